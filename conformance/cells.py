@@ -1,0 +1,125 @@
+"""Recording what happens in cells: each executed comparison, each failure, and the outcome they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from devices.cell import CellKey, Outcome
+
+#: Failures kept for one cell; all are counted.
+KEPT = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One comparison that did not hold. ``repro`` writes a script of its own when asked."""
+
+    layout: str
+    message: str
+    error: float | None = None  # largest absolute difference
+    raises: str | None = None  # exception type that decided it
+    size: int = 0  # elements of the inputs: the smallest failure is shown
+    repro: Callable[[], str] | None = None
+
+
+@dataclass(slots=True)
+class CellRecord:
+    """What was done in one cell so far."""
+
+    key: CellKey
+    checks: int = 0
+    samples: set[int] = field(default_factory=set)
+    ran: set[str] = field(default_factory=set)
+    failing: set[str] = field(default_factory=set)
+    failures: list[Failure] = field(default_factory=list)
+    failed: int = 0
+    ambiguous: list[str] = field(default_factory=list)
+    unsupported: list[tuple[str, str]] = field(default_factory=list)  # exception type, message
+    errors: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def check(self, sample: int, layout: str, count: int = 1) -> None:
+        """Note an executed comparison."""
+        self.checks += count
+        self.samples.add(sample)
+        self.ran.add(layout)
+
+    def fail(self, failure: Failure) -> None:
+        self.failed += 1
+        self.failing.add(failure.layout)
+        if len(self.failures) < KEPT:
+            self.failures.append(failure)
+
+    def refuse(self, exc: BaseException) -> None:
+        """The device said that it does not implement this."""
+        self.unsupported.append((type(exc).__name__, str(exc)))
+
+    def error(self, text: str) -> None:
+        """The check itself could not be made."""
+        self.errors.append(text)
+
+    @property
+    def smallest(self) -> Failure | None:
+        """The failure to show: fewest elements, then the simplest layout (the shortest name)."""
+        return min(self.failures, key=lambda f: (f.size, len(f.layout)), default=None)
+
+    def outcome(self) -> Outcome:
+        """Failures first; a cell with no executed check is never a pass."""
+        if self.failures:
+            return Outcome.FAIL
+        if self.errors:
+            return Outcome.ERROR
+        if self.unsupported:
+            return Outcome.UNSUPPORTED
+        if self.ambiguous:
+            return Outcome.AMBIGUOUS
+        return Outcome.PASS if self.checks else Outcome.ERROR
+
+    def message(self) -> str:
+        """One text for the report."""
+        if (shown := self.smallest) is not None:
+            more = f" ({self.failed} failing checks of {self.checks})" if self.failed > 1 else ""
+            return f"[{shown.layout}] {shown.message}{more}"
+        if self.errors:
+            return self.errors[0]
+        if self.unsupported:
+            return ": ".join(self.unsupported[0])
+        if self.ambiguous:
+            return self.ambiguous[0]
+        return "" if self.checks else "no check was executed: a pass that checked nothing is an error"
+
+    def document(self) -> dict[str, Any]:
+        """Plain data that crosses a process boundary."""
+        shown = self.smallest
+        outcome = self.outcome()
+        raises = shown.raises if shown else None
+        if outcome is Outcome.UNSUPPORTED:
+            raises = self.unsupported[0][0]
+        errors = [f.error for f in self.failures if f.error is not None]
+        return {
+            "cell": list(self.key),
+            "outcome": outcome.value,
+            "checks": self.checks,
+            "samples": len(self.samples),
+            "layouts": sorted(self.failing),
+            "ran": sorted(self.ran),
+            "worst_error": max(errors, default=None),
+            "raises": raises,
+            "message": self.message(),
+            "seconds": round(self.seconds, 6),
+        }
+
+
+class Recorder:
+    """The cells of one item (op, dtype, suite). Clauses that were not selected have no record."""
+
+    def __init__(self, op: str, dtype: str, clauses: Iterable[str]) -> None:
+        self.cells = {c: CellRecord(CellKey(c, op, dtype)) for c in clauses}
+
+    def get(self, clause: str) -> CellRecord | None:
+        return self.cells.get(clause)
+
+    def __contains__(self, clause: str) -> bool:
+        return clause in self.cells

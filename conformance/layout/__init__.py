@@ -1,0 +1,1 @@
+"""The layout suite: kernels keep values, strides and storage right."""

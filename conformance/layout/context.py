@@ -1,0 +1,208 @@
+"""What the checks of one item share: its op, dtype, samples, device, references and recorder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from conformance.cells import CellRecord, Recorder
+from opinfo.catalog import Op
+from opinfo.compare import DEFAULT_TOLERANCES, Difference, difference
+from opinfo.device import Device
+from opinfo.exceptions import Exceptions
+from opinfo.guarded import Guarded
+from opinfo.layouts import Case, Geometry, covering_set
+from opinfo.reference import StrideAnswer, StrideReference, ValueAnswer, on_device, value_answer
+from opinfo.samples import Sample
+from opinfo.structure import replace_tensors
+from opinfo.traits import Traits, expand_rule, may_expand
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """The tensors of one sample laid out on the device by one case."""
+
+    sample: Sample
+    case: Case
+    geometries: tuple[Geometry, ...]
+    guarded: tuple[Guarded | None, ...]  # None for tensors that are not strided
+    tensors: list[torch.Tensor]
+    expanded: tuple[int | None, ...]
+
+    @property
+    def expands(self) -> bool:
+        return any(e is not None for e in self.expanded)
+
+
+@dataclass
+class ItemContext:
+    """Everything that a check of one (op, dtype) needs. One sample's tensors are built once and shared."""
+
+    op: Op
+    dtype: str
+    traits: Traits
+    samples: list[Sample]
+    device: Device
+    strides: StrideReference
+    recorder: Recorder
+    known: Exceptions
+    journal: Callable[[str], None] = lambda clause: None
+    cases: tuple[Case, ...] = field(default_factory=lambda: covering_set().cases)
+    _built: dict[tuple[int, int, Geometry], Guarded] = field(default_factory=dict)
+    _values: dict[tuple[int, tuple[int | None, ...]], ValueAnswer] = field(default_factory=dict)
+    _tolerances: dict[str, tuple[float, float]] | None = None
+
+    # -- recording
+
+    @contextmanager
+    def running(self, *clauses: str) -> Iterator[list[CellRecord | None]]:
+        """Name the clauses that are about to run in the journal, and share the time among them."""
+        records = [self.recorder.get(c) for c in clauses]
+        wanted = [r for r in records if r is not None]
+        if wanted:
+            self.journal(wanted[0].key.clause)
+        start = time.perf_counter()
+        try:
+            yield records
+        finally:
+            share = (time.perf_counter() - start) / max(len(wanted), 1)
+            for record in wanted:
+                record.seconds += share
+
+    def wants(self, *clauses: str) -> bool:
+        return any(c in self.recorder for c in clauses)
+
+    # -- inputs
+
+    def laid_out(self, sample: Sample) -> Iterator[Laid]:
+        """The sample in every case of the covering set that gives it a layout of its own."""
+        seen: set[tuple[Geometry | None, ...]] = set()
+        for case in self.cases:
+            geometries = self.geometries(sample, case)
+            if geometries in seen:
+                continue
+            seen.add(geometries)
+            yield self.lay(sample, case, geometries)
+
+    def mutable_inputs(self, sample: Sample) -> frozenset[int]:
+        """Places of the tensors whose elements the call may change: self of an in-place op, running
+        statistics in training, and weights with ``max_norm`` (which embedding renormalises)."""
+        families = self.traits.families
+        if "mutates.self" in families:
+            return frozenset({0})
+        if "mutates.running_stats" in families:
+            return frozenset(i for i, t in enumerate(sample.tensors) if i and t.dim() == 1)
+        if "mutates.max_norm" in families and sample.call.kwargs.get("max_norm") is not None:
+            return frozenset(range(len(sample.tensors)))
+        return frozenset()
+
+    def geometries(self, sample: Sample, case: Case) -> tuple[Geometry, ...]:
+        """Where each tensor's elements lie in this case. What the call may write to is never expanded."""
+        rule, mutable, found = expand_rule(self.traits.families), self.mutable_inputs(sample), []
+        for place, tensor in enumerate(sample.tensors):
+            if tensor.layout != torch.strided:
+                found.append(Geometry(tuple(tensor.shape), (), 0, 0))
+                continue
+            layout = case.layout(place)
+            shape = tuple(tensor.shape)
+            geometry = layout.geometry(shape)
+            if place in mutable or not may_expand(rule, geometry.expanded, len(shape)):
+                geometry = layout.geometry(shape, may_expand=False)
+            found.append(geometry)
+        return tuple(found)
+
+    def lay(self, sample: Sample, case: Case, geometries: tuple[Geometry, ...]) -> Laid:
+        guarded: list[Guarded | None] = []
+        tensors: list[torch.Tensor] = []
+        for place, (tensor, geometry) in enumerate(zip(sample.tensors, geometries, strict=True)):
+            if tensor.layout != torch.strided:
+                guarded.append(None)
+                tensors.append(self.device.to_device(tensor))
+                continue
+            key = (sample.index, place, geometry)
+            if key not in self._built:
+                self._built[key] = Guarded(tensor, geometry, self.device.to_device)
+            guarded.append(self._built[key])
+            tensors.append(self._built[key].view)
+        return Laid(
+            sample,
+            case,
+            geometries,
+            tuple(guarded),
+            tensors,
+            tuple(g.expanded for g in geometries),
+        )
+
+    def rebuild(self, sample: Sample) -> None:
+        """Drop the buffers of a sample whose tensors a call may have resized."""
+        for key in [k for k in self._built if k[0] == sample.index]:
+            del self._built[key]
+
+    def run(self, function: Callable[..., Any], laid: Laid, **extra: Any) -> Any:
+        args, kwargs = laid.sample.call.bind(laid.tensors)
+        return function(*args, **on_device(kwargs, self.device.torch_device), **extra)
+
+    # -- references
+
+    def expected(self, laid: Laid) -> ValueAnswer:
+        """The CPU's result for the values that this case reads (an expanded input repeats some)."""
+        key = (laid.sample.index, laid.expanded)
+        if key not in self._values:
+            self._values[key] = value_answer(
+                self.op.function, laid.sample.call, expanded_values(laid)
+            )
+        return self._values[key]
+
+    def stride_answer(
+        self, laid: Laid, function: Callable[..., Any] | None = None, variant: str = ""
+    ) -> StrideAnswer:
+        return self.strides.answer(
+            f"{self.op.id}{variant}",
+            function or self.op.function,
+            laid.sample.call,
+            laid.geometries,
+            with_offset=self.traits.declares_view,
+        )
+
+    @property
+    def tolerances(self) -> dict[str, tuple[float, float]]:
+        """dtype defaults, then the database's, then the descriptor's: the later one wins where it is set."""
+        if self._tolerances is None:
+            found = dict(DEFAULT_TOLERANCES)
+            own = self.op.tolerance(self.dtype)
+            if own is not None:
+                found[self.dtype] = own
+                component = {"complex64": "float32", "complex128": "float64"}.get(self.dtype)
+                if component is not None:
+                    found[component] = own
+            for name, tolerance in self.device.descriptor.tolerances.items():
+                found[name] = (tolerance.rtol, tolerance.atol)
+            self._tolerances = found
+        return self._tolerances
+
+    def differs(self, actual: Any, expected: Any, sample: Sample) -> Difference | None:
+        """Compare a device's result with its reference. Where the answer is unique only up to signs or
+        phases, compare what upstream's sample says is unique about it."""
+        there = self.fetch(actual)
+        found = difference(there, expected, self.tolerances)
+        if found is not None and "values.not_unique" in self.traits.families:
+            return difference(sample.process(there), sample.process(expected), self.tolerances)
+        return found
+
+    def fetch(self, result: Any) -> Any:
+        return replace_tensors(result, self.device.from_device)
+
+
+def expanded_values(laid: Laid) -> list[torch.Tensor]:
+    """The contiguous values that the case's views hold."""
+    values = []
+    for tensor, dim in zip(laid.sample.tensors, laid.expanded, strict=True):
+        if dim is not None:
+            tensor = tensor.narrow(dim, 0, 1).expand(tensor.shape).contiguous()
+        values.append(tensor)
+    return values

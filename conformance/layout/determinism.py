@@ -1,0 +1,93 @@
+"""layout.determinism: with deterministic algorithms on, repeated calls are bit-equal or raise RuntimeError
+(https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from conformance.cells import CellRecord, Failure
+from conformance.layout import repro
+from conformance.layout.context import ItemContext, Laid
+from opinfo.compare import bit_equal
+from opinfo.structure import tensors_of
+
+CLAUSE = "layout.determinism"
+#: Layouts that take different paths through a kernel; more would only repeat them.
+_LAYOUTS = ("contiguous", "transposed", "channels_last", "contiguous+step_inner+offset")
+
+
+def check(ctx: ItemContext) -> None:
+    """Call twice on the same tensors and compare bits."""
+    if not ctx.wants(CLAUSE):
+        return
+    with ctx.running(CLAUSE) as (record,), warnings.catch_warnings(), deterministic():
+        warnings.simplefilter("ignore")
+        assert record is not None
+        for sample in ctx.samples:
+            for laid in ctx.laid_out(sample):
+                if laid.case.id in _LAYOUTS:
+                    _twice(ctx, laid, record)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Deterministic algorithms on, and off again as it was."""
+    before = torch.are_deterministic_algorithms_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    # Filling every fresh tensor with NaN would hide what this clause looks for: memory left unwritten.
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        torch.utils.deterministic.fill_uninitialized_memory = fill
+
+
+def _twice(ctx: ItemContext, laid: Laid, record: CellRecord) -> None:
+    results: list[Any] = []
+    for _ in range(2):
+        try:
+            results.append(ctx.fetch(ctx.run(ctx.op.function, laid)))
+        except RuntimeError:
+            results.append(None)  # a refusal, or what the values clause judges
+        except Exception:  # an argument error of every call alike; judged by values
+            results.append(None)
+        if "mutates.self" in ctx.traits.families or "mutates.running_stats" in ctx.traits.families:
+            for guarded in laid.guarded:
+                if guarded is not None:
+                    guarded.restore(ctx.device.to_device)
+            ctx.rebuild(laid.sample)
+            laid = ctx.lay(laid.sample, laid.case, laid.geometries)
+    record.check(laid.sample.index, laid.case.id)
+    first, second = results
+    if (first is None) != (second is None):
+        text: str | None = "one of two equal calls raised, the other did not"
+    else:
+        text = _difference(first, second)
+    if text is not None:
+        record.fail(
+            Failure(
+                laid.case.id,
+                text,
+                size=laid.sample.numel,
+                repro=repro.for_call(ctx, laid, "determinism"),
+            )
+        )
+
+
+def _difference(first: Any, second: Any) -> str | None:
+    pairs = list(zip(tensors_of(first), tensors_of(second), strict=True))
+    for place, (a, b) in enumerate(pairs):
+        if a.layout != torch.strided:
+            a, b = a.to_dense(), b.to_dense()
+        if not bit_equal(a, b):
+            return f"output {place} of two equal calls differs in its bits"
+    if not pairs and first != second and first == first:
+        return f"two equal calls gave {first!r} and {second!r}"
+    return None

@@ -1,0 +1,73 @@
+"""Directed checks: made on tensors of their own, each a plain function whose source is its repro.
+
+Such a function takes the op, ``move`` (CPU tensor to device), ``back`` (device tensor to CPU) and literal
+parameters; it returns what is wrong, or None. It may name nothing but torch and builtins, so that its
+source text runs on its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from conformance.cells import CellRecord, Failure
+from conformance.layout import repro
+from conformance.layout.context import ItemContext
+
+Check = Callable[..., str | None]
+
+
+#: What a check returns when its premise does not hold for this op or dtype: nothing was checked.
+NOT_APPLICABLE = "not applicable"
+
+
+def run(
+    ctx: ItemContext, record: CellRecord, layout: str, check: Check, number: int = 0, **parameters: Any
+) -> None:
+    """Run one directed check under the layout name ``layout``; ``number`` tells its cases apart."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            problem = check(ctx.op.function, ctx.device.to_device, ctx.device.from_device, **parameters)
+        raises = None
+    except NotImplementedError as exc:
+        record.check(number, layout)
+        record.refuse(exc)
+        return
+    except Exception as exc:  # judged: a check that expects an exception catches it itself
+        line = (str(exc).strip().splitlines() or [""])[0][:300]
+        problem, raises = f"raised {type(exc).__name__}: {line}", type(exc).__name__
+    if problem == NOT_APPLICABLE:
+        return
+    record.check(number, layout)
+    if problem is not None:
+        record.fail(
+            Failure(
+                layout,
+                problem,
+                raises=raises,
+                size=number,
+                repro=_repro(ctx, record.key.clause, layout, check, parameters),
+            )
+        )
+
+
+def _repro(
+    ctx: ItemContext, clause: str, layout: str, check: Check, parameters: dict[str, Any]
+) -> Callable[[], str]:
+    def write() -> str:
+        source = textwrap.dedent(inspect.getsource(check)).replace(": Any", "")
+        source = source.replace(" -> str | None", "")
+        arguments = ", ".join(f"{k}={repro.literal(v, ctx)}" for k, v in parameters.items())
+        body = (
+            "def move(tensor):\n    return tensor.to(DEVICE)\n\n\n"
+            "def back(tensor):\n    return tensor.cpu()\n\n\n"
+            f"{source}\n\n"
+            f"CHECK = lambda: {check.__name__}(op, move, back, {arguments})\n"
+        )
+        return repro.script(ctx, layout, "directed", body.splitlines(), clause=clause)
+
+    return write

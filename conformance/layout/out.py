@@ -1,0 +1,350 @@
+"""layout.out_kept and layout.out_resize: what ``out=`` promises. Bytes around a target: layout.bounds."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from conformance.cells import CellRecord, Failure
+from conformance.layout import repro
+from conformance.layout.context import ItemContext, Laid
+from opinfo.guarded import Guarded
+from opinfo.layouts import CONTIGUOUS, Geometry, Layout, covering_set, uniform
+from opinfo.samples import Sample
+
+CLAUSES = ("layout.out_kept", "layout.out_resize", "layout.bounds")
+
+
+def check(ctx: ItemContext) -> None:
+    """Give the op targets of the right shape in many layouts, then targets that are wrong."""
+    if not ctx.traits.has_out or not ctx.traits.returns_tensors or not ctx.wants(*CLAUSES):
+        return
+    with ctx.running("layout.out_kept", "layout.bounds"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for sample in ctx.samples:
+            kept(ctx, sample)
+    with ctx.running("layout.out_resize") as (record,):
+        if record is not None:
+            for sample in ctx.samples:
+                resized(ctx, sample, record)
+
+
+def outputs_of(result: Any) -> list[torch.Tensor] | None:
+    """The tensors that ``out=`` takes for this result; None where it takes none."""
+    found = [result] if isinstance(result, torch.Tensor) else result
+    if not isinstance(found, (tuple, list)):
+        return None
+    if not found or not all(
+        isinstance(t, torch.Tensor) and t.layout == torch.strided for t in found
+    ):
+        return None
+    return [t.resolve_conj().resolve_neg() for t in found]
+
+
+def takes_no_out(exc: BaseException) -> bool:
+    """Whether the argument parser says that this form of the call has no ``out`` (``nonzero(as_tuple=True)``)."""
+    return isinstance(exc, TypeError) and "'out'" in str(exc)
+
+
+def target_argument(result: Any, targets: list[torch.Tensor]) -> Any:
+    """One tensor, or as many as the op returns, in its own container's kind."""
+    if isinstance(result, torch.Tensor):
+        return targets[0]
+    return list(targets) if isinstance(result, list) else tuple(targets)
+
+
+def prefill(dtype: torch.dtype) -> Any:
+    """What a target holds before: a value that no result is made of by chance."""
+    if dtype == torch.bool:
+        return True
+    if dtype.is_floating_point or dtype.is_complex:
+        return float("nan")
+    return torch.iinfo(dtype).max
+
+
+def contiguous_inputs(ctx: ItemContext, sample: Sample) -> Laid:
+    case = uniform(CONTIGUOUS)
+    return ctx.lay(sample, case, ctx.geometries(sample, case))
+
+
+def kept(ctx: ItemContext, sample: Sample) -> None:
+    """``out=`` of the right shape keeps address and strides, and takes the functional result whole."""
+    laid = contiguous_inputs(ctx, sample)
+    expected = ctx.expected(laid)
+    wanted = outputs_of(expected.result) if expected.raises is None else None
+    if wanted is None:
+        return
+    seen: set[tuple[Geometry, ...]] = set()
+    for layout in covering_set().targets:
+        geometries = tuple(layout.geometry(t.shape) for t in wanted)
+        if geometries in seen:
+            continue
+        seen.add(geometries)
+        _one_target(ctx, laid, expected.result, wanted, geometries, layout)
+
+
+def _one_target(
+    ctx: ItemContext,
+    laid: Laid,
+    result: Any,
+    wanted: list[torch.Tensor],
+    geometries: tuple[Geometry, ...],
+    layout: Layout,
+) -> None:
+    name = f"out={layout.id}"
+    kept_record, bounds = ctx.recorder.get("layout.out_kept"), ctx.recorder.get("layout.bounds")
+    guarded = [
+        Guarded(t, g, ctx.device.to_device, fill=prefill(t.dtype))
+        for t, g in zip(wanted, geometries, strict=True)
+    ]
+    targets = [g.view for g in guarded]
+    addresses = [t.data_ptr() for t in targets]
+    specs = [
+        (t.dtype, g.shape, g.stride, g.offset, g.extent)
+        for t, g in zip(wanted, geometries, strict=True)
+    ]
+    form = _form(result)
+    write = repro.for_call(ctx, laid, "out_kept", TARGETS=specs, FORM=form)
+    if kept_record is not None:
+        kept_record.check(laid.sample.index, name)
+    try:
+        ctx.run(ctx.op.function, laid, out=target_argument(result, targets))
+    except Exception as exc:  # judged, not swallowed
+        if kept_record is not None and not takes_no_out(exc):
+            if isinstance(exc, NotImplementedError):
+                kept_record.refuse(exc)
+            else:
+                kept_record.fail(_failure(name, laid, _raised(exc), write, raises=type(exc).__name__))
+        return
+    if bounds is not None:
+        for place, target in enumerate(guarded):
+            if not target.as_asked():  # moved or restrided: the out_kept clause's business
+                continue
+            bounds.check(laid.sample.index, name)
+            if not target.outside_intact(ctx.device.from_device):
+                bounds.fail(
+                    _failure(
+                        name,
+                        laid,
+                        f"bytes outside out {place} changed (strides {geometries[place].stride}, "
+                        f"offset {geometries[place].offset})",
+                        repro.for_call(ctx, laid, "out_bounds", TARGETS=specs, FORM=form),
+                    )
+                )
+    if kept_record is None:
+        return
+    problem, error = None, None
+    for place, (target, geometry, address) in enumerate(
+        zip(targets, geometries, addresses, strict=True)
+    ):
+        if target.data_ptr() != address or target.stride() != geometry.stride:
+            problem = (
+                f"out {place} was moved or restrided: strides {geometry.stride} became "
+                f"{tuple(target.stride())}, address {'kept' if target.data_ptr() == address else 'changed'}"
+            )
+            break
+        found = ctx.differs(target, wanted[place], laid.sample)
+        if found is not None and "values.free" not in ctx.traits.families:
+            problem, error = f"out {place} does not hold the functional result: {found.text}", found.error
+            break
+    if problem is not None:
+        kept_record.fail(_failure(name, laid, problem, write, error=error))
+
+
+def resized(ctx: ItemContext, sample: Sample, record: CellRecord) -> None:
+    """Targets that do not fit: empty, of a wrong shape, of an unsafe dtype, on another device."""
+    laid = contiguous_inputs(ctx, sample)
+    expected = ctx.expected(laid)
+    wanted = outputs_of(expected.result) if expected.raises is None else None
+    if wanted is None:
+        return
+    result = expected.result
+    _empty_target(ctx, laid, result, wanted, record)
+    _wrong_shape(ctx, laid, result, wanted, record)
+    _wrong_dtype(ctx, laid, result, wanted, record)
+    _wrong_device(ctx, laid, result, wanted, record)
+
+
+def _empty_target(
+    ctx: ItemContext, laid: Laid, result: Any, wanted: list[torch.Tensor], record: CellRecord
+) -> None:
+    name = "out=empty"
+    write = repro.for_call(ctx, laid, "out_resize", HOW="empty", SPECS=_specs(wanted), FORM=_form(result))
+    targets = [ctx.device.to_device(torch.empty((0,), dtype=t.dtype)) for t in wanted]
+    record.check(laid.sample.index, name)
+    try:
+        ctx.run(ctx.op.function, laid, out=target_argument(result, targets))
+    except Exception as exc:  # judged
+        if not takes_no_out(exc):
+            record.fail(_failure(name, laid, _raised(exc), write, raises=type(exc).__name__))
+        return
+    _judge_result(ctx, laid, targets, wanted, name, record, write)
+
+
+def _wrong_shape(
+    ctx: ItemContext, laid: Laid, result: Any, wanted: list[torch.Tensor], record: CellRecord
+) -> None:
+    """A wrong shape that is not empty is resized, with a warning (ATen/native/Resize.h), or refused."""
+    name = "out=wrong_shape"
+    write = repro.for_call(ctx, laid, "out_resize", HOW="wrong_shape", SPECS=_specs(wanted), FORM=_form(result))
+    targets = [
+        ctx.device.to_device(torch.zeros((*t.shape, 2), dtype=t.dtype).flatten()[: t.numel() + 2])
+        for t in wanted
+    ]
+    targets = [
+        t if t.numel() and t.shape != w.shape else ctx.device.to_device(torch.zeros((2, 3), dtype=w.dtype))
+        for t, w in zip(targets, wanted, strict=True)
+    ]
+    record.check(laid.sample.index, name)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ctx.run(ctx.op.function, laid, out=target_argument(result, targets))
+    except (RuntimeError, TypeError, ValueError):
+        return  # refusing is what the deprecation warning announces
+    except Exception as exc:  # judged
+        record.fail(_failure(name, laid, _raised(exc), write, raises=type(exc).__name__))
+        return
+    if _judge_result(ctx, laid, targets, wanted, name, record, write):
+        return
+    warned = any("resized" in str(w.message) for w in caught)
+    if not warned and _reference_warns(ctx, laid, result, wanted):
+        record.fail(
+            _failure(name, laid, "a non-empty out= of another shape was resized without a warning", write)
+        )
+
+
+def _reference_warns(ctx: ItemContext, laid: Laid, result: Any, wanted: list[torch.Tensor]) -> bool:
+    """Elsewhere the CPU decides; on ``cpu`` itself the documented rule does: it warns."""
+    if ctx.device.fake_only:
+        return True
+    args, kwargs = laid.sample.call.bind([t.clone() for t in laid.sample.tensors])
+    targets = [torch.zeros((t.numel() + 2,), dtype=t.dtype) for t in wanted]
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ctx.op.function(*args, **kwargs, out=target_argument(result, targets))
+    except Exception:  # the CPU refuses: then it does not warn
+        return False
+    return any("resized" in str(w.message) for w in caught)
+
+
+def _wrong_dtype(
+    ctx: ItemContext, laid: Laid, result: Any, wanted: list[torch.Tensor], record: CellRecord
+) -> None:
+    """A dtype to which the result cannot be cast safely (torch.can_cast) is refused."""
+    name = "out=wrong_dtype"
+    unsafe = [_unsafe_dtype(t.dtype) for t in wanted]
+    if None in unsafe:
+        return
+    write = repro.for_call(ctx, laid, "out_resize", HOW="wrong_dtype", SPECS=_specs(wanted), FORM=_form(result))
+    targets = [
+        ctx.device.to_device(torch.zeros(t.shape, dtype=d)) for t, d in zip(wanted, unsafe, strict=True)
+    ]
+    _must_refuse(ctx, laid, result, targets, name, record, write)
+
+
+def _wrong_device(
+    ctx: ItemContext, laid: Laid, result: Any, wanted: list[torch.Tensor], record: CellRecord
+) -> None:
+    """Another device: on ``cpu`` itself there is no second opinion and no rule, so nothing is judged."""
+    if ctx.device.fake_only:
+        return
+    name = "out=wrong_device"
+    write = repro.for_call(ctx, laid, "out_resize", HOW="wrong_device", SPECS=_specs(wanted), FORM=_form(result))
+    elsewhere = torch.device("meta") if ctx.device.torch_device.type == "cpu" else torch.device("cpu")
+    targets = [torch.zeros(t.shape, dtype=t.dtype, device=elsewhere) for t in wanted]
+    _must_refuse(ctx, laid, result, targets, name, record, write)
+
+
+def _must_refuse(
+    ctx: ItemContext,
+    laid: Laid,
+    result: Any,
+    targets: list[torch.Tensor],
+    name: str,
+    record: CellRecord,
+    write: Any,
+) -> None:
+    if not ctx.device.fake_only and not _cpu_refuses(ctx, laid, result, targets):
+        return  # unjudged: the CPU takes it
+    record.check(laid.sample.index, name)
+    got = [f"{str(t.dtype)[6:]} on {t.device.type}" for t in targets]
+    try:
+        ctx.run(ctx.op.function, laid, out=target_argument(result, targets))
+    except (RuntimeError, TypeError):
+        return  # NotImplementedError is a RuntimeError: refusing is all that is asked
+    except Exception as exc:  # judged
+        text = f"{_raised(exc)}; RuntimeError or TypeError expected"
+        record.fail(_failure(name, laid, text, write, raises=type(exc).__name__))
+        return
+    record.fail(_failure(name, laid, f"accepted an out= of {', '.join(got)} silently", write))
+
+
+def _cpu_refuses(ctx: ItemContext, laid: Laid, result: Any, targets: list[torch.Tensor]) -> bool:
+    args, kwargs = laid.sample.call.bind([t.clone() for t in laid.sample.tensors])
+    mine = [
+        torch.zeros(t.shape, dtype=t.dtype, device="meta" if t.device.type == "cpu" else "cpu")
+        for t in targets
+    ]
+    try:
+        ctx.op.function(*args, **kwargs, out=target_argument(result, mine))
+    except Exception:  # a refusal is the answer
+        return True
+    return False
+
+
+def _judge_result(
+    ctx: ItemContext,
+    laid: Laid,
+    targets: list[torch.Tensor],
+    wanted: list[torch.Tensor],
+    name: str,
+    record: CellRecord,
+    write: Any,
+) -> bool:
+    for place, (target, want) in enumerate(zip(targets, wanted, strict=True)):
+        found = None
+        if target.shape != want.shape:
+            text = f"out {place} has shape {tuple(target.shape)}, the result {tuple(want.shape)}"
+        elif "values.free" in ctx.traits.families:
+            continue
+        else:
+            found = ctx.differs(target, want, laid.sample)
+            if found is None:
+                continue
+            text = f"out {place} does not hold the functional result: {found.text}"
+        record.fail(_failure(name, laid, text, write, error=found.error if found else None))
+        return True
+    return False
+
+
+def _unsafe_dtype(dtype: torch.dtype) -> torch.dtype | None:
+    """A dtype that ``torch.can_cast`` refuses for results of ``dtype``."""
+    if dtype.is_complex:
+        return torch.float32
+    if dtype.is_floating_point:
+        return torch.int64
+    return None if dtype == torch.bool else torch.bool
+
+
+def _specs(wanted: list[torch.Tensor]) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    return [(tuple(t.shape), t.dtype) for t in wanted]
+
+
+def _form(result: Any) -> str:
+    if isinstance(result, torch.Tensor):
+        return "tensor"
+    return "list" if isinstance(result, list) else "tuple"
+
+
+def _raised(exc: BaseException) -> str:
+    return f"raised {type(exc).__name__}: {(str(exc).splitlines() or [''])[0][:300]}"
+
+
+def _failure(
+    name: str, laid: Laid, text: str, write: Any, *, error: float | None = None, raises: str | None = None
+) -> Failure:
+    return Failure(name, text, error=error, raises=raises, size=laid.sample.numel, repro=write)

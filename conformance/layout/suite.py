@@ -1,0 +1,52 @@
+"""The layout suite of one item: every check, in an order in which the gentlest comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from conformance.layout import (
+    addressing,
+    calls,
+    determinism,
+    inplace,
+    linear,
+    memory_format,
+    out,
+    overlap,
+    promotion,
+    reductions,
+    special,
+    variants,
+)
+from conformance.layout.context import ItemContext
+
+CHECKS: tuple[Callable[[ItemContext], None], ...] = (
+    calls.check,
+    variants.check,
+    out.check,
+    inplace.check,
+    overlap.check,
+    determinism.check,
+    addressing.check,
+    memory_format.check,
+    promotion.check,
+    special.check,
+    linear.check,
+    reductions.check,
+)
+
+
+def run(ctx: ItemContext) -> list[dict[str, Any]]:
+    """Run the selected clauses of one (op, dtype); the outcome of each, in the contract's order."""
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.no_grad():
+            for check in CHECKS:
+                check(ctx)
+    finally:
+        torch.set_float32_matmul_precision(precision)
+    return [record.document() for record in ctx.recorder.cells.values()]

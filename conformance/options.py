@@ -1,0 +1,157 @@
+"""The suite's options for pytest, and what a user asked for, checked."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devices.errors import ConformError
+
+#: pytest options that leave items out: such a run is partial.
+_DESELECTING = ("keyword", "markexpr", "lf", "deselect", "stepwise")
+
+
+class BadOption(ConformError):
+    """An option's value does not fit. The text says what would."""
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register every option under a destination that starts with ``conform_``.
+
+    Raises UsageError naming the option that another plugin has taken.
+    """
+    group = parser.getgroup("conform", "torch-conformance: hold a device to the contract")
+
+    def add(name: str, **settings: Any) -> None:
+        dest = "conform_" + name.removeprefix("--").replace("-", "_")
+        try:
+            group.addoption(name, dest=dest, **settings)
+        except ValueError as exc:
+            raise pytest.UsageError(
+                f"torch-conformance needs the option {name}, and another pytest plugin has it already "
+                f"({exc}). Switch that plugin off: pytest -p no:NAME …"
+            ) from exc
+
+    add("--device", metavar="NAME", help="device to test (default: the machine's accelerator, else cpu)")
+    add("--descriptor", metavar="PATH", help="descriptor.py of a device that is not registered, or its folder")
+    add("--plan", metavar="NAME", default="quick", help="quick (default), core or full")
+    add("--ops", metavar="GLOB,…", help="only these ops: the run is partial")
+    add("--dtypes", metavar="NAME,…", help="only these dtypes: the run is partial")
+    add("--clauses", metavar="GLOB,…", help="only these clauses: the run is partial")
+    add("--expectations", metavar="PATH|none", help="manifest (default: the device's expected.toml)")
+    add("--results", metavar="DIR", help="results folder (default: conform-results/DEVICE-PLAN)")
+    add("--max-time", metavar="DURATION", help="start no item after this long (90s, 20m, 1h): partial")
+    add("--no-reference-cache", action="store_true", help="compute every stride reference anew")
+    add("--redact", action="store_true", help="leave host name and device uuid out of the results")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command line asks for. Lists are None where nothing was asked."""
+
+    device: str | None
+    descriptor: Path | None
+    plan: str
+    ops: tuple[str, ...] | None
+    dtypes: tuple[str, ...] | None
+    clauses: tuple[str, ...] | None
+    expectations: str | None
+    results: Path | None
+    max_seconds: float | None
+    reference_cache: bool
+    redact: bool
+    deselects: tuple[str, ...]  # pytest's own options that leave items out
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> Request:
+        """Read the options. Raises BadOption."""
+        option = config.option
+        deselects = [name for name in _DESELECTING if getattr(option, name, None)]
+        if getattr(option, "maxfail", 0):
+            deselects.append("maxfail")
+        if any("::" in arg for arg in config.args):
+            deselects.append("node ids")
+        return cls(
+            device=option.conform_device,
+            descriptor=Path(option.conform_descriptor) if option.conform_descriptor else None,
+            plan=option.conform_plan,
+            ops=_listed(option.conform_ops, "--ops"),
+            dtypes=_listed(option.conform_dtypes, "--dtypes"),
+            clauses=_listed(option.conform_clauses, "--clauses"),
+            expectations=option.conform_expectations,
+            results=Path(option.conform_results) if option.conform_results else None,
+            max_seconds=duration(option.conform_max_time) if option.conform_max_time else None,
+            reference_cache=not option.conform_no_reference_cache,
+            redact=option.conform_redact,
+            deselects=tuple(deselects),
+        )
+
+    @property
+    def selection(self) -> dict[str, str]:
+        """What narrows the run, by option; empty for a whole one."""
+        found = {
+            f"--{name}": ",".join(values)
+            for name, values in (("ops", self.ops), ("dtypes", self.dtypes), ("clauses", self.clauses))
+            if values is not None
+        }
+        if self.max_seconds is not None:
+            found["--max-time"] = f"{self.max_seconds:g}s"
+        found |= {f"pytest {name}": "set" for name in self.deselects}
+        return found
+
+
+def joined(arguments: Iterable[str]) -> tuple[str, ...]:
+    """The command line with each option that takes a path in the form ``--option=PATH``.
+
+    pytest looks for its root folder before it knows our options, and takes an existing path behind one
+    for a test path; a worker, which starts when the results folder exists, would look there.
+    """
+    found: list[str] = []
+    for argument in arguments:
+        if found and found[-1] in ("--results", "--descriptor", "--expectations", "--junitxml"):
+            found[-1] += f"={argument}"
+        else:
+            found.append(argument)
+    return tuple(found)
+
+
+def duration(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``20m``, ``1h``. Raises BadOption."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
+    try:
+        seconds = float(number) * units[unit]
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise BadOption(f"--max-time {text!r}: expected a duration such as 90s, 20m or 1h")
+    return seconds
+
+
+def matching(option: str, globs: Iterable[str], names: Collection[str]) -> frozenset[str]:
+    """The names that some glob matches. Raises BadOption for a glob that matches none."""
+    found: set[str] = set()
+    for glob in globs:
+        # Brackets are not special: op names hold none, and `__getitem__` must match itself.
+        hits = {n for n in names if n == glob or fnmatch.fnmatchcase(n, glob)}
+        if not hits:
+            near = get_close_matches(glob, names, n=3)
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise BadOption(f"{option} {glob!r} matches nothing in this plan{hint}")
+        found |= hits
+    return frozenset(found)
+
+
+def _listed(text: str | None, option: str) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    values = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not values:
+        raise BadOption(f"{option} was given an empty list: leave it out to take everything")
+    return values

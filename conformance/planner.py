@@ -1,0 +1,110 @@
+"""From a device and the catalogue to a plan. This is the side of planning that needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from conformance.contract import Contract
+from conformance.layout import applies
+from conformance.version import VERSION
+from devices.descriptor import Descriptor
+from opinfo.catalog import Op, catalogue
+from opinfo.device import Device
+from opinfo.exceptions import exceptions
+from opinfo.layouts import covering_set
+from opinfo.plan import Excluded, Plan, PlanSpec, build, plan_hash
+from opinfo.samples import RECIPE, choose, draw
+from opinfo.traits import Traits, probe
+
+#: Pinned examples enter the recipe once a device has some.
+_NO_PINS = "none"
+
+
+def dtypes_of(op: Op, spec: PlanSpec, descriptor: Descriptor) -> list[str]:
+    """The dtypes of an op that the plan takes on a device, in a fixed order."""
+    offered = op.dtypes_on(descriptor.torch_type) & descriptor.dtypes_of(op.id)
+    return sorted(d for d in offered if spec.takes(d))
+
+
+def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
+    """The plan of a device: every op and dtype, every checked clause that applies."""
+    known = exceptions()
+    without_reference: dict[str, list[tuple[str, str]]] = {}
+    undeclared = undeclared_clauses(device.descriptor, contract)
+
+    def subjects() -> Iterator[Traits]:
+        for op in catalogue().values():
+            for dtype in dtypes_of(op, spec, device.descriptor):
+                traits = probe(op, dtype, choose(draw(op, dtype), spec.samples), known)
+                if traits.returns:
+                    yield traits
+                    continue
+                reason = (
+                    "the CPU, which is the reference, refuses every sample"
+                    if traits.samples
+                    else "torch's database offers no sample"
+                )
+                without_reference.setdefault(reason, []).append((op.id, dtype))
+
+    def clauses_of(traits: Traits) -> Iterator[str]:
+        return (c for c in applies.applicable(traits) if c not in undeclared)
+
+    recipe = {
+        "suite": VERSION,
+        "plan": spec.name,
+        "samples": spec.samples,
+        "sampling": RECIPE,
+        "layouts": covering_set().version,
+        "pinned": _NO_PINS,
+    }
+    plan = build(
+        spec, device.name, subjects(), clauses_of, known, recipe, fake_only=device.fake_only
+    )
+    more = [Excluded("layout.*", reason, tuple(ops)) for reason, ops in without_reference.items()]
+    more += [
+        Excluded(clause, f"requires {missing}, which the descriptor does not declare", ())
+        for clause, missing in undeclared.items()
+    ]
+    return Plan(
+        spec, device.name, plan.cells, (*plan.excluded, *more), recipe, plan_hash(plan.cells, recipe)
+    )
+
+
+def undeclared_clauses(descriptor: Descriptor, contract: Contract) -> dict[str, str]:
+    """Checked clauses that the device does not declare the capabilities for, with those missing."""
+    found = {}
+    for clause in contract.clauses.values():
+        missing = [name for name in clause.requires if name not in descriptor.capabilities]
+        if missing and clause.id in applies.CHECKED:
+            found[clause.id] = ", ".join(missing)
+    return found
+
+
+def capability_states(device: Device) -> dict[str, dict[str, bool | None]]:
+    """Declared and probed, held apart; None where nothing has asked the device yet."""
+    probed: dict[str, bool | None] = {"strides": None, "storage": None}
+    base = device.to_device(torch.zeros(64))
+    try:
+        view = base.as_strided((2, 3), (10, 2), 7)
+        probed["strides"] = view.stride() == (10, 2) and view.storage_offset() == 7
+        probed["storage"] = (
+            view.untyped_storage()._cdata == base.untyped_storage()._cdata
+            and base.untyped_storage().data_ptr() != 0
+        )
+    except (RuntimeError, NotImplementedError):
+        # The device refuses: it has neither, which is what the states then say.
+        probed = {"strides": False, "storage": False}
+    names = sorted(device.descriptor.capabilities | set(probed))
+    return {
+        name: {"declared": name in device.descriptor.capabilities, "probed": probed.get(name)}
+        for name in names
+    }
+
+
+def torch_build() -> str:
+    """What a stride reference depends on: torch's version and commit."""
+    commit: Any = getattr(torch.version, "git_version", None) or "unknown"
+    return f"{torch.__version__}-{str(commit)[:12]}"

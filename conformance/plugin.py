@@ -1,0 +1,277 @@
+"""The pytest plugin: options, collection and reporting. The work is in session.py and worker.py.
+
+Inert unless the run takes paths of the ``conformance`` package: pytest's other users see options and
+nothing else. Under xdist the controller prepares, gathers and judges; workers only run items.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from conformance.options import Request, add_options, joined
+from devices.errors import ConformError
+
+if TYPE_CHECKING:
+    from conformance.session import Session
+    from conformance.worker import Worker
+
+_PACKAGE = Path(__file__).resolve().parent
+_SESSION = pytest.StashKey["Session"]()
+_WORKER = pytest.StashKey["Worker"]()
+_XMLPATH = pytest.StashKey["Path | None"]()
+_ENDED = pytest.StashKey[str]()
+_FOREIGN = pytest.StashKey[int]()  # failures of tests that are not ours
+
+#: A worker holds torch, the op database and one op's buffers (bytes).
+_WORKER_MEMORY = 600 * 2**20
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def _takes_the_suite(config: pytest.Config) -> bool:
+    """Whether some argument is the package, a folder around it, or something inside it."""
+    for arg in config.args:
+        path = Path(os.path.abspath(arg.split("::")[0]))
+        if path == _PACKAGE or path in _PACKAGE.parents or _PACKAGE in path.parents:
+            return True
+    return False
+
+
+def _give_up(error: ConformError) -> NoReturn:
+    """One message, the documented exit code, no traceback."""
+    if error.exit_code == int(pytest.ExitCode.USAGE_ERROR):
+        raise pytest.UsageError(str(error)) from None
+    raise pytest.exit.Exception(str(error), returncode=error.exit_code) from None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_XMLPATH] = None
+    if not _takes_the_suite(config) or config.option.help:
+        return
+    from conformance.worker import limit_threads
+
+    limit_threads()
+    if _is_worker(config):
+        return
+    # pytest's own writer would write items, not cells, to the same file.
+    if xmlpath := getattr(config.option, "xmlpath", None):
+        config.stash[_XMLPATH] = Path(xmlpath).absolute()
+        config.option.xmlpath = None
+    config.invocation_params = dataclasses.replace(
+        config.invocation_params, args=joined(map(str, config.invocation_params.args))
+    )
+    from conformance.session import orders_for, prepare
+
+    try:
+        session = prepare(Request.of(config))
+    except ConformError as error:
+        _give_up(error)
+    config.stash[_SESSION] = session
+    config.stash[_FOREIGN] = 0
+    orders_for(session).write()
+
+
+# -- xdist
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Workers per device times devices, bounded by memory; None leaves it to xdist."""
+    session = config.stash.get(_SESSION, None)
+    if session is None:
+        try:
+            if not _takes_the_suite(config):
+                return None
+            from conformance.session import find_descriptor
+
+            descriptor = find_descriptor(Request.of(config))
+        except ConformError:
+            return None  # pytest_configure will say what is wrong
+    else:
+        descriptor = session.descriptor
+    wanted = descriptor.workers_per_device * descriptor.device_count()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(wanted, memory // 2 // _WORKER_MEMORY))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    session = node.config.stash.get(_SESSION, None)
+    if session is not None:
+        node.workerinput["conform_results"] = str(session.folder)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    session = node.config.stash.get(_SESSION, None)
+    output = getattr(node, "workeroutput", None)
+    if session is not None and output:
+        session.collected |= {tuple(item) for item in output.get("conform_collected", ())}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
+    """Name the cell that the dead worker was in."""
+    from conformance.isolation import death_of, last_entry
+
+    session = report.node.config.stash.get(_SESSION, None)
+    if session is None:
+        return
+    worker = report.node.gateway.id
+    entry = last_entry(session.folder / "journal", worker)
+    process = getattr(getattr(report.node.gateway, "_io", None), "popen", None)
+    death = death_of(process.poll() if process is not None else None)
+    if entry is not None:
+        report.longrepr = session.crashed(*entry, death, worker)
+
+
+# -- collection and running
+
+
+def _worker(config: pytest.Config) -> Worker:
+    """This process' runner, made at first use: a controller of xdist never needs one."""
+    found = config.stash.get(_WORKER, None)
+    if found is None:
+        from conformance.session import WorkerOrders
+        from conformance.worker import Worker
+
+        if _is_worker(config):
+            workerinput: dict[str, Any] = config.workerinput  # type: ignore[attr-defined]
+            folder, name = Path(workerinput["conform_results"]), str(workerinput["workerid"])
+            device = None
+        else:
+            session = config.stash[_SESSION]
+            folder, name, device = session.folder, "main", session.device
+        orders = WorkerOrders.read(folder / WorkerOrders.FILE)
+        config.stash[_WORKER] = found = Worker(orders, name, device)
+    return found
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "layout_item" in metafunc.fixturenames:
+        metafunc.parametrize("layout_item", list(_worker(metafunc.config).items))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Tell the controller which items pytest kept, after ``-k`` and the like."""
+    worker = session.config.stash.get(_WORKER, None)
+    if worker is None:
+        return
+    kept = [
+        worker.items[item.callspec.params["layout_item"]][:2]
+        for item in session.items
+        if hasattr(item, "callspec") and "layout_item" in item.callspec.params
+    ]
+    if _is_worker(session.config):
+        session.config.workeroutput["conform_collected"] = [list(k) for k in kept]  # type: ignore[attr-defined]
+    else:
+        session.config.stash[_SESSION].collected |= set(kept)
+
+
+@pytest.fixture
+def run_item(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Run one item, attach its cells to the report, and fail if one is not as expected."""
+
+    def run(name: str) -> None:
+        worker = _worker(request.config)
+        if worker.out_of_time:
+            pytest.skip("--max-time is over")
+        documents, bad = worker.run(name)
+        request.node.user_properties.append(("conform", documents))
+        if bad:
+            pytest.fail("\n".join(bad), pytrace=False)
+
+    return run
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> Iterator[None]:
+    """Take the cells out of the report before anyone prints them."""
+    config = _controller
+    session = config.stash.get(_SESSION, None) if config is not None else None
+    if session is not None and config is not None:
+        ours = [value for name, value in report.user_properties if name == "conform"]
+        for documents in ours:
+            session.gather(documents, getattr(report, "worker_id", "main"))
+        if report.failed and not ours and "test_layout" not in report.nodeid:
+            config.stash[_FOREIGN] += 1
+    return (yield)
+
+
+_controller: pytest.Config | None = None
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    # pytest_runtest_logreport is given no config; a process has one session.
+    global _controller
+    _controller = session.config
+
+
+# -- the end
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    config = session.config
+    run = config.stash.get(_SESSION, None)
+    if run is None or config.option.collectonly or _is_worker(config):
+        return
+    from reports.gate import publish, summarise
+
+    if exitstatus in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
+        return
+    done, result = run.finish(
+        config.stash[_XMLPATH], interrupted=exitstatus == pytest.ExitCode.INTERRUPTED
+    )
+    code = int(result.exit_code)
+    if not code and config.stash[_FOREIGN]:
+        code = int(pytest.ExitCode.TESTS_FAILED)
+    session.exitstatus = code
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    styled = bool(reporter is not None and reporter.hasmarkup)
+    text = summarise(done, result, styled=styled)
+    config.stash[_ENDED] = "\n".join([text, *publish(result, os.environ)])
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    text = config.stash.get(_ENDED, None)
+    if text is None:
+        return
+    session = config.stash[_SESSION]
+    terminalreporter.section("conformance")
+    terminalreporter.write_line(text)
+    if session.asked:
+        answered = session.asked - session.missed
+        state = "" if session.request.reference_cache else " (cache off)"
+        terminalreporter.write_line(
+            f"Stride reference: {answered:,} of {session.asked:,} answers from the cache{state}."
+        )
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    session = config.stash.get(_SESSION, None)
+    if session is None:
+        return []
+    cells, items = len(session.selected), len({(c.op, c.dtype) for c in session.selected})
+    manifest = session.expectations or "none"
+    lines = [
+        f"conformance: device {session.plan.device}, plan {session.plan.spec.name} "
+        f"({session.plan.hash}): {cells:,} cells in {items:,} items",
+        f"conformance: expectations {manifest}",
+    ]
+    if session.request.selection:
+        lines.append(f"conformance: partial run ({', '.join(session.request.selection)})")
+    return lines

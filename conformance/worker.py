@@ -1,0 +1,121 @@
+"""One run, from the side of the process that runs items: a worker of xdist, or pytest itself."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from conformance.cells import Recorder
+from conformance.contract import load
+from conformance.isolation import Journal
+from conformance.layout import suite
+from conformance.layout.context import ItemContext
+from conformance.session import WorkerOrders, verdict_of
+from devices import registry
+from devices.cell import CellKey, Observed, Outcome, Verdict
+from devices.expectations import Manifest, Matcher
+from opinfo.catalog import catalogue
+from opinfo.device import Device, open_device
+from opinfo.exceptions import exceptions
+from opinfo.layouts import covering_set
+from opinfo.reference import StrideReference
+from opinfo.reference_cache import ReferenceCache, cache_root
+from opinfo.samples import choose, draw
+from opinfo.traits import probe
+
+#: Verdicts that make an item fail in pytest's eyes.
+BAD = frozenset({Verdict.REGRESSION, Verdict.IMPROVEMENT, Verdict.MISSING})
+
+
+class Worker:
+    """Runs items by the controller's orders."""
+
+    def __init__(self, orders: WorkerOrders, name: str, device: Device | None = None) -> None:
+        self.orders = orders
+        self.items = {f"{op}-{dtype}": (op, dtype, clauses) for op, dtype, clauses in orders.items}
+        descriptor = (
+            registry.load_file(Path(orders.descriptor))
+            if orders.descriptor
+            else registry.get(orders.device)
+        )
+        self.device = device or open_device(descriptor)
+        manifest = Manifest()
+        if orders.expectations is not None:
+            manifest = Manifest.load(
+                Path(orders.expectations),
+                known_clauses=set(load().clauses),
+                known_layouts=covering_set().ids,
+            ).active(descriptor.facts())
+        self.matcher = Matcher(manifest)
+        self.folder = Path(orders.results)
+        self.journal = Journal(self.folder / "journal", name)
+
+    @property
+    def out_of_time(self) -> bool:
+        return self.orders.deadline is not None and time.time() > self.orders.deadline
+
+    def run(self, item: str) -> tuple[list[dict[str, Any]], list[str]]:
+        """Run one item: its cells as plain data, and a line for each that makes it fail."""
+        op_id, dtype, clauses = self.items[item]
+        op, known = catalogue()[op_id], exceptions()
+        samples = choose(draw(op, dtype), self.orders.samples)
+        cache = None
+        if self.orders.reference_cache:
+            kind = self.device.descriptor.torch_type
+            cache = ReferenceCache(cache_root(), self.orders.torch_build, kind, f"{op_id}-{dtype}")
+        recorder = Recorder(op_id, dtype, clauses)
+        strides = StrideReference(self.device.descriptor.torch_type, cache)
+        context = ItemContext(
+            op=op,
+            dtype=dtype,
+            traits=probe(op, dtype, samples, known),
+            samples=samples,
+            device=self.device,
+            strides=strides,
+            recorder=recorder,
+            known=known,
+            journal=lambda clause: self.journal.begin(op_id, dtype, clause),
+        )
+        self.journal.begin(op_id, dtype, clauses[0])
+        documents = suite.run(context)
+        self.journal.end()
+        if cache is not None:
+            cache.save()
+        bad: list[str] = []
+        for document in documents:
+            self._judge(recorder, document, bad)
+        documents.append({"references": [strides.asked, strides.missed]})
+        return documents, bad
+
+    def _judge(self, recorder: Recorder, document: dict[str, Any], bad: list[str]) -> None:
+        cell = CellKey(*document["cell"])
+        observed = Observed(
+            Outcome(document["outcome"]),
+            frozenset(document["layouts"]),
+            document["raises"],
+            document["message"],
+        )
+        verdict, why = verdict_of(self.matcher, cell, observed, document["ran"])
+        shown = recorder.cells[cell.clause].smallest
+        if shown is not None and shown.repro is not None:
+            document["repro"] = self._write_repro(cell, shown.repro())
+        if verdict in BAD:
+            bad.append(f"{verdict} {cell}: {observed.message or why}")
+            if document.get("repro"):
+                bad.append(f"    repro: python {self.folder / document['repro']}")
+
+    def _write_repro(self, cell: CellKey, text: str) -> str:
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{cell.op}-{cell.dtype}.py")
+        path = self.folder / "repro" / cell.clause / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return str(path.relative_to(self.folder))
+
+
+def limit_threads() -> None:
+    """One thread per process in every mode, so that outcomes are the same for ``-n 0`` and ``-n 2``."""
+    torch.set_num_threads(1)

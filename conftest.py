@@ -1,0 +1,3 @@
+"""Names the plugin, so that ``pytest`` in the checkout is the suite."""
+
+pytest_plugins = ["conformance.plugin"]

@@ -1,0 +1,17 @@
+"""Wording that error messages share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def listing(names: Iterable[str]) -> str:
+    """The names sorted, quoted and joined by commas; 'none' where there are none."""
+    return ", ".join(f"'{name}'" for name in sorted(names)) or "none"
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """What may have been meant by ``word``: "; did you mean 'x' or 'y'?", or nothing."""
+    near = get_close_matches(word, sorted(known), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

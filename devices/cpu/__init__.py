@@ -1,0 +1,1 @@
+"""The CPU that every build of torch has."""

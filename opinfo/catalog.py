@@ -1,0 +1,207 @@
+"""The adapter over torch's own op database: the only module that touches ``torch.testing._internal``.
+
+Everything there is private and moves between minor versions, so a test pins each field used
+(``tests/opinfo/test_catalog.py``). Upstream's skips and expected failures are never inherited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+
+#: Tests of upstream whose tolerance overrides speak of what we compare: a kernel with itself in another
+#: layout or variant. Overrides for gradients, numpy references or Inductor are about other things.
+_TOLERANCE_TESTS = frozenset(
+    {None, "test_noncontiguous_samples", "test_variant_consistency_eager", "test_out"}
+)
+
+
+class UnsupportedTorch(RuntimeError):
+    """The installed torch lacks something that the adapter reads."""
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One OpInfo, with the fields that the harness uses under stable names.
+
+    Raises AttributeError at first use where upstream has renamed a field; the pinning test says which.
+    """
+
+    info: Any
+
+    @cached_property
+    def id(self) -> str:
+        """Name and variant, ``std.unbiased``: unique in the database."""
+        name: str = self.info.full_name
+        return name
+
+    @property
+    def name(self) -> str:
+        name: str = self.info.name
+        return name
+
+    @cached_property
+    def dtypes(self) -> frozenset[str]:
+        """Names of the dtypes that torch's CPU implements."""
+        return frozenset(dtype_name(d) for d in self.info.dtypes)
+
+    def dtypes_on(self, torch_type: str) -> frozenset[str]:
+        """Names of the dtypes that the database lists for a device type; CPU's where it lists none."""
+        listed = self.info.dtypesIf.get(torch_type) if torch_type != "cpu" else None
+        return frozenset(dtype_name(d) for d in listed) if listed else self.dtypes
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = self.info.op
+        return function
+
+    @property
+    def method(self) -> Callable[..., Any] | None:
+        variant: Callable[..., Any] | None = self.info.method_variant
+        return variant
+
+    @property
+    def operator(self) -> Callable[..., Any] | None:
+        variant: Callable[..., Any] | None = self.info.operator_variant
+        return variant
+
+    @property
+    def inplace(self) -> Callable[..., Any] | None:
+        variant: Callable[..., Any] | None = self.info.inplace_variant
+        return variant
+
+    @property
+    def inplace_operator(self) -> Callable[..., Any] | None:
+        variant: Callable[..., Any] | None = self.info.inplace_operator_variant
+        return variant
+
+    @property
+    def has_out(self) -> bool:
+        return bool(self.info.supports_out)
+
+    @property
+    def is_factory(self) -> bool:
+        return bool(self.info.is_factory_function)
+
+    @cached_property
+    def ufunc(self) -> str:
+        """``unary``, ``binary``, ``reduction`` or empty, from the class of the database entry."""
+        from torch.testing._internal.opinfo import core
+
+        for kind, cls in (
+            ("unary", core.UnaryUfuncInfo),
+            ("binary", core.BinaryUfuncInfo),
+            ("reduction", core.ReductionOpInfo),
+        ):
+            if isinstance(self.info, cls):
+                return kind
+        return ""
+
+    @property
+    def promotes_int_to_float(self) -> bool:
+        return bool(self.info.promotes_int_to_float)
+
+    @property
+    def takes_python_scalar(self) -> bool:
+        """Whether a binary op takes a Python scalar as its right operand."""
+        return bool(getattr(self.info, "supports_rhs_python_scalar", False))
+
+    @property
+    def identity(self) -> Any:
+        """A reduction's declared identity, or None."""
+        return getattr(self.info, "identity", None)
+
+    @property
+    def nan_policy(self) -> str | None:
+        """A reduction's declared NaN policy: ``propagate``, ``omit`` or None."""
+        policy: str | None = getattr(self.info, "nan_policy", None)
+        return policy
+
+    @cached_property
+    def schemas(self) -> tuple[Any, ...]:
+        """The schemas of the aten overloads of this name, empty for ops composed in Python."""
+        name: str = self.info.aten_name
+        for candidate in (name, name.replace("linalg.", "linalg_").replace("special.", "special_")):
+            packet = getattr(torch.ops.aten, candidate, None)
+            if packet is not None:
+                return tuple(getattr(packet, overload)._schema for overload in packet.overloads())
+        return ()
+
+    @cached_property
+    def declares_view(self) -> bool:
+        """Whether some overload's result aliases an argument that it does not write to."""
+        return any(
+            any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+            for schema in self.schemas
+        )
+
+    @cached_property
+    def restrides_in_place(self) -> bool:
+        """Whether the in-place variant is tagged ``inplace_view``: it changes self's shape or strides."""
+        name = getattr(self.inplace, "__name__", "")
+        packet = getattr(torch.ops.aten, name, None) if name else None
+        return packet is not None and any(
+            torch.Tag.inplace_view in getattr(packet, overload).tags for overload in packet.overloads()
+        )
+
+    @cached_property
+    def takes_memory_format(self) -> bool:
+        return any(a.name == "memory_format" for schema in self.schemas for a in schema.arguments)
+
+    def tolerance(self, dtype: str) -> tuple[float, float] | None:
+        """The database's own (rtol, atol) for the comparisons that we make, or None."""
+        found: list[tuple[float, float]] = []
+        target = getattr(torch, dtype)
+        for decorator in self.info.decorators:
+            cls, test = getattr(decorator, "cls_name", None), getattr(decorator, "test_name", None)
+            if cls not in (None, "TestCommon") or test not in _TOLERANCE_TESTS:
+                continue
+            for inner in getattr(decorator, "decorators", [decorator]):
+                override = getattr(inner, "d", None)
+                if isinstance(override, dict) and target in override:
+                    value = override[target]  # a precisionOverride holds atol alone
+                    found.append((float(getattr(value, "rtol", 0.0)), float(getattr(value, "atol", value))))
+        if not found:
+            return None
+        return max(r for r, _ in found), max(a for _, a in found)
+
+    def raw_samples(self, dtype: torch.dtype) -> Iterator[Any]:
+        """Upstream's samples on the CPU, straight from its function.
+
+        ``sample_inputs()`` wraps the same iterator in ``inspect.stack()`` and reseeds for each sample;
+        callers seed once (``opinfo.samples``).
+        """
+        samples: Iterator[Any] = self.info.sample_inputs_func(self.info, "cpu", dtype, False)
+        return samples
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``torch.float32`` -> ``float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+@cache
+def catalogue() -> dict[str, Op]:
+    """All ops of the database by id, in its order. Loading takes 3 to 5 s and 385 MB.
+
+    Raises UnsupportedTorch where the database cannot be imported.
+    """
+    try:
+        from torch.testing._internal.common_methods_invocations import op_db
+    except ImportError as exc:
+        raise UnsupportedTorch(
+            f"torch {torch.__version__} could not load its op database "
+            f"(torch.testing._internal.common_methods_invocations): {exc}. "
+            "Install the packages it needs (expecttest, numpy), or a torch from 2.11 to 2.13."
+        ) from exc
+    ops: dict[str, Op] = {}
+    for info in op_db:
+        op = Op(info)
+        if op.id in ops:
+            raise UnsupportedTorch(f"torch's op database names {op.id!r} twice")
+        ops[op.id] = op
+    return ops

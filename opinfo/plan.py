@@ -1,0 +1,178 @@
+"""Plans: the ordered list of all cells, and its hash. Pure functions without torch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from devices._toml import tomllib
+from devices.cell import CellKey
+from devices.errors import ConformError
+from opinfo.exceptions import Exceptions
+
+FORMAT = 1
+
+
+class UnknownPlan(ConformError):
+    """No plan of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSpec:
+    """A plan's own settings, from ``plans.toml``. ``dtypes`` None means all of them."""
+
+    name: str
+    dtypes: tuple[str, ...] | None
+    samples: int
+
+    def takes(self, dtype: str) -> bool:
+        return self.dtypes is None or dtype in self.dtypes
+
+
+@cache
+def plan_specs(path: Path = Path(__file__).with_name("plans.toml")) -> dict[str, PlanSpec]:
+    """The plans by name."""
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {
+        name: PlanSpec(
+            name, None if entry["dtypes"] == ["*"] else tuple(entry["dtypes"]), entry["samples"]
+        )
+        for name, entry in data.items()
+    }
+
+
+def plan_spec(name: str) -> PlanSpec:
+    """The plan of that name. Raises UnknownPlan."""
+    specs = plan_specs()
+    if name not in specs:
+        raise UnknownPlan(f"unknown plan {name!r}: expected one of {', '.join(specs)}")
+    return specs[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """Ops that a clause would apply to and that are left out, with the reason."""
+
+    clause: str
+    reason: str
+    cells: tuple[tuple[str, str], ...]  # (op, dtype)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cells of a run, in order."""
+
+    spec: PlanSpec
+    device: str
+    cells: tuple[CellKey, ...]
+    excluded: tuple[Excluded, ...]
+    recipe: Mapping[str, str | int]  # whatever else decides what a cell means
+    hash: str = field(default="")
+
+    def items(self) -> dict[tuple[str, str], list[str]]:
+        """Clauses by (op, dtype), in plan order."""
+        grouped: dict[tuple[str, str], list[str]] = {}
+        for clause, op, dtype in self.cells:
+            grouped.setdefault((op, dtype), []).append(clause)
+        return grouped
+
+
+def build(
+    spec: PlanSpec,
+    device: str,
+    subjects: Iterable[Any],
+    applies: Callable[[Any], Iterable[str]],
+    known: Exceptions,
+    recipe: Mapping[str, str | int],
+    *,
+    fake_only: bool,
+) -> Plan:
+    """Plan the cells of ``subjects`` (:class:`opinfo.traits.Traits`, or anything with ``op`` and ``dtype``).
+
+    ``applies`` gives the clauses of one subject; exclusions take cells out again, each with its reason.
+    """
+    cells: list[CellKey] = []
+    left_out: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for subject in subjects:
+        for clause in applies(subject):
+            entry = known.excluded(clause, subject.op, subject.dtype, fake_only=fake_only)
+            if entry is None:
+                cells.append(CellKey(clause, subject.op, subject.dtype))
+            else:
+                left_out.setdefault((clause, entry.reason), []).append((subject.op, subject.dtype))
+    excluded = tuple(Excluded(c, reason, tuple(ops)) for (c, reason), ops in left_out.items())
+    return Plan(spec, device, tuple(cells), excluded, recipe, plan_hash(cells, recipe))
+
+
+def plan_hash(cells: Sequence[CellKey], recipe: Mapping[str, str | int]) -> str:
+    """Sixteen hex digits over the cells and the recipe: equal hashes mean equal plans."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name in sorted(recipe):
+        digest.update(f"{name}={recipe[name]}\n".encode())
+    for cell in cells:
+        digest.update("\t".join(cell).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def nest(cells: Iterable[CellKey]) -> list[list[Any]]:
+    """``[[clause, {op: [dtype, …]}], …]``: the compact form of cells in ``plan.json``."""
+    by_clause: dict[str, dict[str, list[str]]] = {}
+    for clause, op, dtype in cells:
+        by_clause.setdefault(clause, {}).setdefault(op, []).append(dtype)
+    return [[clause, ops] for clause, ops in by_clause.items()]
+
+
+def unnest(nested: Iterable[Sequence[Any]]) -> list[CellKey]:
+    """The cells back from :func:`nest`, grouped by clause."""
+    return [
+        CellKey(clause, op, dtype)
+        for clause, ops in nested
+        for op, dtypes in ops.items()
+        for dtype in dtypes
+    ]
+
+
+def plan_document(
+    plan: Plan,
+    *,
+    torch_version: str,
+    suite: str,
+    contract: list[dict[str, Any]],
+    capabilities: Mapping[str, Mapping[str, bool | None]],
+    facts: Mapping[str, str],
+    selection: Mapping[str, str],
+    selected: Sequence[CellKey] | None,
+) -> dict[str, Any]:
+    """What is written to ``plan.json``: enough for reports to need neither torch nor the suite."""
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "hash": plan.hash,
+        "device": plan.device,
+        "plan": plan.spec.name,
+        "torch": torch_version,
+        "suite": suite,
+        "partial": selected is not None,
+        "selection": dict(selection),
+        "recipe": dict(plan.recipe),
+        "clauses": contract,
+        "capabilities": {name: dict(state) for name, state in capabilities.items()},
+        "facts": dict(facts),
+        "layouts_version": plan.recipe["layouts"],
+        "exclusions": [
+            {
+                "clause": e.clause,
+                "reason": e.reason,
+                "ops": sorted({op for op, _ in e.cells}),
+                "cells": len(e.cells),
+            }
+            for e in plan.excluded
+        ],
+        "cells": nest(plan.cells),
+    }
+    if selected is not None:
+        document["selected"] = nest(selected)
+    return document

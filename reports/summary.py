@@ -1,0 +1,261 @@
+"""What people read at the end of a run: text for a terminal, markdown and annotations for CI."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from devices.cell import Verdict
+from reports.judgement import ExitCode, Judgement, Tally, number
+from reports.junit import clean, headline
+from reports.model import CellResult, Run
+from reports.plan import PLANNED
+
+# More clauses than this are shown by family.
+_MANY = 25
+_WIDTH = 100
+
+# GitHub shows at most ten annotations of a step.
+_ANNOTATIONS = 10
+
+_COLUMNS = (
+    ("expected", "expected"),
+    ("regressions", "regressions"),
+    ("improvements", "improvements"),
+    ("flaky", "flaky"),
+    ("ambiguous", "ambiguous"),
+    ("unsupported", "unsupported"),
+    ("crashes", "crashes"),
+    ("hangs", "hangs"),
+    ("errors", "errors"),
+    ("no outcome", "missing"),
+)
+_ALWAYS = ("expected", "regressions", "improvements", "ambiguous", "unsupported")
+
+_STYLES = {"good": "32", "bad": "31", "note": "33", "bold": "1"}
+
+
+def text_summary(run: Run, judgement: Judgement, *, limit: int = 20, styled: bool = False) -> str:
+    """The summary for a terminal, without a final newline; ``styled`` adds ANSI colours."""
+
+    def style(text: str, name: str) -> str:
+        return f"\x1b[{_STYLES[name]}m{text}\x1b[0m" if styled else text
+
+    header, rows = table(run, judgement)
+    cells = [header, *rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    lines = [style(title(run), "bold")]
+    for index, row in enumerate(cells):
+        aligned = [row[0].ljust(widths[0])]
+        aligned += [text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True)]
+        line = "  ".join(aligned).rstrip()
+        lines.append(style(line, "bold") if index in (0, len(cells) - 1) else line)
+    lines += [_wrap(note) for note in unchecked(run)]
+    lines += _failures(run, judgement.new, "new", limit, style)
+    lines += _failures(run, judgement.provisional, "provisional, not gating", limit, style)
+    lines += [style(f"problem: {one_line(problem)}", "bad") for problem in judgement.problems]
+    good = "good" if judgement.green else "bad"
+    lines.append(style(verdict_line(judgement), good))
+    lines.append(f"report: {run.folder}")
+    return "\n".join(lines)
+
+
+def title(run: Run) -> str:
+    origin = run.provenance
+    name = f" ({one_line(origin.device_name)})" if origin.device_name else ""
+    return f"device {origin.device}{name}, plan {origin.plan}, torch {origin.torch}"
+
+
+def verdict_line(judgement: Judgement) -> str:
+    """Numerator and denominator, the expected failures, and the exit code with its name."""
+    counts, code = judgement.counts, judgement.exit_code
+    parts = [f"{counts.passed:,} of {number(counts.judged, 'cell')} pass"]
+    if counts.ambiguous:
+        parts.append(f"{counts.ambiguous:,} more have no agreed reference")
+    parts.append(f"{counts.expected:,} fail as expected")
+    parts.append(f"{counts.regressions:,} regressions, {counts.improvements:,} improvements")
+    return f"{code.label} (exit {code.value}): " + "; ".join(parts)
+
+
+def table(run: Run, judgement: Judgement) -> tuple[list[str], list[list[str]]]:
+    """Header and rows, by clause, or by family where clauses are many; the last row is the sum.
+
+    Columns of rarer things are left out where all their counts are nought.
+    """
+    clauses = run.parsed.clauses
+    grouped: dict[str, list[Tally]] = {}
+    by_family = len(judgement.tallies) > _MANY
+    for clause, counts in judgement.tallies.items():
+        known = clauses[clause]
+        name = known.family if by_family else clause + (" *" if known.provisional else "")
+        grouped.setdefault(name, []).append(counts)
+    rows = {name: Tally.sum(counts) for name, counts in grouped.items()}
+    total = judgement.counts
+    columns = [
+        (label, name) for label, name in _COLUMNS if name in _ALWAYS or getattr(total, name) > 0
+    ]
+    header = ["clause family" if by_family else "clause", "pass", "of"]
+    header += [label for label, _ in columns]
+    body = []
+    for name, counts in {**rows, "all": total}.items():
+        row = [name, f"{counts.passed:,}", f"{counts.judged:,}"]
+        body.append(row + [f"{getattr(counts, column):,}" for _, column in columns])
+    return header, body
+
+
+def unchecked(run: Run) -> list[str]:
+    """What the contract says and this run does not speak of."""
+    clauses = run.parsed.clauses.values()
+    having = {clause for clause, ops in run.parsed.document.cells if any(ops.values())}
+    planned = [clause.id for clause in clauses if clause.status == PLANNED]
+    idle = [clause.id for clause in clauses if clause.status != PLANNED and clause.id not in having]
+    notes = []
+    if planned:
+        notes.append(f"not checked ({number(len(planned), 'planned clause')}): {_names(planned)}")
+    if idle:
+        notes.append(f"no cells on this device or plan: {_names(idle)}")
+    if any(clause.provisional and clause.id in having for clause in clauses):
+        notes.append("* provisional: reported, not gating")
+    return notes
+
+
+def _names(clauses: Iterable[str]) -> str:
+    """Clause ids with their family said once: ``streams: wait, query; graphs: pool``."""
+    families: dict[str, list[str]] = {}
+    for clause in clauses:
+        family, _, name = clause.partition(".")
+        families.setdefault(family, []).append(name)
+    return "; ".join(f"{family}: {', '.join(names)}" for family, names in families.items())
+
+
+def _wrap(text: str) -> str:
+    lines, line = [], ""
+    for word in text.split(" "):
+        if line and len(line) + len(word) >= _WIDTH:
+            lines.append(line)
+            line = "    " + word
+        else:
+            line = f"{line} {word}" if line else word
+    return "\n".join([*lines, line])
+
+
+def _failures(
+    run: Run, results: Sequence[CellResult], kind: str, limit: int, style: Callable[[str, str], str]
+) -> list[str]:
+    lines: list[str] = []
+    for result in results[:limit]:
+        bad = "bad" if result.verdict is Verdict.REGRESSION else "note"
+        label = style(f"{kind} {result.verdict}", bad)
+        lines.append(f"{label}: {result.key}: {result.outcome}: {one_line(headline(result))}")
+        if (command := repro_command(run.folder, result)) is not None:
+            lines.append(f"    {command}")
+    if len(results) > limit:
+        lines.append(f"and {len(results) - limit:,} more in {_where(run, results[limit:])}")
+    return lines
+
+
+def _where(run: Run, results: Iterable[CellResult]) -> Path:
+    """The one file that holds the results, else the folder."""
+    families = {run.parsed.family(result.key) for result in results}
+    return run.folder / f"junit-{families.pop()}.xml" if len(families) == 1 else run.folder
+
+
+def repro_command(folder: Path, result: CellResult) -> str | None:
+    """The command that shows the fault again, to be run from here."""
+    if result.repro is None:
+        return None
+    return f"python {shlex.quote(str(folder / result.repro))}"
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks and control characters, which could forge output."""
+    spaced = re.sub(r"\s+", " ", clean(text)).strip()
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in spaced)
+
+
+def markdown(run: Run, judgement: Judgement, *, limit: int = 20) -> str:
+    """The summary for a CI's page (GitHub-flavoured)."""
+    code = judgement.exit_code
+    lines = [f"## torch-conformance: {code.label} (exit {code.value})", "", _md(title(run)), ""]
+    lines += [_md(verdict_line(judgement)), ""]
+    if judgement.problems:
+        lines += [f"- {_md(problem)}" for problem in judgement.problems] + [""]
+    header, rows = table(run, judgement)
+    lines.append(_row(header))
+    lines.append(_row(["---"] + ["---:"] * (len(header) - 1), escaped=False))
+    lines += [_row(row) for row in rows] + [""]
+    for heading, results in (
+        ("New", judgement.new),
+        ("Provisional, not gating", judgement.provisional),
+    ):
+        if results:
+            lines += _md_failures(run, heading, results, limit)
+    lines += [f"{_md(note)}\n" for note in unchecked(run)]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _md_failures(run: Run, heading: str, results: Sequence[CellResult], limit: int) -> list[str]:
+    lines = [f"### {heading}", "", _row(["verdict", "cell", "outcome", "message", "repro"])]
+    lines.append(_row(["---"] * 5, escaped=False))
+    for result in results[:limit]:
+        lines.append(
+            _row(
+                [
+                    result.verdict.value,
+                    str(result.key),
+                    result.outcome.value,
+                    headline(result),
+                    repro_command(run.folder, result) or "",
+                ]
+            )
+        )
+    lines.append("")
+    if len(results) > limit:
+        rest = _where(run, results[limit:])
+        lines += [_md(f"and {len(results) - limit:,} more in {rest}"), ""]
+    return lines
+
+
+_MD = re.compile(r"([\\`*_\[\](){}|~#$!+@-])")
+_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+
+def _md(text: str) -> str:
+    """Text that markdown shows as it is, in a table too."""
+    entities = re.sub("[&<>]", lambda match: _HTML[match.group()], one_line(text))
+    # A colon between slashes would be made a link.
+    return _MD.sub(r"\\\1", entities).replace("://", "&#58;//")
+
+
+def _row(cells: Iterable[str], *, escaped: bool = True) -> str:
+    return "| " + " | ".join(_md(cell) if escaped else cell for cell in cells) + " |"
+
+
+def workflow_commands(judgement: Judgement) -> tuple[str, ...]:
+    """GitHub workflow commands: the problems, then new failures, ten at most in all."""
+    if judgement.green:
+        return ()
+    wanted = [(f"conformance: {judgement.exit_code.label}", text) for text in judgement.problems]
+    if judgement.exit_code is not ExitCode.INFRASTRUCTURE:
+        wanted += [
+            (f"{result.verdict}: {result.key}", f"{result.outcome}: {headline(result)}")
+            for result in judgement.new
+        ]
+    shown = wanted if len(wanted) <= _ANNOTATIONS else wanted[: _ANNOTATIONS - 1]
+    lines = [_command(name, text) for name, text in shown]
+    if len(wanted) > len(shown):
+        lines.append(_command("conformance", f"and {len(wanted) - len(shown):,} more"))
+    return tuple(lines)
+
+
+# https://github.com/actions/toolkit, packages/core/src/command.ts: escapeData, escapeProperty.
+_DATA: Mapping[str, str] = {"%": "%25", "\r": "%0D", "\n": "%0A"}
+_PROPERTY: Mapping[str, str] = {**_DATA, ":": "%3A", ",": "%2C"}
+
+
+def _command(name: str, text: str) -> str:
+    title = "".join(_PROPERTY.get(char, char) for char in one_line(name))
+    data = "".join(_DATA.get(char, char) for char in one_line(text))
+    return f"::error title={title}::{data}"

@@ -1,0 +1,91 @@
+"""Lint: blocks that match nothing, are expired, or contradict each other."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from devices.cell import CellKey
+from devices.expectations import Manifest, ManifestError, lint
+
+TODAY = date(2027, 3, 1)
+FACTS = {"os": "linux"}
+CELLS = [CellKey("layout.values", op, dtype) for op in ("add", "mul") for dtype in ("int8", "bool")]
+
+
+def found(*blocks: str, cells: list[CellKey] = CELLS) -> list[str]:
+    """Lint's problems with blocks that are given by what they hold besides a reason."""
+    texts = [f'[[expect]]\nreason = "why"\n{block}\n' for block in blocks]
+    manifest = Manifest.parse("".join(texts), Path("e.toml"))
+    return [str(problem) for problem in lint(manifest, iter(cells), FACTS, TODAY)]
+
+
+FAIL = 'clause = "layout.values"\noutcome = "fail"'
+CRASH = 'clause = "layout.values"\noutcome = "crash"'
+
+
+def test_a_sound_manifest_has_no_problems() -> None:
+    assert found(FAIL, CRASH + '\nop = "add"\nexpires = 2027-03-01') == []
+
+
+def test_a_block_that_matches_no_planned_cell_is_named() -> None:
+    assert found(FAIL, FAIL + '\nop = "sub"') == [
+        "e.toml:5: the block matches no planned cell: correct it, or remove it"
+    ]
+
+
+def test_an_overridden_block_does_match() -> None:
+    assert found(FAIL + '\nop = "add"', CRASH + '\nop = "add"\ndtype = ["int8", "bool"]') == []
+
+
+def test_a_block_that_does_not_hold_here_is_not_stale() -> None:
+    assert found(FAIL + '\nop = "sub"\nwhen = { os = "darwin" }') == []
+
+
+def test_an_expired_block_is_named() -> None:
+    assert found(FAIL + "\nexpires = 2027-02-28") == [
+        (
+            "e.toml:1: the block expired on 2027-02-28: solve its cause, or look at it again and set"
+            " a new date"
+        )
+    ]
+
+
+def test_a_block_expires_on_every_machine() -> None:
+    assert len(found(FAIL + '\nexpires = 2027-02-28\nwhen = { os = "darwin" }')) == 1
+
+
+def test_a_conflict_is_named_once_with_the_number_of_its_cells() -> None:
+    assert found(FAIL + '\nop = "add"', CRASH + '\nop = ["add", "sub"]') == [
+        (
+            "e.toml:6: this block expects 'crash' of layout.values::add[int8] and 1 more, and the one"
+            " at e.toml:1 expects 'fail'; neither is the more exact: narrow one of them, or add a"
+            " block for just these cells"
+        )
+    ]
+
+
+def test_blocks_that_never_meet_on_a_planned_cell_do_not_conflict() -> None:
+    cells = [CELLS[0]]
+    assert found(FAIL, CRASH + '\nop = "a*"', CRASH + '\nop = "add"', cells=cells) == []
+
+
+def test_problems_are_in_the_order_of_the_file() -> None:
+    texts = found(
+        FAIL + '\nop = "sub"',
+        FAIL + '\nop = "add"\nexpires = 2027-01-01',
+        FAIL + '\nop = "div"',
+        CRASH + '\nop = "add"',
+    )
+    assert [text.partition(":")[2].partition(":")[0] for text in texts] == ["1", "6", "12", "17"]
+
+
+def test_without_cells_every_block_is_stale() -> None:
+    assert len(found(FAIL, CRASH, cells=[])) == 2
+
+
+def test_a_fact_that_is_not_known_is_an_error() -> None:
+    with pytest.raises(ManifestError, match=r"e\.toml:1: when: it depends on the fact 'driver'"):
+        found(FAIL + '\nwhen = { driver = ">1" }')

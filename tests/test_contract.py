@@ -1,0 +1,339 @@
+"""The contract's data: complete, well formed, and told clearly where it is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance import contract
+from conformance.contract import Contract, ContractError, Status, UnknownClause
+from devices.descriptor import CAPABILITIES
+
+ROOT = Path(__file__).resolve().parents[1]
+
+EXPECTED = [
+    "layout.values",
+    "layout.output_strides",
+    "layout.output_fresh",
+    "layout.inputs_intact",
+    "layout.bounds",
+    "layout.out_kept",
+    "layout.out_resize",
+    "layout.inplace",
+    "layout.variants",
+    "layout.views",
+    "layout.overlap_raises",
+    "layout.expanded_read",
+    "layout.as_strided",
+    "layout.memory_format",
+    "layout.type_promotion",
+    "layout.special_values",
+    "layout.beta_zero",
+    "layout.empty_reduce",
+    "layout.fp32_precision",
+    "layout.grad",
+    "layout.large",
+    "layout.determinism",
+    "transfer.strides",
+    "transfer.snapshot",
+    "transfer.view_destination",
+    "transfer.non_blocking",
+    "transfer.pinned",
+    "transfer.scalars",
+    "transfer.storage_resize",
+    "transfer.serialization",
+    "transfer.dlpack",
+    "transfer.numpy_refused",
+    "allocator.accounting",
+    "allocator.ordering",
+    "allocator.peaks",
+    "allocator.disjoint",
+    "allocator.contents",
+    "allocator.reuse",
+    "allocator.empty_cache",
+    "allocator.memory_info",
+    "allocator.oom",
+    "allocator.error_leak",
+    "allocator.record_stream",
+    "allocator.cross_stream",
+    "allocator.device_isolation",
+    "allocator.fraction",
+    "allocator.settings",
+    "allocator.pools",
+    "allocator.history",
+    "allocator.pluggable",
+    "allocator.threads",
+    "allocator.host",
+    "streams.current",
+    "streams.identity",
+    "streams.in_order",
+    "streams.concurrent",
+    "streams.wait",
+    "streams.query",
+    "streams.synchronize",
+    "streams.cross_device",
+    "streams.priority",
+    "streams.native_handle",
+    "streams.external",
+    "streams.threads",
+    "streams.autograd",
+    "events.record",
+    "events.elapsed",
+    "events.identity",
+    "events.ipc",
+    "graphs.capture_defers",
+    "graphs.replay_equals_eager",
+    "graphs.every_op",
+    "graphs.addresses",
+    "graphs.pool",
+    "graphs.errors",
+    "graphs.recovery",
+    "graphs.modes",
+    "graphs.fork_join",
+    "graphs.random",
+    "graphs.lifecycle",
+    "graphs.nesting",
+    "graphs.devices",
+    "graphs.callables",
+    "device.count",
+    "device.capability",
+    "device.properties",
+    "device.peers",
+    "device.placement",
+    "device.fork",
+    "device.lazy_init",
+    "device.autoload",
+    "device.clean_exit",
+    "device.async_error",
+    "dispatch.no_silent_fallback",
+    "dispatch.cross_device",
+    "dispatch.error_inputs",
+    "dispatch.unsupported",
+    "dispatch.device_assert",
+    "random.reproducible",
+    "random.global_seed",
+    "random.distribution",
+    "autograd.first",
+    "autograd.second",
+    "autograd.forward_ad",
+    "autograd.version_counter",
+    "autograd.threads",
+    "autocast.lists",
+    "optim.foreach",
+    "compile.meta_agrees",
+    "compile.stride_tags",
+    "compile.eager_equals_compiled",
+    "compile.device_interface",
+    "compile.export",
+    "profiler.activity",
+    "distributed.backend",
+]
+
+LEVEL_OF_FAMILY = {
+    **dict.fromkeys(("layout", "transfer", "device", "dispatch"), 1),
+    **dict.fromkeys(("allocator", "streams", "events"), 2),
+    "graphs": 3,
+}
+
+GOOD = """\
+[family]
+title = "a title"
+
+[[clause]]
+id = "layout.values"
+level = 1
+unit = "op"
+status = "checked"
+requires = ["strides"]
+since = "0.1"
+provisional = false
+statement = "It holds."
+source = "a header"
+faults = ["values.ignore_strides"]
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Contract:
+    return contract.load()
+
+
+def read(folder: Path, text: str) -> Contract:
+    (folder / "layout.toml").write_text(text, encoding="utf-8")
+    return contract.read(folder, ("layout",))
+
+
+# The shipped data
+
+
+def test_every_clause_is_there_and_no_other(loaded: Contract) -> None:
+    assert list(loaded.clauses) == EXPECTED
+
+
+def test_families_come_in_order(loaded: Contract) -> None:
+    assert tuple(loaded.families) == contract.FAMILIES
+
+
+def test_no_field_is_empty(loaded: Contract) -> None:
+    for clause in loaded.clauses.values():
+        fields = (clause.statement, clause.source, clause.faults, clause.since)
+        assert all(fields), clause.id
+
+
+def test_statements_are_sentences(loaded: Contract) -> None:
+    clauses = loaded.clauses.values()
+    assert [clause.id for clause in clauses if not clause.statement.endswith(".")] == []
+
+
+def test_required_capabilities_are_known(loaded: Contract) -> None:
+    for clause in loaded.clauses.values():
+        assert set(clause.requires) <= set(CAPABILITIES), clause.id
+
+
+def test_levels_follow_the_families(loaded: Contract) -> None:
+    for clause in loaded.clauses.values():
+        assert clause.level == LEVEL_OF_FAMILY.get(clause.family, 4), clause.id
+
+
+def test_snapshot_survives_json(loaded: Contract) -> None:
+    snapshot = loaded.snapshot()
+    assert json.loads(json.dumps(snapshot)) == snapshot
+    assert [clause["id"] for clause in snapshot["clauses"]] == EXPECTED
+
+
+def test_page_on_disk_is_the_generated_one(loaded: Contract) -> None:
+    page = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
+    assert page == loaded.to_markdown(), (
+        "docs/contract.md is not what the clauses say;"
+        " run: python -m conformance.contract > docs/contract.md"
+    )
+
+
+def test_module_prints_the_page(loaded: Contract) -> None:
+    printed = subprocess.run(
+        [sys.executable, "-m", "conformance.contract"], cwd=ROOT, capture_output=True, check=True
+    ).stdout
+    assert printed.decode() == loaded.to_markdown()
+
+
+def test_page_links_threads_to_pytorch(loaded: Contract) -> None:
+    link = "[pytorch/pytorch#87894](https://github.com/pytorch/pytorch/issues/87894)"
+    assert link in loaded.to_markdown()
+
+
+def test_page_escapes_underscores_outside_code(loaded: Contract) -> None:
+    assert r"torch/\_\_init\_\_.py" in loaded.to_markdown()
+
+
+def test_importing_needs_no_torch() -> None:
+    code = "import sys, conformance.contract as c; c.load(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+# Looking up
+
+
+def test_clause_by_id(loaded: Contract) -> None:
+    clause = loaded.clause("layout.bounds")
+    assert (clause.id, clause.family, clause.status) == ("layout.bounds", "layout", Status.CHECKED)
+
+
+def test_unknown_clause_names_near_ones(loaded: Contract) -> None:
+    with pytest.raises(UnknownClause, match=r"'layout\.valeus'; did you mean 'layout\.values'"):
+        loaded.clause("layout.valeus")
+
+
+def test_family_for_a_clause_is_told_its_glob(loaded: Contract) -> None:
+    with pytest.raises(UnknownClause, match=r"that family are 'graphs\.\*'"):
+        loaded.select(["graphs"])
+
+
+def test_nothing_near_lists_the_families(loaded: Contract) -> None:
+    with pytest.raises(UnknownClause, match="the families are 'allocator', "):
+        loaded.clause("zzz")
+
+
+def test_select_keeps_the_order_of_the_contract(loaded: Contract) -> None:
+    chosen = loaded.select(["events.*", "layout.out_*", "layout.out_kept"])
+    assert [clause.id for clause in chosen] == [
+        "layout.out_kept",
+        "layout.out_resize",
+        "events.record",
+        "events.elapsed",
+        "events.identity",
+        "events.ipc",
+    ]
+
+
+def test_a_glob_that_matches_nothing_is_an_error(loaded: Contract) -> None:
+    with pytest.raises(UnknownClause, match=r"no clause matches 'stream\.\*'"):
+        loaded.select(["layout.*", "stream.*"])
+
+
+# Malformed data
+
+
+def test_good_data_is_read(tmp_path: Path) -> None:
+    assert list(read(tmp_path, GOOD).clauses) == ["layout.values"]
+
+
+def test_wrapped_text_is_one_line(tmp_path: Path) -> None:
+    text = GOOD.replace('"It holds."', '"""\nIt\n  holds.\n"""')
+    assert read(tmp_path, text).clause("layout.values").statement == "It holds."
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("level = 1", "levle = 1", "unknown key 'levle'; did you mean 'level'"),
+        ("level = 1\n", "", "keys are missing: 'level'"),
+        ("level = 1", "level = 5", r"'level' must be one of \[1, 2, 3, 4\], got 5"),
+        ("level = 1", "level = true", "'level' must be one of"),
+        ('"checked"', '"done"', "'status' must be one of 'checked', 'planned', got 'done'"),
+        ('"op"', '"cell"', "'unit' must be one of 'case', 'op', got 'cell'"),
+        ('["strides"]', '["stride"]', "unknown capability 'stride'; did you mean 'strides'"),
+        ('["strides"]', '"strides"', "'requires' must be a list of names, got 'strides'"),
+        ('["strides"]', '["strides", "strides"]', "'requires' names something twice"),
+        ('"It holds."', '" "', "'statement' must be a text that is not empty"),
+        ('"a header"', '""', "'source' must be a text that is not empty"),
+        ('["values.ignore_strides"]', "[]", "'faults' is empty"),
+        ('"values.ignore_strides"', '"ignore"', "'faults' must be like 'stride.ignore_"),
+        ('"0.1"', '"soon"', "'since' must be like '0.1', got 'soon'"),
+        ("= false", '= "no"', "'provisional' must be true or false"),
+        ('"layout.values"', '"values"', "'id' must be like 'layout.values', got 'values'"),
+        ('"layout.values"', '"graphs.pool"', "an id in this file starts with 'layout.'"),
+        ("[[clause]]", "[clause]", r"write each clause as \[\[clause\]\]"),
+        ('title = "a title"', "", r"\[family\]: these keys are missing: 'title'"),
+        ("level = 1", "level =", "is not valid TOML"),
+    ],
+)
+def test_malformed_data_is_told(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    with pytest.raises(ContractError, match=message):
+        read(tmp_path, GOOD.replace(old, new))
+
+
+def test_errors_name_the_file_and_the_clause(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match=r"layout\.toml: clause 'layout\.values': "):
+        read(tmp_path, GOOD.replace("level = 1", "level = 9"))
+
+
+def test_an_id_used_twice_is_told(tmp_path: Path) -> None:
+    again = GOOD[GOOD.index("[[clause]]") :]
+    with pytest.raises(ContractError, match=r"the id 'layout\.values' is used twice"):
+        read(tmp_path, GOOD + again)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match=r"layout\.toml is missing"):
+        contract.read(tmp_path, ("layout",))
+
+
+def test_a_file_of_no_family_is_told(tmp_path: Path) -> None:
+    (tmp_path / "layuot.toml").write_text(GOOD, encoding="utf-8")
+    with pytest.raises(ContractError, match="files of unknown families: 'layuot'"):
+        read(tmp_path, GOOD)
