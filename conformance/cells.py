@@ -88,7 +88,9 @@ class CellRecord:
             return ": ".join(self.unsupported[0])
         if self.ambiguous:
             return self.ambiguous[0]
-        return "" if self.checks else "no check was executed: a pass that checked nothing is an error"
+        return (
+            "" if self.checks else "no check was executed: a pass that checked nothing is an error"
+        )
 
     def document(self) -> dict[str, Any]:
         """Plain data that crosses a process boundary."""

@@ -148,7 +148,7 @@ def devices(as_json: bool) -> None:
 def _device(device: Descriptor) -> dict[str, Any]:
     try:
         unavailable = device.unavailable()
-    except Exception as error:  # noqa: BLE001  # a vendor's code: any error means unusable
+    except Exception as error:  # a vendor's code: any error means unusable
         unavailable = f"asking whether it is available raised {type(error).__name__}: {error}"
     return {
         "name": device.name,

@@ -38,15 +38,29 @@ def add_options(parser: pytest.Parser) -> None:
                 f"({exc}). Switch that plugin off: pytest -p no:NAME …"
             ) from exc
 
-    add("--device", metavar="NAME", help="device to test (default: the machine's accelerator, else cpu)")
-    add("--descriptor", metavar="PATH", help="descriptor.py of a device that is not registered, or its folder")
+    add(
+        "--device",
+        metavar="NAME",
+        help="device to test (default: the machine's accelerator, else cpu)",
+    )
+    add(
+        "--descriptor",
+        metavar="PATH",
+        help="descriptor.py of a device that is not registered, or its folder",
+    )
     add("--plan", metavar="NAME", default="quick", help="quick (default), core or full")
     add("--ops", metavar="GLOB,…", help="only these ops: the run is partial")
     add("--dtypes", metavar="NAME,…", help="only these dtypes: the run is partial")
     add("--clauses", metavar="GLOB,…", help="only these clauses: the run is partial")
-    add("--expectations", metavar="PATH|none", help="manifest (default: the device's expected.toml)")
+    add(
+        "--expectations", metavar="PATH|none", help="manifest (default: the device's expected.toml)"
+    )
     add("--results", metavar="DIR", help="results folder (default: conform-results/DEVICE-PLAN)")
-    add("--max-time", metavar="DURATION", help="start no item after this long (90s, 20m, 1h): partial")
+    add(
+        "--max-time",
+        metavar="DURATION",
+        help="start no item after this long (90s, 20m, 1h): partial",
+    )
     add("--no-reference-cache", action="store_true", help="compute every stride reference anew")
     add("--redact", action="store_true", help="leave host name and device uuid out of the results")
 
@@ -97,7 +111,11 @@ class Request:
         """What narrows the run, by option; empty for a whole one."""
         found = {
             f"--{name}": ",".join(values)
-            for name, values in (("ops", self.ops), ("dtypes", self.dtypes), ("clauses", self.clauses))
+            for name, values in (
+                ("ops", self.ops),
+                ("dtypes", self.dtypes),
+                ("clauses", self.clauses),
+            )
             if values is not None
         }
         if self.max_seconds is not None:

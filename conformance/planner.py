@@ -52,7 +52,7 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
     def clauses_of(traits: Traits) -> Iterator[str]:
         return (c for c in applies.applicable(traits) if c not in undeclared)
 
-    recipe = {
+    recipe: dict[str, str | int] = {
         "suite": VERSION,
         "plan": spec.name,
         "samples": spec.samples,
@@ -69,7 +69,12 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
         for clause, missing in undeclared.items()
     ]
     return Plan(
-        spec, device.name, plan.cells, (*plan.excluded, *more), recipe, plan_hash(plan.cells, recipe)
+        spec,
+        device.name,
+        plan.cells,
+        (*plan.excluded, *more),
+        recipe,
+        plan_hash(plan.cells, recipe),
     )
 
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from conformance.worker import Worker
 
 _PACKAGE = Path(__file__).resolve().parent
-_SESSION = pytest.StashKey["Session"]()
-_WORKER = pytest.StashKey["Worker"]()
-_XMLPATH = pytest.StashKey["Path | None"]()
+_SESSION: pytest.StashKey[Session] = pytest.StashKey()
+_WORKER: pytest.StashKey[Worker] = pytest.StashKey()
+_XMLPATH: pytest.StashKey[Path | None] = pytest.StashKey()
 _ENDED = pytest.StashKey[str]()
 _FOREIGN = pytest.StashKey[int]()  # failures of tests that are not ours
 
@@ -203,7 +203,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> Iterator[None]:
     config = _controller
     session = config.stash.get(_SESSION, None) if config is not None else None
     if session is not None and config is not None:
-        ours = [value for name, value in report.user_properties if name == "conform"]
+        ours: list[Any] = [value for name, value in report.user_properties if name == "conform"]
         for documents in ours:
             session.gather(documents, getattr(report, "worker_id", "main"))
         if report.failed and not ours and "test_layout" not in report.nodeid:

@@ -108,7 +108,9 @@ class Session:
                 continue
             guilty = cell.clause == clause
             outcome = Outcome.CRASH if guilty else Outcome.NOT_RUN
-            message = f"worker {worker} {death}" if guilty else f"not run: worker {worker} died before it"
+            message = (
+                f"worker {worker} {death}" if guilty else f"not run: worker {worker} died before it"
+            )
             self.documents[cell] = {
                 "cell": list(cell),
                 "outcome": outcome.value,
@@ -117,7 +119,9 @@ class Session:
             }
             lost.append(cell)
         named = f"{clause}::{op}[{dtype}]" if clause else f"{op}[{dtype}]"
-        return f"crash in {named}: worker {worker} {death}; {max(len(lost) - 1, 0)} more cells not run"
+        return (
+            f"crash in {named}: worker {worker} {death}; {max(len(lost) - 1, 0)} more cells not run"
+        )
 
     # -- at the end
 
@@ -238,7 +242,9 @@ def find_descriptor(request: Request) -> Descriptor:
         return found
     if request.device is not None:
         return registry.get(request.device)
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    accelerator = (
+        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    )
     return registry.default_device(accelerator.type if accelerator else None)
 
 
@@ -247,7 +253,9 @@ def prepare(request: Request) -> Session:
     spec = plan_spec(request.plan)
     contract = load()
     clauses = (
-        frozenset(c.id for c in contract.select(request.clauses)) if request.clauses is not None else None
+        frozenset(c.id for c in contract.select(request.clauses))
+        if request.clauses is not None
+        else None
     )
     descriptor = find_descriptor(request)
     if (why := descriptor.unavailable()) is not None:
@@ -329,7 +337,9 @@ def _select(plan: Plan, request: Request, clauses: frozenset[str] | None) -> lis
     ]
     if not selected:
         chosen = ", ".join(f"{k} {v}" for k, v in request.selection.items()) or "the whole plan"
-        raise NothingSelected(f"nothing selected: {chosen} leaves no cell of plan {plan.spec.name!r}")
+        raise NothingSelected(
+            f"nothing selected: {chosen} leaves no cell of plan {plan.spec.name!r}"
+        )
     return selected
 
 
@@ -337,7 +347,11 @@ def _make_folder(folder: Path) -> None:
     """An empty results folder: what an earlier run wrote there must not be read as this one's."""
     try:
         (folder / "journal").mkdir(parents=True, exist_ok=True)
-        for stale in (*folder.glob("junit-*.xml"), folder / "plan.json", *folder.glob("repro/*/*.py")):
+        for stale in (
+            *folder.glob("junit-*.xml"),
+            folder / "plan.json",
+            *folder.glob("repro/*/*.py"),
+        ):
             stale.unlink(missing_ok=True)
     except OSError as exc:
         raise ConformError(f"--results {folder}: cannot be written: {exc}") from exc

@@ -22,7 +22,7 @@ from opinfo.catalog import catalogue
 from opinfo.device import Device, open_device
 from opinfo.exceptions import exceptions
 from opinfo.layouts import covering_set
-from opinfo.reference import StrideReference
+from opinfo.reference import StrideReference, forget_dispatches
 from opinfo.reference_cache import ReferenceCache, cache_root
 from opinfo.samples import choose, draw
 from opinfo.traits import probe
@@ -83,6 +83,7 @@ class Worker:
         self.journal.begin(op_id, dtype, clauses[0])
         documents = suite.run(context)
         self.journal.end()
+        forget_dispatches()
         if cache is not None:
             cache.save()
         bad: list[str] = []

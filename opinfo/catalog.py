@@ -145,7 +145,8 @@ class Op:
         name = getattr(self.inplace, "__name__", "")
         packet = getattr(torch.ops.aten, name, None) if name else None
         return packet is not None and any(
-            torch.Tag.inplace_view in getattr(packet, overload).tags for overload in packet.overloads()
+            torch.Tag.inplace_view in getattr(packet, overload).tags
+            for overload in packet.overloads()
         )
 
     @cached_property
@@ -164,7 +165,8 @@ class Op:
                 override = getattr(inner, "d", None)
                 if isinstance(override, dict) and target in override:
                     value = override[target]  # a precisionOverride holds atol alone
-                    found.append((float(getattr(value, "rtol", 0.0)), float(getattr(value, "atol", value))))
+                    rtol, atol = getattr(value, "rtol", 0.0), getattr(value, "atol", value)
+                    found.append((float(rtol or 0.0), float(atol or 0.0)))
         if not found:
             return None
         return max(r for r, _ in found), max(a for _, a in found)

@@ -101,7 +101,9 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return flat.view(-1).view(torch.uint8)
 
 
-def _largest_error(actual: torch.Tensor, expected: torch.Tensor, close: torch.Tensor) -> float | None:
+def _largest_error(
+    actual: torch.Tensor, expected: torch.Tensor, close: torch.Tensor
+) -> float | None:
     if actual.dtype == torch.bool:
         return None
     wide = torch.complex128 if actual.is_complex() else torch.float64

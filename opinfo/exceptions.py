@@ -73,8 +73,10 @@ class Exceptions:
         return None
 
     def patterns(self) -> Iterable[str]:
-        for entry in (*self.families, *self.exclusions):
-            yield from entry.ops
+        for family in self.families:
+            yield from family.ops
+        for exclusion in self.exclusions:
+            yield from exclusion.ops
 
 
 def names(pattern: str, op: str) -> bool:
@@ -82,8 +84,11 @@ def names(pattern: str, op: str) -> bool:
     return op.startswith(pattern[:-1]) if pattern.endswith("*") else op == pattern
 
 
+_FILE = Path(__file__).with_name("exceptions.toml")
+
+
 @cache
-def exceptions(path: Path = Path(__file__).with_name("exceptions.toml")) -> Exceptions:
+def exceptions(path: Path = _FILE) -> Exceptions:
     """Read the file. Raises ExceptionsError naming the entry that is wrong."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     families = tuple(
@@ -117,7 +122,9 @@ def _entries(data: dict[str, Any], kind: str, known: Collection[str]) -> list[di
 def _text(entry: dict[str, Any], key: str) -> str:
     value = entry.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise ExceptionsError(f"opinfo/exceptions.toml: {entry}: {key} must be a text, got {value!r}")
+        raise ExceptionsError(
+            f"opinfo/exceptions.toml: {entry}: {key} must be a text, got {value!r}"
+        )
     return value
 
 

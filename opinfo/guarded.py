@@ -51,7 +51,7 @@ class Guarded:
     bytes it held, on the CPU.
     """
 
-    __slots__ = ("base", "before", "geometry", "itemsize", "view", "_element_mask")
+    __slots__ = ("_element_mask", "base", "before", "geometry", "itemsize", "view")
 
     def __init__(
         self, values: torch.Tensor, geometry: Geometry, to_device: Move, *, fill: Any = None

@@ -92,9 +92,7 @@ class Layout:
             stride[dim] = step
             step *= max(shape[dim], 1)
         offset = OFFSET if self.offset else 0
-        last = (
-            sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1 if all(shape) else 0
-        )
+        last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1 if all(shape) else 0
         return Geometry(tuple(shape), tuple(stride), offset, offset + last, expanded)
 
 
@@ -137,8 +135,11 @@ def uniform(layout: Layout) -> Case:
     return Case(layout.id, layout, layout)
 
 
+_FILE = Path(__file__).with_name("layouts.toml")
+
+
 @cache
-def covering_set(path: Path = Path(__file__).with_name("layouts.toml")) -> CoveringSet:
+def covering_set(path: Path = _FILE) -> CoveringSet:
     """The covering set of ``layouts.toml``: each combination without and with an offset, then the mixed."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     cases: list[Case] = []

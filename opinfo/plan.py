@@ -33,8 +33,11 @@ class PlanSpec:
         return self.dtypes is None or dtype in self.dtypes
 
 
+_FILE = Path(__file__).with_name("plans.toml")
+
+
 @cache
-def plan_specs(path: Path = Path(__file__).with_name("plans.toml")) -> dict[str, PlanSpec]:
+def plan_specs(path: Path = _FILE) -> dict[str, PlanSpec]:
     """The plans by name."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     return {

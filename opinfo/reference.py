@@ -85,6 +85,11 @@ def output_specs(result: Any, inputs: Sequence[torch.Tensor]) -> tuple[OutputSpe
     )
 
 
+def forget_dispatches() -> None:
+    """Empty FakeTensor's own cache of dispatches: it grows with every new shape, and ours holds the answers."""
+    FakeTensorMode.cache_clear()
+
+
 class StrideReference:
     """FakeTensor's answers for one device type, remembered in a cache file (1.3 to 2.7 ms a miss)."""
 

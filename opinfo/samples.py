@@ -15,7 +15,9 @@ from opinfo.catalog import Op
 from opinfo.structure import Call, tensors_of
 
 #: Part of the plan's hash: a change in how samples are drawn or chosen changes what a cell means.
-RECIPE = "1: op_db sample_inputs_func on cpu, seed 0 per op and dtype, greedy cover of shape classes"
+RECIPE = (
+    "1: op_db sample_inputs_func on cpu, seed 0 per op and dtype, greedy cover of shape classes"
+)
 SEED = 0
 
 #: Drawing stops here: a few ops (max_pool2d: 1,440) offer thousands that differ in one argument.

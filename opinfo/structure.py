@@ -46,7 +46,7 @@ class Call:
     ``bind(tensors)`` gives the arguments with these tensors in their places.
     """
 
-    __slots__ = ("args", "kwargs", "tensors", "_plain")
+    __slots__ = ("_plain", "args", "kwargs", "tensors")
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args = args

@@ -38,7 +38,9 @@ class Traits:
     reads_expandable: bool  # … with a dimension longer than 1 that may be expanded
     returns_strided: bool  # some sample returns a strided tensor
     returns_tensors: bool  # some sample's result is one tensor or a tuple of tensors
-    writes_self: bool  # some sample's first argument is a strided tensor: in-place variants need one
+    writes_self: (
+        bool  # some sample's first argument is a strided tensor: in-place variants need one
+    )
     overlaps: bool  # … with a dimension longer than 1: a target that can overlap itself
     returns_long: bool  # some sample returns a tensor with a dimension longer than 1
     samples: int  # samples that the database offers and the plan takes
@@ -83,7 +85,11 @@ def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Trait
         has_out=op.has_out,
         has_inplace=op.inplace is not None,
         comparable_variants=facts.returns
-        and ((op.method is not None and bool(selves)) or facts.fits_self or (op.has_out and facts.tensors)),
+        and (
+            (op.method is not None and bool(selves))
+            or facts.fits_self
+            or (op.has_out and facts.tensors)
+        ),
         declares_view=op.declares_view or "views" in families,
         takes_memory_format=op.takes_memory_format,
         takes_python_scalar=op.takes_python_scalar,

@@ -237,7 +237,7 @@ def wire_of(result: CellResult, sets: Mapping[tuple[str, ...], int]) -> dict[str
         wire["verdict"] = result.verdict.value
     for name in ("why", "checks", "samples", "layouts", "raises", "message", "repro", "worker"):
         value = getattr(result, name)
-        if value or value == "" and name in ("raises", "repro"):
+        if value or (value == "" and name in ("raises", "repro")):
             wire[name] = value
     if result.ran_layouts:
         wire["ran"] = sets[result.ran_layouts]

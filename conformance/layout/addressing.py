@@ -35,10 +35,16 @@ def check(ctx: ItemContext) -> None:
         for number, (size, stride, offset) in enumerate(_VIEWS):
             parameters = {"size": size, "stride": stride, "dtype": ctx.dtype}
             if "as_strided.read" in families:
-                directed.run(ctx, record, "addresses", addresses, number, offset=offset, **parameters)
-                directed.run(ctx, record, "set_", set_addresses, number, offset=offset, **parameters)
+                directed.run(
+                    ctx, record, "addresses", addresses, number, offset=offset, **parameters
+                )
+                directed.run(
+                    ctx, record, "set_", set_addresses, number, offset=offset, **parameters
+                )
             if "as_strided.scatter" in families and 0 not in stride and size != (5, 3):
-                directed.run(ctx, record, "addresses", scatters, number, offset=offset, **parameters)
+                directed.run(
+                    ctx, record, "addresses", scatters, number, offset=offset, **parameters
+                )
             if "as_strided.allocate" in families:
                 directed.run(ctx, record, "allocates", allocates, number, **parameters)
             if "as_strided.allocate_like" in families:
@@ -55,7 +61,9 @@ def addresses(
     got = back(op(base, size, stride, offset))
     index = torch.full(size, offset)
     for dim, (n, step) in enumerate(zip(size, stride)):
-        index = index + (torch.arange(n) * step).view([-1 if d == dim else 1 for d in range(len(size))])
+        index = index + (torch.arange(n) * step).view(
+            [-1 if d == dim else 1 for d in range(len(size))]
+        )
     want = [values[i] for i in index.reshape(-1).tolist()]
     if tuple(got.shape) != size:
         return f"shape {tuple(got.shape)}, {size} asked for"
@@ -76,7 +84,9 @@ def set_addresses(
         return f"set_ asked for strides {stride} at {offset}, got {view.stride()} at {view.storage_offset()}"
     index = torch.full(size, offset)
     for dim, (n, step) in enumerate(zip(size, stride)):
-        index = index + (torch.arange(n) * step).view([-1 if d == dim else 1 for d in range(len(size))])
+        index = index + (torch.arange(n) * step).view(
+            [-1 if d == dim else 1 for d in range(len(size))]
+        )
     want = [float(values[i]) for i in index.reshape(-1).tolist()]
     held = back(view).to(torch.complex64).real.reshape(-1).tolist()
     return None if held == want else f"set_: expected elements {want}, got {held}"
@@ -89,7 +99,9 @@ def scatters(
     base = torch.zeros(60).to(getattr(torch, dtype))
     index = torch.full(size, offset)
     for dim, (n, step) in enumerate(zip(size, stride)):
-        index = index + (torch.arange(n) * step).view([-1 if d == dim else 1 for d in range(len(size))])
+        index = index + (torch.arange(n) * step).view(
+            [-1 if d == dim else 1 for d in range(len(size))]
+        )
     flat = index.reshape(-1).tolist()
     source = torch.tensor(values[: len(flat)]).reshape(size).to(getattr(torch, dtype))
     got = back(op(move(base), move(source), size, stride, offset))
@@ -138,7 +150,12 @@ def allocates_like(op: Any, move: Any, back: Any, size: Any, stride: Any, dtype:
 
 def out_of_range(op: Any, move: Any, back: Any, dtype: Any) -> str | None:
     base = move(torch.zeros(12).to(getattr(torch, dtype)))
-    for size, stride, offset in (((13,), (1,), 0), ((3, 4), (5, 1), 0), ((2,), (1,), 11), ((2,), (-1,), 5)):
+    for size, stride, offset in (
+        ((13,), (1,), 0),
+        ((3, 4), (5, 1), 0),
+        ((2,), (1,), 11),
+        ((2,), (-1,), 5),
+    ):
         try:
             op(base, size, stride, offset)
         except RuntimeError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from opinfo.traits import Traits
 
@@ -35,7 +35,7 @@ def _promotion(t: Traits) -> bool:
     return t.ufunc == "unary" and t.promotes_int_to_float and t.dtype in _INTEGER
 
 
-_RULES = {
+_RULES: dict[str, Callable[[Traits], bool]] = {
     "layout.values": lambda t: True,
     "layout.output_strides": lambda t: t.returns_strided,
     "layout.output_fresh": lambda t: (

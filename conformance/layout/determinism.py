@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,8 +24,7 @@ def check(ctx: ItemContext) -> None:
     """Call twice on the same tensors and compare bits."""
     if not ctx.wants(CLAUSE):
         return
-    with ctx.running(CLAUSE) as (record,), warnings.catch_warnings(), deterministic():
-        warnings.simplefilter("ignore")
+    with ctx.running(CLAUSE) as (record,), deterministic():
         assert record is not None
         for sample in ctx.samples:
             for laid in ctx.laid_out(sample):
@@ -38,15 +36,16 @@ def check(ctx: ItemContext) -> None:
 def deterministic() -> Iterator[None]:
     """Deterministic algorithms on, and off again as it was."""
     before = torch.are_deterministic_algorithms_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
+    settings: Any = torch.utils.deterministic  # a module whose class makes this a property
+    fill = settings.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
     # Filling every fresh tensor with NaN would hide what this clause looks for: memory left unwritten.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    settings.fill_uninitialized_memory = False
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
-        torch.utils.deterministic.fill_uninitialized_memory = fill
+        settings.fill_uninitialized_memory = fill
 
 
 def _twice(ctx: ItemContext, laid: Laid, record: CellRecord) -> None:

@@ -25,13 +25,20 @@ NOT_APPLICABLE = "not applicable"
 
 
 def run(
-    ctx: ItemContext, record: CellRecord, layout: str, check: Check, number: int = 0, **parameters: Any
+    ctx: ItemContext,
+    record: CellRecord,
+    layout: str,
+    check: Check,
+    number: int = 0,
+    **parameters: Any,
 ) -> None:
     """Run one directed check under the layout name ``layout``; ``number`` tells its cases apart."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            problem = check(ctx.op.function, ctx.device.to_device, ctx.device.from_device, **parameters)
+            problem = check(
+                ctx.op.function, ctx.device.to_device, ctx.device.from_device, **parameters
+            )
         raises = None
     except NotImplementedError as exc:
         record.check(number, layout)

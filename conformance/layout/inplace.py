@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +21,7 @@ def check(ctx: ItemContext) -> None:
     variant = ctx.op.inplace
     if variant is None or not ctx.traits.writes_self or not ctx.wants(*CLAUSES):
         return
-    with ctx.running(*CLAUSES), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with ctx.running(*CLAUSES):
         for sample in ctx.samples:
             for laid in ctx.laid_out(sample):
                 if laid.expanded and laid.expanded[0] is not None:
@@ -34,9 +32,7 @@ def check(ctx: ItemContext) -> None:
                 _broadcast(ctx, sample, variant)
 
 
-def _one_call(
-    ctx: ItemContext, laid: Laid, variant: Callable[..., Any], target: Guarded
-) -> None:
+def _one_call(ctx: ItemContext, laid: Laid, variant: Callable[..., Any], target: Guarded) -> None:
     inplace, bounds = ctx.recorder.get("layout.inplace"), ctx.recorder.get("layout.bounds")
     expected = ctx.expected(laid)
     itself, address, strides = target.view, target.view.data_ptr(), target.geometry.stride
@@ -46,7 +42,9 @@ def _one_call(
         ctx.run(variant, laid)
     except Exception as exc:  # judged below
         raised = exc
-    if bounds is not None and target.as_asked():  # a self that was resized is the inplace clause's business
+    if (
+        bounds is not None and target.as_asked()
+    ):  # a self that was resized is the inplace clause's business
         bounds.check(laid.sample.index, laid.case.id)
         if not target.outside_intact(ctx.device.from_device):
             bounds.fail(
@@ -96,9 +94,7 @@ def _judge(
     wanted = expected.result
     if not isinstance(wanted, torch.Tensor):
         return None
-    must_raise = (
-        "the result has another shape" if wanted.shape != original.shape else None
-    ) or (
+    must_raise = ("the result has another shape" if wanted.shape != original.shape else None) or (
         "the result cannot be cast to self's dtype"
         if not torch.can_cast(wanted.dtype, original.dtype)
         else None
@@ -130,7 +126,11 @@ def _broadcast(ctx: ItemContext, sample: Sample, variant: Callable[..., Any]) ->
     """Broadcasting may widen the other operand, never self
     (https://docs.pytorch.org/docs/stable/notes/broadcasting.html#in-place-semantics)."""
     record = ctx.recorder.get("layout.inplace")
-    if record is None or len(sample.tensors) < 2 or not isinstance(sample.call.args[0], torch.Tensor):
+    if (
+        record is None
+        or len(sample.tensors) < 2
+        or not isinstance(sample.call.args[0], torch.Tensor)
+    ):
         return
     first, second = sample.tensors[0], sample.tensors[1]
     if first.shape != second.shape or not any(n > 1 for n in first.shape) or 0 in first.shape:

@@ -49,22 +49,35 @@ def _beta_zero(ctx: ItemContext, record: CellRecord) -> None:
             continue
         for number, poison in enumerate((float("nan"), float("inf"))):
             directed.run(
-                ctx, record, "beta_zero", ignores_input, number, shapes=shapes, dtype=ctx.dtype, poison=poison
+                ctx,
+                record,
+                "beta_zero",
+                ignores_input,
+                number,
+                shapes=shapes,
+                dtype=ctx.dtype,
+                poison=poison,
             )
         if family != "beta_zero.outer":
             directed.run(ctx, record, "k_zero", overwrites, shapes=shapes, dtype=ctx.dtype)
 
 
-def ignores_input(op: Any, move: Any, back: Any, shapes: Any, dtype: Any, poison: Any) -> str | None:
+def ignores_input(
+    op: Any, move: Any, back: Any, shapes: Any, dtype: Any, poison: Any
+) -> str | None:
     kind = getattr(torch, dtype)
     if not (kind.is_floating_point or kind.is_complex):
         poison = torch.iinfo(kind).max  # no NaN: beta = 0 must still leave it out
     first = (torch.arange(torch.Size(shapes[1]).numel()) % 3).reshape(shapes[1]).to(kind)
     second = (torch.arange(torch.Size(shapes[2]).numel()) % 2).reshape(shapes[2]).to(kind)
     want = op(torch.zeros(shapes[0], dtype=kind), first, second, beta=0)
-    got = back(op(move(torch.full(shapes[0], poison, dtype=kind)), move(first), move(second), beta=0))
+    got = back(
+        op(move(torch.full(shapes[0], poison, dtype=kind)), move(first), move(second), beta=0)
+    )
     if not torch.allclose(got, want):
-        return f"beta = 0 and an input full of {poison}: expected {want.tolist()}, got {got.tolist()}"
+        return (
+            f"beta = 0 and an input full of {poison}: expected {want.tolist()}, got {got.tolist()}"
+        )
     return None
 
 
@@ -76,7 +89,13 @@ def overwrites(op: Any, move: Any, back: Any, shapes: Any, dtype: Any) -> str | 
     stale = 7 if not kind.is_floating_point and not kind.is_complex else float("nan")
     out = move(torch.full(shapes[0], stale, dtype=kind))
     given = move(torch.ones(shapes[0], dtype=kind))
-    op(given, move(torch.zeros(inner[0], dtype=kind)), move(torch.zeros(inner[1], dtype=kind)), beta=0, out=out)
+    op(
+        given,
+        move(torch.zeros(inner[0], dtype=kind)),
+        move(torch.zeros(inner[1], dtype=kind)),
+        beta=0,
+        out=out,
+    )
     if not torch.equal(back(out), torch.zeros(shapes[0], dtype=kind)):
         return f"a product over K = 0 with beta = 0 left {back(out).tolist()} in out"
     return None

@@ -26,7 +26,11 @@ def check(ctx: ItemContext) -> None:
         extra = (1,)
     elif "memory_format.needs_dtype" in families:
         extra = (getattr(torch, ctx.dtype),)
-    common = {"dtype": ctx.dtype, "extra": extra, "copies": "memory_format.no_values" not in families}
+    common = {
+        "dtype": ctx.dtype,
+        "extra": extra,
+        "copies": "memory_format.no_values" not in families,
+    }
     with ctx.running(CLAUSE) as (record,):
         assert record is not None
         for number, order in enumerate(_INPUTS_4D):
@@ -36,9 +40,17 @@ def check(ctx: ItemContext) -> None:
             for name in formats:
                 label = "channels_last_format" if name == "channels_last" else name
                 directed.run(
-                    ctx, record, label, honours, number, size=(2, 3, 4, 5), order=order, name=name, **common
+                    ctx,
+                    record,
+                    label,
+                    honours,
+                    number,
+                    size=(2, 3, 4, 5),
+                    order=order,
+                    name=name,
+                    **common,
                 )
-        for number, order in enumerate(((0, 1, 2, 3, 4), (4, 3, 2, 1, 0))):
+        for number, order_5d in enumerate(((0, 1, 2, 3, 4), (4, 3, 2, 1, 0))):
             directed.run(
                 ctx,
                 record,
@@ -46,14 +58,22 @@ def check(ctx: ItemContext) -> None:
                 honours,
                 number,
                 size=(2, 3, 2, 4, 5),
-                order=order,
+                order=order_5d,
                 name="channels_last_3d",
                 **common,
             )
 
 
 def honours(
-    op: Any, move: Any, back: Any, size: Any, order: Any, name: Any, dtype: Any, extra: Any, copies: Any
+    op: Any,
+    move: Any,
+    back: Any,
+    size: Any,
+    order: Any,
+    name: Any,
+    dtype: Any,
+    extra: Any,
+    copies: Any,
 ) -> str | None:
     values = (torch.arange(2 * 3 * 4 * 5 * (2 if len(size) == 5 else 1)) % 2).reshape(size)
     values = values.to(getattr(torch, dtype))
@@ -69,6 +89,8 @@ def honours(
             return f"preserve_format: input strides {tuple(given.stride())}, output {tuple(got.stride())}"
     elif not got.is_contiguous(memory_format=getattr(torch, name)):
         return f"{name} asked for an input of strides {tuple(given.stride())}, got {tuple(got.stride())}"
-    if copies and not torch.equal(back(got).to(torch.complex64), values.to(got.dtype).to(torch.complex64)):
+    if copies and not torch.equal(
+        back(got).to(torch.complex64), values.to(got.dtype).to(torch.complex64)
+    ):
         return f"{name} changed the values"
     return None

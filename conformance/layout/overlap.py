@@ -63,7 +63,9 @@ def _expanded_self(ctx: ItemContext, sample: Sample, record: CellRecord) -> bool
         return _refused(ctx, ctx.op.inplace, sample, [target.view, *others], {}), [target]
 
     def fake() -> bool:
-        shapes = [geometry if i == 0 else CONTIGUOUS.geometry(t.shape) for i, t in enumerate(values)]
+        shapes = [
+            geometry if i == 0 else CONTIGUOUS.geometry(t.shape) for i, t in enumerate(values)
+        ]
         with FakeTensorMode():
             return _raises(ctx, ctx.op.inplace, sample, _fakes(ctx, values, shapes), {})
 
@@ -108,7 +110,7 @@ def _partial_overlap(ctx: ItemContext, sample: Sample, record: CellRecord) -> bo
     first = sample.call.args[0]
     if wanted is None or not isinstance(first, torch.Tensor):
         return False
-    result, outputs = wanted
+    _, outputs = wanted
     out = outputs[0]
     if out.dtype != first.dtype or out.shape != first.shape or out.numel() < 2 or len(outputs) > 1:
         return False
@@ -123,7 +125,7 @@ def _partial_overlap(ctx: ItemContext, sample: Sample, record: CellRecord) -> bo
         tensors = [view, *[move(t.clone()) for t in sample.tensors[1:]]]
         refused = _refused(ctx, ctx.op.function, sample, tensors, {"out": target})
         both.view = target  # what is judged; the storage around it stays guarded
-        both.geometry = Geometry(tuple(first.shape), tuple(target.stride()), 0, first.numel() + 1)
+        both.geometry = Geometry(tuple(first.shape), tuple(target.stride()), 1, first.numel() + 1)
         return refused, [both]
 
     _judge(ctx, sample, record, "out=partial_overlap", attempt, lambda: False)
@@ -170,9 +172,7 @@ def _judge(
     )
 
 
-def _holds(
-    ctx: ItemContext, sample: Sample, targets: list[Guarded], expanded: int | None
-) -> bool:
+def _holds(ctx: ItemContext, sample: Sample, targets: list[Guarded], expanded: int | None) -> bool:
     """Whether the overlapping target holds the functional result all the same."""
     values = list(sample.tensors)
     if expanded is not None:

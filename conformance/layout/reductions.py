@@ -26,7 +26,9 @@ def check(ctx: ItemContext) -> None:
         directed.run(ctx, record, "all", over_all, 1, **parameters)
 
 
-def over_dim(op: Any, move: Any, back: Any, dtype: Any, identity: Any, own: Any, extra: Any) -> str | None:
+def over_dim(
+    op: Any, move: Any, back: Any, dtype: Any, identity: Any, own: Any, extra: Any
+) -> str | None:
     empty = torch.zeros((2, 0, 3), dtype=getattr(torch, dtype))
     try:
         want, refused = op(empty, *extra, dim=1), None
@@ -48,10 +50,16 @@ def over_dim(op: Any, move: Any, back: Any, dtype: Any, identity: Any, own: Any,
         return f"has no identity, gave {got.tolist()}" if made_up else None
     if refused:
         return f"gave {got.tolist()} where the CPU raises {type(refused).__name__}"
-    return None if torch.allclose(got, want, equal_nan=True) else f"{want.tolist()} expected, {got.tolist()} came"
+    return (
+        None
+        if torch.allclose(got, want, equal_nan=True)
+        else f"{want.tolist()} expected, {got.tolist()} came"
+    )
 
 
-def over_all(op: Any, move: Any, back: Any, dtype: Any, identity: Any, own: Any, extra: Any) -> str | None:
+def over_all(
+    op: Any, move: Any, back: Any, dtype: Any, identity: Any, own: Any, extra: Any
+) -> str | None:
     empty = torch.zeros((0,), dtype=getattr(torch, dtype))
     try:
         want, refused = op(empty, *extra), None
@@ -73,4 +81,8 @@ def over_all(op: Any, move: Any, back: Any, dtype: Any, identity: Any, own: Any,
         return f"has no identity, gave {got.tolist()}" if made_up else None
     if refused:
         return f"gave {got.tolist()} where the CPU raises {type(refused).__name__}"
-    return None if torch.allclose(got, want, equal_nan=True) else f"{want.tolist()} expected, {got.tolist()} came"
+    return (
+        None
+        if torch.allclose(got, want, equal_nan=True)
+        else f"{want.tolist()} expected, {got.tolist()} came"
+    )

@@ -44,7 +44,7 @@ def for_call(
             "",
             "",
             "def arguments(t):",
-            f'    """The call\'s arguments with the tensors ``t`` in their places."""',
+            '    """The call\'s arguments with the tensors ``t`` in their places."""',
             f"    return {literal(placed[0], ctx)}, {literal(placed[1], ctx)}",
             "",
         ]
@@ -143,7 +143,9 @@ def literal(value: Any, ctx: ItemContext) -> str:
     if isinstance(value, _Place):
         return repr(value)
     if isinstance(value, torch.Tensor):
-        return _strided(value, Geometry(tuple(value.shape), tuple(value.stride()), 0, value.numel()))
+        return _strided(
+            value, Geometry(tuple(value.shape), tuple(value.stride()), 0, value.numel())
+        )
     if isinstance(value, tuple):
         inner = ", ".join(literal(v, ctx) for v in value)
         return f"({inner},)" if len(value) == 1 else f"({inner})"
@@ -153,7 +155,7 @@ def literal(value: Any, ctx: ItemContext) -> str:
         return "{" + ", ".join(f"{k!r}: {literal(v, ctx)}" for k, v in value.items()) + "}"
     if isinstance(value, slice):
         return f"slice({value.start!r}, {value.stop!r}, {value.step!r})"
-    if isinstance(value, float) and value in (float("inf"), float("-inf")) or value != value:
+    if (isinstance(value, float) and value in (float("inf"), float("-inf"))) or value != value:
         return f"float('{value}')"
     if value is Ellipsis:
         return "..."
@@ -184,7 +186,10 @@ def _name(layout: torch.layout) -> str:
 
 def _data(tensor: torch.Tensor) -> str:
     flat = tensor.contiguous().view(-1)
-    if flat.numel() <= _READABLE and flat.dtype.itemsize > 1 or flat.dtype in (torch.bool, torch.int8):
+    if (flat.numel() <= _READABLE and flat.dtype.itemsize > 1) or flat.dtype in (
+        torch.bool,
+        torch.int8,
+    ):
         values = flat.tolist()
         if all(v == v and v not in (float("inf"), float("-inf")) for v in values):
             return repr(values)

@@ -27,9 +27,13 @@ def check(ctx: ItemContext) -> None:
             name = "nan_strided" if strided else "nan"
             shared = {"dtype": dtype, "strided": strided}
             if policy == "propagate" or "special.nan_reduce" in families:
-                directed.run(ctx, record, name, reduces_nan, number, omits=False, extra=extra, **shared)
+                directed.run(
+                    ctx, record, name, reduces_nan, number, omits=False, extra=extra, **shared
+                )
             if policy == "omit" or "special.nan_omit" in families:
-                directed.run(ctx, record, name, reduces_nan, number, omits=True, extra=extra, **shared)
+                directed.run(
+                    ctx, record, name, reduces_nan, number, omits=True, extra=extra, **shared
+                )
             if "special.nan_binary" in families:
                 directed.run(ctx, record, name, binary_nan, number, ignores=False, **shared)
             if "special.nan_ignore" in families:
@@ -60,8 +64,12 @@ def bool_bytes(op: Any, move: Any, back: Any, binary: Any) -> str | None:
     return None
 
 
-def reduces_nan(op: Any, move: Any, back: Any, dtype: Any, strided: Any, omits: Any, extra: Any) -> str | None:
-    values = torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, float("nan"), 3.0, 4.0]]).to(getattr(torch, dtype))
+def reduces_nan(
+    op: Any, move: Any, back: Any, dtype: Any, strided: Any, omits: Any, extra: Any
+) -> str | None:
+    values = torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, float("nan"), 3.0, 4.0]]).to(
+        getattr(torch, dtype)
+    )
     given = move(values.repeat_interleave(2, 1))[:, ::2] if strided else move(values)
     try:
         got = op(given, *extra, dim=1)
@@ -90,7 +98,9 @@ def binary_nan(op: Any, move: Any, back: Any, dtype: Any, strided: Any, ignores:
 
 
 def clamps_nan(op: Any, move: Any, back: Any, dtype: Any, strided: Any) -> str | None:
-    values = torch.tensor([float("nan"), -1.0, 0.5, 2.0, float("inf")] * 4).to(getattr(torch, dtype))
+    values = torch.tensor([float("nan"), -1.0, 0.5, 2.0, float("inf")] * 4).to(
+        getattr(torch, dtype)
+    )
     given = move(values.repeat_interleave(2))[::2] if strided else move(values)
     bound = move(torch.full((20,), 0.25).to(getattr(torch, dtype)))
     got = back(op(given, bound)).isnan().tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -43,10 +44,14 @@ def run(ctx: ItemContext) -> list[dict[str, Any]]:
     """Run the selected clauses of one (op, dtype); the outcome of each, in the contract's order."""
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # a warning that torch gives once a process would be seen in one cell only
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             for check in CHECKS:
                 check(ctx)
     finally:
         torch.set_float32_matmul_precision(precision)
+        torch.set_warn_always(always)
     return [record.document() for record in ctx.recorder.cells.values()]

@@ -77,9 +77,7 @@ def _aliasing(ctx: ItemContext, laid: Laid, out: torch.Tensor, spec: OutputSpec)
 def _writes_through(ctx: ItemContext, guarded: Any, out: torch.Tensor) -> str | None:
     """Fill the view, and see exactly its elements change in the base; put the base back, and see the view
     follow."""
-    geometry = Geometry(
-        tuple(out.shape), tuple(out.stride()), int(out.storage_offset()), 0
-    )
+    geometry = Geometry(tuple(out.shape), tuple(out.stride()), int(out.storage_offset()), 0)
     wanted = guarded.before.clone()
     usable = len(wanted) // out.element_size() * out.element_size()
     there = wanted[:usable].view(out.dtype)

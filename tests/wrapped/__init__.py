@@ -1,0 +1,1 @@
+"""A device for the harness' own tests: CPU memory behind a tensor subclass that can be told to misbehave."""
