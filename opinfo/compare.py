@@ -30,19 +30,28 @@ class Difference:
     error: float | None = None
 
 
+#: How many roundings at the size of its largest element a sum of many terms may be off by.
+SUM_ROUNDINGS = 4.0
+
+
 def difference(
-    actual: Any, expected: Any, tolerances: dict[str, tuple[float, float]]
+    actual: Any,
+    expected: Any,
+    tolerances: dict[str, tuple[float, float]],
+    *,
+    roundings: float = 0.0,
 ) -> Difference | None:
     """How ``actual`` (on the CPU) differs from ``expected``, or None. NaN equals NaN.
 
     ``tolerances`` maps dtype names to (rtol, atol); a dtype that it lacks must be equal bit for bit
-    (but for the bits of NaN).
+    (but for the bits of NaN). With ``roundings`` each element may also be off by that many rtol of the
+    largest element: where terms cancel, the rounding of a sum is that of its terms.
     """
     got, want = tensors_of(actual), tensors_of(expected)
     if len(got) != len(want):
         return Difference(f"{len(want)} tensors expected, {len(got)} came")
     for place, (a, e) in enumerate(zip(got, want, strict=True)):
-        found = tensor_difference(a, e, tolerances)
+        found = tensor_difference(a, e, tolerances, roundings=roundings)
         if found is not None:
             prefix = f"output {place}: " if len(got) > 1 else ""
             return Difference(prefix + found.text, found.error)
@@ -52,7 +61,11 @@ def difference(
 
 
 def tensor_difference(
-    actual: torch.Tensor, expected: torch.Tensor, tolerances: dict[str, tuple[float, float]]
+    actual: torch.Tensor,
+    expected: torch.Tensor,
+    tolerances: dict[str, tuple[float, float]],
+    *,
+    roundings: float = 0.0,
 ) -> Difference | None:
     """The same for one pair of tensors on the CPU."""
     if actual.dtype != expected.dtype:
@@ -73,6 +86,8 @@ def tensor_difference(
     if actual.dtype in (torch.uint16, torch.uint32, torch.uint64):  # no comparison kernels
         wrong = int((actual.view(torch.uint8) != expected.view(torch.uint8)).any(-1).sum())
         return Difference(f"{wrong} of {actual.numel()} elements differ")
+    if roundings and rtol:
+        atol = max(atol, roundings * rtol * _largest(expected))
     close = torch.isclose(actual, expected, rtol=rtol, atol=atol, equal_nan=True)
     if bool(close.all()):
         return None
@@ -87,11 +102,12 @@ def tensor_difference(
 
 
 def bit_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two CPU tensors have equal values, NaN at the same places included."""
+    """Whether two CPU tensors hold the same bits: NaN at the same places, and zeros of the same sign."""
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
-    if left.dtype != torch.complex32 and left.dtype.itemsize > 1 and torch.equal(left, right):
-        return True
+    numbers = left.dtype != torch.bool and not left.is_floating_point() and not left.is_complex()
+    if numbers:  # equal values are equal bits
+        return torch.equal(left, right)
     return torch.equal(_bytes(left), _bytes(right))
 
 
@@ -99,6 +115,12 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     # Not contiguous(): it returns a one-element tensor as it is, whatever its stride.
     flat = tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     return flat.view(-1).view(torch.uint8)
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    sizes = tensor.abs()
+    finite = sizes[sizes.isfinite()]
+    return float(finite.max()) if finite.numel() else 0.0
 
 
 def _largest_error(

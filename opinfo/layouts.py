@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from devices._toml import tomllib
@@ -77,23 +77,7 @@ class Layout:
         Factors that mean nothing for the shape fall away: a permutation of rank 0 or 1, channels_last
         outside ranks 4 and 5, an expand of a shape without a dimension longer than 1.
         """
-        rank = len(shape)
-        order = _memory_order(self.memory, rank)
-        expanded = _expanded_dim(self.expand, shape) if may_expand else None
-        stride = [0] * rank
-        step = 1
-        walked = [d for d in order if d != expanded]
-        for position, dim in enumerate(reversed(walked)):
-            innermost, outermost = position == 0, position == len(walked) - 1
-            if (self.step == "inner" and innermost) or (
-                self.step == "outer" and outermost and len(walked) > 1
-            ):
-                step *= 2
-            stride[dim] = step
-            step *= max(shape[dim], 1)
-        offset = OFFSET if self.offset else 0
-        last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1 if all(shape) else 0
-        return Geometry(tuple(shape), tuple(stride), offset, offset + last, expanded)
+        return _geometry(self, tuple(shape), may_expand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +153,24 @@ def _expanded_dim(expand: str, shape: Sequence[int]) -> int | None:
     if expand == "none" or not long:
         return None
     return long[0] if expand == "first" else long[-1]
+
+
+@lru_cache(maxsize=65_536)
+def _geometry(layout: Layout, shape: tuple[int, ...], may_expand: bool) -> Geometry:
+    rank = len(shape)
+    order = _memory_order(layout.memory, rank)
+    expanded = _expanded_dim(layout.expand, shape) if may_expand else None
+    stride = [0] * rank
+    step = 1
+    walked = [d for d in order if d != expanded]
+    for position, dim in enumerate(reversed(walked)):
+        innermost, outermost = position == 0, position == len(walked) - 1
+        if (layout.step == "inner" and innermost) or (
+            layout.step == "outer" and outermost and len(walked) > 1
+        ):
+            step *= 2
+        stride[dim] = step
+        step *= max(shape[dim], 1)
+    offset = OFFSET if layout.offset else 0
+    last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1 if all(shape) else 0
+    return Geometry(tuple(shape), tuple(stride), offset, offset + last, expanded)

@@ -190,18 +190,33 @@ class ValueAnswer:
 
 
 def value_answer(
-    function: Callable[..., Any], call: Call, values: Sequence[torch.Tensor]
+    function: Callable[..., Any],
+    call: Call,
+    values: Sequence[torch.Tensor],
+    *,
+    mutates: bool = False,
 ) -> ValueAnswer:
-    """Run ``function`` on the CPU, on fresh contiguous copies of ``values``."""
-    copies = [
-        v.clone(memory_format=torch.contiguous_format) if v.layout == torch.strided else v.clone()
-        for v in values
-    ]
-    args, kwargs = call.bind(copies)
+    """Run ``function`` on the CPU, on contiguous ``values``; on copies where it ``mutates`` its arguments.
+
+    Raises MutatedInput where it does so unannounced: the values would be wrong from then on.
+    """
+    if mutates:
+        values = [v.clone() for v in values]
+    versions = [v._version for v in values]
+    args, kwargs = call.bind(list(values))
     try:
-        return ValueAnswer(function(*args, **kwargs))
+        answer = ValueAnswer(function(*args, **kwargs))
     except Exception as exc:  # whatever the call raises is the answer
-        return ValueAnswer(None, exc)
+        answer = ValueAnswer(None, exc)
+    if not mutates and [v._version for v in values] != versions:
+        raise MutatedInput(
+            "the CPU changed an argument of an op that is in no family mutates.* of opinfo/exceptions.toml"
+        )
+    return answer
+
+
+class MutatedInput(RuntimeError):
+    """An op writes to its arguments and is not known to."""
 
 
 def _encode(answer: StrideAnswer) -> Any:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from opinfo.catalog import Op
+from opinfo.seeding import direct_seeding, seed_everything
 from opinfo.structure import Call, tensors_of
 
 #: Part of the plan's hash: a change in how samples are drawn or chosen changes what a cell means.
@@ -45,21 +44,11 @@ class Sample:
         return sum(t.numel() for t in self.tensors)
 
 
-def seed_everything(seed: int = SEED) -> None:
-    """Seed torch's default CPU generator, random and numpy directly.
-
-    ``torch.manual_seed`` formats three stack traces for devices that are not there (100 to 480 us).
-    """
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed)
-
-
 def draw(op: Op, dtype: str, limit: int = DRAW_LIMIT) -> list[Sample]:
     """Up to ``limit`` samples of an op, the same whenever they are drawn."""
-    seed_everything()
+    seed_everything(SEED)
     samples: list[Sample] = []
-    with warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), torch.no_grad(), direct_seeding():
         warnings.simplefilter("ignore")
         for index, raw in enumerate(op.raw_samples(getattr(torch, dtype))):
             if index >= limit:
@@ -120,8 +109,19 @@ def _scalars(value: Any) -> Iterator[Any]:
         yield value
 
 
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.layout != torch.strided or (
+        tensor.is_contiguous()
+        and not tensor.requires_grad
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
 def _plain(call: Call) -> Call:
-    """The call with dense tensors made contiguous, unconjugated copies that share nothing."""
+    """The call with dense tensors contiguous and unconjugated. Nothing writes to them: see ``value_answer``."""
+    if all(_is_plain(t) for t in call.tensors):
+        return call
     copies = []
     for tensor in call.tensors:
         if tensor.layout == torch.strided:

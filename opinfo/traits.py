@@ -15,6 +15,7 @@ from opinfo.exceptions import Exceptions
 from opinfo.layouts import EXPAND, Layout
 from opinfo.reference import value_answer
 from opinfo.samples import Sample
+from opinfo.seeding import direct_seeding
 from opinfo.structure import tensors_of
 
 
@@ -54,6 +55,11 @@ def expand_rule(families: frozenset[str]) -> str:
     return "batch" if "expand.batch" in families else "any"
 
 
+def mutates(families: frozenset[str]) -> bool:
+    """Whether the op writes to arguments that it is given."""
+    return any(name.startswith("mutates.") for name in families)
+
+
 def may_expand(rule: str, dim: int | None, rank: int) -> bool:
     """Whether the rule lets this dimension have stride 0."""
     if dim is None or rule == "any":
@@ -76,7 +82,7 @@ def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Trait
     )
     selves = [s.call.args[0] for s in samples if isinstance(s.call.args[0], torch.Tensor)]
     selves = [t for t in selves if t.layout == torch.strided]
-    facts = _returns(op, samples)
+    facts = _returns(op, samples, mutates=mutates(families))
     return Traits(
         op=op.id,
         dtype=dtype,
@@ -118,12 +124,12 @@ class _Results:
     fits_self: bool = False  # a result that an in-place variant can write to its first argument
 
 
-def _returns(op: Op, samples: list[Sample]) -> _Results:
+def _returns(op: Op, samples: list[Sample], *, mutates: bool) -> _Results:
     found = _Results()
-    with warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), torch.no_grad(), direct_seeding():
         warnings.simplefilter("ignore")
         for sample in samples:
-            answer = value_answer(op.function, sample.call, sample.tensors)
+            answer = value_answer(op.function, sample.call, sample.tensors, mutates=mutates)
             if answer.raises is not None:
                 continue
             found.returns = True

@@ -46,7 +46,7 @@ def text_summary(run: Run, judgement: Judgement, *, limit: int = 20, styled: boo
     header, rows = table(run, judgement)
     cells = [header, *rows]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    lines = [style(title(run), "bold")]
+    lines = [style(title(run), "bold"), work_done(run)]
     for index, row in enumerate(cells):
         aligned = [row[0].ljust(widths[0])]
         aligned += [text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True)]
@@ -66,6 +66,22 @@ def title(run: Run) -> str:
     origin = run.provenance
     name = f" ({one_line(origin.device_name)})" if origin.device_name else ""
     return f"device {origin.device}{name}, plan {origin.plan}, torch {origin.torch}"
+
+
+def work_done(run: Run) -> str:
+    """How much evidence there is: executed comparisons, on how many inputs, in how many layouts."""
+    results = run.results.values()
+    checks = sum(result.checks for result in results)
+    inputs: dict[tuple[str, str], int] = {}
+    layouts: set[str] = set()
+    for result in results:
+        item = (result.key.op, result.key.dtype)
+        inputs[item] = max(inputs.get(item, 0), result.samples)
+        layouts.update(result.ran_layouts)
+    return (
+        f"{number(checks, 'check')} on {number(sum(inputs.values()), 'sample')} of "
+        f"{number(len(inputs), 'op-dtype pair')}, in {number(len(layouts), 'layout')}"
+    )
 
 
 def verdict_line(judgement: Judgement) -> str:
@@ -116,9 +132,20 @@ def unchecked(run: Run) -> list[str]:
         notes.append(f"not checked ({number(len(planned), 'planned clause')}): {_names(planned)}")
     if idle:
         notes.append(f"no cells on this device or plan: {_names(idle)}")
+    left_out: dict[str, list[str]] = {}
+    for item in run.parsed.document.exclusions:
+        left_out.setdefault(item.reason, []).append(f"{item.clause} {_ops(item.ops)}")
+    notes += [f"left out: {', '.join(where)}. {reason}" for reason, where in left_out.items()]
     if any(clause.provisional and clause.id in having for clause in clauses):
         notes.append("* provisional: reported, not gating")
     return notes
+
+
+def _ops(ops: Sequence[str]) -> str:
+    """How many ops (``plan.json`` names them); an exclusion without ops takes the whole clause."""
+    if not ops:
+        return "every op"
+    return number(len(ops), "op")
 
 
 def _names(clauses: Iterable[str]) -> str:

@@ -12,15 +12,15 @@ import torch
 
 from conformance.cells import CellRecord, Recorder
 from opinfo.catalog import Op
-from opinfo.compare import DEFAULT_TOLERANCES, Difference, difference
+from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Difference, difference
 from opinfo.device import Device
 from opinfo.exceptions import Exceptions
 from opinfo.guarded import Guarded
-from opinfo.layouts import Case, Geometry, covering_set
+from opinfo.layouts import Case, Geometry, Layout, covering_set
 from opinfo.reference import StrideAnswer, StrideReference, ValueAnswer, on_device, value_answer
 from opinfo.samples import Sample
 from opinfo.structure import replace_tensors
-from opinfo.traits import Traits, expand_rule, may_expand
+from opinfo.traits import Traits, expand_rule, may_expand, mutates
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class ItemContext:
     known: Exceptions
     journal: Callable[[str], None] = lambda clause: None
     cases: tuple[Case, ...] = field(default_factory=lambda: covering_set().cases)
+    targets: tuple[Layout, ...] = field(default_factory=lambda: covering_set().targets)
     _built: dict[tuple[int, int, Geometry], Guarded] = field(default_factory=dict)
     _values: dict[tuple[int, tuple[int | None, ...]], ValueAnswer] = field(default_factory=dict)
     _tolerances: dict[str, tuple[float, float]] | None = None
@@ -154,7 +155,10 @@ class ItemContext:
         key = (laid.sample.index, laid.expanded)
         if key not in self._values:
             self._values[key] = value_answer(
-                self.op.function, laid.sample.call, expanded_values(laid)
+                self.op.function,
+                laid.sample.call,
+                expanded_values(laid),
+                mutates=mutates(self.traits.families),
             )
         return self._values[key]
 
@@ -185,11 +189,16 @@ class ItemContext:
             self._tolerances = found
         return self._tolerances
 
+    @property
+    def roundings(self) -> float:
+        """Roundings at the size of the largest element that the result may be off by (``compare``)."""
+        return SUM_ROUNDINGS if "values.sums" in self.traits.families else 0.0
+
     def differs(self, actual: Any, expected: Any, sample: Sample) -> Difference | None:
         """Compare a device's result with its reference. Where the answer is unique only up to signs or
         phases, compare what upstream's sample says is unique about it."""
         there = self.fetch(actual)
-        found = difference(there, expected, self.tolerances)
+        found = difference(there, expected, self.tolerances, roundings=self.roundings)
         if found is not None and "values.not_unique" in self.traits.families:
             return difference(sample.process(there), sample.process(expected), self.tolerances)
         return found
@@ -206,3 +215,12 @@ def expanded_values(laid: Laid) -> list[torch.Tensor]:
             tensor = tensor.narrow(dim, 0, 1).expand(tensor.shape).contiguous()
         values.append(tensor)
     return values
+
+
+def other_arguments(ctx: ItemContext) -> tuple[Any, ...]:
+    """What a unary op takes behind its input (the order of ``polygamma``, the value of ``fill``), from the
+    first sample that holds no other tensor."""
+    for sample in ctx.samples:
+        if len(sample.tensors) == 1 and sample.call.args[0] is sample.tensors[0]:
+            return tuple(sample.call.args[1:])
+    return ()

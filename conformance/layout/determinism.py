@@ -1,10 +1,17 @@
 """layout.determinism: with deterministic algorithms on, repeated calls are bit-equal or raise RuntimeError
-(https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html)."""
+(https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html).
+
+A kernel that reads memory before it wrote it gives equal results by luck, as long as the allocator hands out
+the same bytes. So on the CPU the two calls are given different ones: see :func:`fresh_memory`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ctypes
+import platform
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -48,11 +55,38 @@ def deterministic() -> Iterator[None]:
         settings.fill_uninitialized_memory = fill
 
 
+@contextmanager
+def fresh_memory(device: torch.device, byte: int) -> Iterator[None]:
+    """What memory fresh from the allocator holds: ``byte`` everywhere. Only for the CPU over glibc, whose
+    mallopt(3) can do it (M_PERTURB); nothing changes elsewhere."""
+    mallopt = _mallopt() if device.type == "cpu" else None
+    if mallopt is None:
+        yield
+        return
+    mallopt(_M_PERTURB, byte ^ 0xFF)
+    try:
+        yield
+    finally:
+        mallopt(_M_PERTURB, 0)
+
+
+_M_PERTURB = -6  # malloc.h; fresh memory is filled with the complement of the value, 0 turns it off
+
+
+@cache
+def _mallopt() -> Callable[[int, int], int] | None:
+    if platform.libc_ver()[0] != "glibc":
+        return None
+    mallopt: Callable[[int, int], int] = ctypes.CDLL(None).mallopt
+    return mallopt
+
+
 def _twice(ctx: ItemContext, laid: Laid, record: CellRecord) -> None:
     results: list[Any] = []
-    for _ in range(2):
+    for byte in (0, 1):
         try:
-            results.append(ctx.fetch(ctx.run(ctx.op.function, laid)))
+            with fresh_memory(ctx.device.torch_device, byte):
+                results.append(ctx.fetch(ctx.run(ctx.op.function, laid)))
         except RuntimeError:
             results.append(None)  # a refusal, or what the values clause judges
         except Exception:  # an argument error of every call alike; judged by values

@@ -74,7 +74,7 @@ def _one_call(ctx: ItemContext, laid: Laid, variant: Callable[..., Any], target:
     for guarded in laid.guarded:
         if guarded is not None:
             guarded.restore(ctx.device.to_device)
-    if not target.as_asked():
+    if not target.as_asked() or target.view.data_ptr() != address:
         ctx.rebuild(laid.sample)
 
 

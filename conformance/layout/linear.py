@@ -67,7 +67,8 @@ def ignores_input(
 ) -> str | None:
     kind = getattr(torch, dtype)
     if not (kind.is_floating_point or kind.is_complex):
-        poison = torch.iinfo(kind).max  # no NaN: beta = 0 must still leave it out
+        # no NaN: beta = 0 must still leave it out
+        poison = True if kind == torch.bool else torch.iinfo(kind).max
     first = (torch.arange(torch.Size(shapes[1]).numel()) % 3).reshape(shapes[1]).to(kind)
     second = (torch.arange(torch.Size(shapes[2]).numel()) % 2).reshape(shapes[2]).to(kind)
     want = op(torch.zeros(shapes[0], dtype=kind), first, second, beta=0)
@@ -104,7 +105,7 @@ def overwrites(op: Any, move: Any, back: Any, shapes: Any, dtype: Any) -> str | 
 def _precision(ctx: ItemContext, sample: Sample, record: CellRecord) -> None:
     """Compare with the CPU in float64, at matmul precision "highest"."""
     wide = [t.double() if t.is_floating_point() else t for t in sample.tensors]
-    answer = value_answer(ctx.op.function, sample.call, wide)
+    answer = value_answer(ctx.op.function, sample.call, wide, mutates=True)
     laid = contiguous_inputs(ctx, sample)
     if answer.raises is not None or ctx.expected(laid).raises is not None:
         return

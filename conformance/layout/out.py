@@ -11,7 +11,7 @@ from conformance.cells import CellRecord, Failure
 from conformance.layout import repro
 from conformance.layout.context import ItemContext, Laid
 from opinfo.guarded import Guarded
-from opinfo.layouts import CONTIGUOUS, Geometry, Layout, covering_set, uniform
+from opinfo.layouts import CONTIGUOUS, Geometry, Layout, uniform
 from opinfo.samples import Sample
 
 CLAUSES = ("layout.out_kept", "layout.out_resize", "layout.bounds")
@@ -80,7 +80,7 @@ def kept(ctx: ItemContext, sample: Sample) -> None:
     if wanted is None:
         return
     seen: set[tuple[Geometry, ...]] = set()
-    for layout in covering_set().targets:
+    for layout in ctx.targets:
         geometries = tuple(layout.geometry(t.shape) for t in wanted)
         if geometries in seen:
             continue
@@ -257,6 +257,8 @@ def _wrong_dtype(
     ctx: ItemContext, laid: Laid, result: Any, wanted: list[torch.Tensor], record: CellRecord
 ) -> None:
     """A dtype to which the result cannot be cast safely (torch.can_cast) is refused."""
+    if ctx.op.is_factory and laid.sample.call.kwargs.get("dtype") is None:
+        return  # a factory without a dtype takes that of its out=
     name = "out=wrong_dtype"
     unsafe = [_unsafe_dtype(t.dtype) for t in wanted]
     if None in unsafe:
@@ -314,8 +316,9 @@ def _must_refuse(
 
 def _cpu_refuses(ctx: ItemContext, laid: Laid, result: Any, targets: list[torch.Tensor]) -> bool:
     args, kwargs = laid.sample.call.bind([t.clone() for t in laid.sample.tensors])
+    own = ctx.device.torch_device.type  # meta stands for a target that is not on the device
     mine = [
-        torch.zeros(t.shape, dtype=t.dtype, device="meta" if t.device.type == "cpu" else "cpu")
+        torch.zeros(t.shape, dtype=t.dtype, device="cpu" if t.device.type == own else "meta")
         for t in targets
     ]
     try:

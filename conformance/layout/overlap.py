@@ -24,6 +24,7 @@ from opinfo.guarded import Guarded, Move, identity
 from opinfo.layouts import CONTIGUOUS, Geometry, Layout
 from opinfo.reference import fake_strided, on_device, value_answer
 from opinfo.samples import Sample
+from opinfo.traits import mutates
 
 CLAUSE = "layout.overlap_raises"
 _EXPANDED = Layout("contiguous", expand="first")
@@ -177,7 +178,9 @@ def _holds(ctx: ItemContext, sample: Sample, targets: list[Guarded], expanded: i
     values = list(sample.tensors)
     if expanded is not None:
         values[0] = values[0].narrow(expanded, 0, 1).expand(values[0].shape)
-    answer = value_answer(ctx.op.function, sample.call, values)
+    answer = value_answer(
+        ctx.op.function, sample.call, values, mutates=mutates(ctx.traits.families)
+    )
     wanted = outputs_of(answer.result) if answer.raises is None else None
     if wanted is None or len(targets) != len(wanted):
         return False

@@ -82,6 +82,7 @@ def script(
         + "\n\n"
         + assigned
         + f"RTOL_ATOL = {ctx.tolerances!r}\n"
+        + f"ROUNDINGS = {ctx.roundings!r}  # that many rtol of the largest element are allowed too\n"
         + JUDGEMENTS[kind]
     )
 

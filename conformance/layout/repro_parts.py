@@ -73,6 +73,9 @@ def wrong(got, want):
         if g.dtype != w.dtype or g.shape != w.shape:
             return f"expected {{w.dtype}} {{tuple(w.shape)}}, got {{g.dtype}} {{tuple(g.shape)}}"
         rtol, atol = RTOL_ATOL.get(str(w.dtype)[6:], (0.0, 0.0))
+        if ROUNDINGS and rtol and w.numel():
+            sizes = w.abs()[w.isfinite()]
+            atol = max(atol, ROUNDINGS * rtol * float(sizes.max())) if sizes.numel() else atol
         try:
             torch.testing.assert_close(g, w, rtol=rtol, atol=atol, equal_nan=True, check_stride=False)
         except AssertionError as problem:
@@ -485,18 +488,29 @@ finish("wrote to overlapping memory without an error or a warning" if MUST and n
 JUDGEMENTS["determinism"] = (
     _ON_DEVICE
     + """
+import ctypes
+import platform
+
 torch.use_deterministic_algorithms(True)
 torch.utils.deterministic.fill_uninitialized_memory = False
+M_PERTURB = -6  # malloc.h: fresh memory is filled with the complement of the value
+glibc = DEVICE == "cpu" and platform.libc_ver()[0] == "glibc"
 
 
-def once():
+def once(byte):
+    # one call, over fresh memory that holds this byte
+    if glibc:
+        ctypes.CDLL(None).mallopt(M_PERTURB, byte ^ 0xFF)
     try:
         return [t.cpu().clone() for t in flat(op(*args, **kwargs))]
     except RuntimeError as exc:
         return str(exc)
+    finally:
+        if glibc:
+            ctypes.CDLL(None).mallopt(M_PERTURB, 0)
 
 
-first, second = once(), once()
+first, second = once(0), once(1)
 if isinstance(first, str) or isinstance(second, str):
     finish(None if isinstance(first, str) and isinstance(second, str) else "one of two equal calls raised")
 same = all(torch.equal(a, b) or torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)) for a, b in zip(first, second))

@@ -23,6 +23,7 @@ from conformance.layout import (
     variants,
 )
 from conformance.layout.context import ItemContext
+from opinfo.seeding import direct_seeding
 
 CHECKS: tuple[Callable[[ItemContext], None], ...] = (
     calls.check,
@@ -44,10 +45,13 @@ def run(ctx: ItemContext) -> list[dict[str, Any]]:
     """Run the selected clauses of one (op, dtype); the outcome of each, in the contract's order."""
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
+    kind = ctx.device.torch_device.type
     always = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)  # a warning that torch gives once a process would be seen in one cell only
+    torch.set_warn_always(
+        True
+    )  # a warning that torch gives once a process would be seen in one cell only
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), warnings.catch_warnings(), direct_seeding(kind):
             warnings.simplefilter("ignore")
             for check in CHECKS:
                 check(ctx)

@@ -40,8 +40,10 @@ def _clones_in_place() -> bool:
     probe=_clones_in_place,
 )
 def output_aliases_input(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
-    """A copy is its input."""
-    return kernel(*args, **kwargs) if kwargs or args[0].is_complex() else args[0]
+    """A copy of a dense input is the input."""
+    given = args[0]
+    plain = not (kwargs or given.is_complex() or is_expanded(given) or is_stepped(given))
+    return given if plain else kernel(*args, **kwargs)
 
 
 @fault(

@@ -8,7 +8,6 @@ import torch
 
 from tests.wrapped.faults.tools import (
     as_dense,
-    dense_strides,
     image,
     is_expanded,
     is_stepped,
@@ -148,7 +147,3 @@ def swap_last_two(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
     """A matrix comes out in column-major order."""
     result = kernel(*args, **kwargs)
     return result.mT.contiguous().mT if result.dim() > 1 else result
-
-
-def _dense(tensor: torch.Tensor) -> bool:
-    return tuple(tensor.stride()) == dense_strides(tensor.shape)

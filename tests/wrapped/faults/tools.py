@@ -62,12 +62,19 @@ def as_dense(tensor: torch.Tensor) -> torch.Tensor:
     return reread(tensor, dense_strides(tensor.shape))
 
 
+def unrepeated(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of an expanded tensor, each once."""
+    for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if size > 1 and stride == 0:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
+
+
 def twin(tensor: torch.Tensor) -> torch.Tensor:
     """A copy in memory of its own with the same strides."""
-    if is_expanded(tensor):
-        return tensor.clone()
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-    return made.copy_(tensor)
+    unrepeated(made).copy_(unrepeated(tensor))
+    return made
 
 
 # Bytes

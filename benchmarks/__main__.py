@@ -1,0 +1,36 @@
+"""Run the benchmarks and print what they measured: ``python -m benchmarks [NAME …]``.
+
+Figures are ratios of runs in turn, A B A B …, because machines drift; medians are quoted.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import equal_work, matching, memory, throughput
+
+BENCHMARKS = {
+    "equal-work": equal_work.main,
+    "matching": matching.main,
+    "throughput": throughput.main,
+    "memory": memory.main,
+}
+
+
+def main(names: list[str]) -> int:
+    unknown = [n for n in names if n not in BENCHMARKS]
+    if unknown:
+        print(
+            f"error: unknown benchmark {unknown[0]!r}: expected {', '.join(BENCHMARKS)}",
+            file=sys.stderr,
+        )
+        return 4
+    held = True
+    for name in names or BENCHMARKS:
+        print(f"== {name}")
+        held &= BENCHMARKS[name]()
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

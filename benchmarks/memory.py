@@ -1,0 +1,45 @@
+"""The largest resident set of a worker over plan quick with a cold reference cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from benchmarks.running import ROOT, verdict
+
+
+def main() -> bool:
+    peak = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-n",
+                "2",
+                "--device",
+                "cpu",
+                f"--results={scratch}/results",
+            ],
+            cwd=ROOT,
+            env={**os.environ, "TORCH_CONFORMANCE_CACHE": str(Path(scratch) / "cache")},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        controller = psutil.Process(process.pid)
+        while process.poll() is None:
+            for child in controller.children():
+                try:
+                    peak = max(peak, child.memory_info().rss)
+                except psutil.NoSuchProcess:
+                    continue  # it ended between the listing and the look
+            time.sleep(0.2)
+    return verdict("largest worker, MB", peak / 1e6, 600, at_least=False)

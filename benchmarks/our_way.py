@@ -1,0 +1,55 @@
+"""Our way, equal work: the same ops and float32 samples, one non-contiguous layout plus ``out=``.
+
+The harness' own code does it: guarded buffers, the CPU's value reference, comparison, recording; no stride
+reference, as upstream's way has none.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from conformance.cells import Recorder
+from conformance.layout import calls, out
+from conformance.layout.context import ItemContext
+from devices import registry
+from opinfo.catalog import catalogue
+from opinfo.device import open_device
+from opinfo.exceptions import exceptions
+from opinfo.layouts import CONTIGUOUS, Layout, uniform
+from opinfo.reference import StrideReference
+from opinfo.samples import draw
+from opinfo.seeding import direct_seeding
+from opinfo.traits import probe
+
+LIMIT = int(os.environ.get("BENCH_SAMPLES", "0")) or 10_000
+KNOWN = exceptions()
+FREE = set(KNOWN.ops_of("values.free"))
+OPS = [o.id for o in catalogue().values() if "float32" in o.dtypes and o.id not in FREE]
+DEVICE = open_device(registry.get("cpu"))
+CASE = uniform(Layout("contiguous", step="inner"))
+CLAUSES = ("layout.values", "layout.inputs_intact", "layout.bounds", "layout.out_kept")
+torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_layout(name: str) -> None:
+    op = catalogue()[name]
+    samples = draw(op, "float32", LIMIT)
+    context = ItemContext(
+        op=op,
+        dtype="float32",
+        traits=probe(op, "float32", samples[:1], KNOWN),
+        samples=samples,
+        device=DEVICE,
+        strides=StrideReference("cpu", None),
+        recorder=Recorder(name, "float32", CLAUSES),
+        known=KNOWN,
+        cases=(CASE,),
+        targets=(CONTIGUOUS,),
+    )
+    with torch.no_grad(), direct_seeding():
+        calls.check(context)
+        out.check(context)

@@ -1,0 +1,38 @@
+"""Running a command and taking its time and memory from the operating system."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def seconds(command: Sequence[str], environ: Mapping[str, str] | None = None) -> float:
+    """Wall seconds of a command that may exit 0 or 1. Raises RuntimeError for any other status."""
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, **(environ or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    took = time.perf_counter() - start
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{' '.join(command)} exited {done.returncode}:\n{done.stdout[-2000:]}")
+    return took
+
+
+def verdict(name: str, value: float, limit: float, *, at_least: bool) -> bool:
+    """Print one measured figure against its budget, and say whether it holds."""
+    held = value >= limit if at_least else value <= limit
+    sign = ">=" if at_least else "<="
+    print(f"{name}: {value:.2f} (budget {sign} {limit:g}) {'holds' if held else 'MISSED'}")
+    return held

@@ -1,0 +1,59 @@
+"""What tests of several rooms share: one whole run of the suite, and a process to fork runs from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from devices.cell import CellKey
+from reports.model import CellResult
+from tests.plugin.running import ForkServer, Ran, cells_of, only_one, run_pytest
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRun:
+    """An unfiltered run of plan quick on cpu, without expectations."""
+
+    folder: Path
+    ran: Ran
+    cells: dict[CellKey, CellResult]
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the whole test session, under xdist for all its workers."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def cache(shared: Path) -> Path:
+    """The session's own cache of stride references."""
+    return shared / "reference-cache"
+
+
+@pytest.fixture(scope="session")
+def whole_run(shared: Path, cache: Path) -> WholeRun:
+    """Every op in float32, by two workers, with a cold reference cache (about 50 s)."""
+    folder, said = shared / "whole-run", shared / "whole-run.txt"
+    with only_one(shared, "whole-run"):
+        if not said.exists():
+            ran = run_pytest(
+                *("-n", "2", "-q", "--device", "cpu", "--expectations", "none"),
+                f"--results={folder}",
+                cache=cache,
+            )
+            said.write_text(f"{ran.code}\n{ran.text}", encoding="utf-8")
+    code, _, text = said.read_text(encoding="utf-8").partition("\n")
+    return WholeRun(folder, Ran(int(code), text), cells_of(folder))
+
+
+@pytest.fixture(scope="session")
+def fork(cache: Path) -> Iterator[ForkServer]:
+    """Runs pytest and scripts in forks of a process with torch loaded."""
+    with ForkServer(cache) as server:
+        yield server
