@@ -54,7 +54,15 @@ class Guarded:
     bytes it held, on the CPU.
     """
 
-    __slots__ = ("_element_mask", "base", "before", "geometry", "itemsize", "view")
+    __slots__ = (
+        "_element_mask",
+        "base",
+        "before",
+        "built_as_asked",
+        "geometry",
+        "itemsize",
+        "view",
+    )
 
     def __init__(
         self, values: torch.Tensor, geometry: Geometry, to_device: Move, *, fill: Any = None
@@ -83,6 +91,7 @@ class Guarded:
         else:
             self.before, self.view = staged, strided_view(self.base, dtype, geometry)
         self._element_mask: torch.Tensor | None = None
+        self.built_as_asked = self.as_asked()
 
     def as_asked(self) -> bool:
         """Whether the device gave the view the strides and offset that were asked for."""

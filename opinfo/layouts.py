@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
 from devices._toml import tomllib
@@ -155,7 +155,7 @@ def _expanded_dim(expand: str, shape: Sequence[int]) -> int | None:
     return long[0] if expand == "first" else long[-1]
 
 
-@lru_cache(maxsize=65_536)
+@cache
 def _geometry(layout: Layout, shape: tuple[int, ...], may_expand: bool) -> Geometry:
     rank = len(shape)
     order = _memory_order(layout.memory, rank)
@@ -173,4 +173,12 @@ def _geometry(layout: Layout, shape: tuple[int, ...], may_expand: bool) -> Geome
         step *= max(shape[dim], 1)
     offset = OFFSET if layout.offset else 0
     last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1 if all(shape) else 0
-    return Geometry(tuple(shape), tuple(stride), offset, offset + last, expanded)
+    return interned(Geometry(shape, tuple(stride), offset, offset + last, expanded))
+
+
+def interned(geometry: Geometry) -> Geometry:
+    """The one object that stands for all equal geometries: the inner loop tells them apart by ``id``."""
+    return _INTERNED.setdefault(geometry, geometry)
+
+
+_INTERNED: dict[Geometry, Geometry] = {}

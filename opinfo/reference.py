@@ -116,9 +116,9 @@ class StrideReference:
         self.asked += 1
         key = self._key(name, call, geometries, with_offset)
         if self._cache is not None and key is not None:
-            found = self._cache.get(key)
+            found = _decode(self._cache.get(key))
             if found is not None:
-                return _decode(found)
+                return found
         self.missed += 1
         answer = self._compute(function, call, geometries, with_offset)
         if self._cache is not None and key is not None:
@@ -225,9 +225,16 @@ def _encode(answer: StrideAnswer) -> Any:
     return [[o.shape, o.stride, o.offset, o.alias, o.dtype] for o in answer.outputs]
 
 
-def _decode(data: Any) -> StrideAnswer:
-    if isinstance(data, dict):
-        return StrideAnswer(None, data["raises"], data["unavailable"])
-    return StrideAnswer(
-        tuple(OutputSpec(tuple(sh), tuple(st), off, alias, dt) for sh, st, off, alias, dt in data)
-    )
+def _decode(data: Any) -> StrideAnswer | None:
+    """The answer in a cache entry; None where there is none, or one that was not written by this module."""
+    try:
+        if isinstance(data, dict):
+            return StrideAnswer(None, data["raises"], data["unavailable"])
+        return StrideAnswer(
+            tuple(
+                OutputSpec(tuple(size), tuple(stride), offset, alias, dtype)
+                for size, stride, offset, alias, dtype in data
+            )
+        )
+    except (KeyError, TypeError, ValueError):
+        return None

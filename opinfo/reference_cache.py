@@ -56,7 +56,11 @@ class ReferenceCache:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=".writing-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.encode(self._answers))
-        os.replace(temporary, self._path)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(msgspec.json.encode(self._answers))
+            os.replace(temporary, self._path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
         self._new = False

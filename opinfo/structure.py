@@ -46,21 +46,27 @@ class Call:
     ``bind(tensors)`` gives the arguments with these tensors in their places.
     """
 
-    __slots__ = ("_plain", "args", "kwargs", "tensors")
+    __slots__ = ("_arg_holds", "_kwargs_hold", "args", "kwargs", "tensors")
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args = args
         self.kwargs = kwargs
         self.tensors = tensors_of(kwargs, tensors_of(args))
-        # Most calls are tensors followed by scalars: those are bound without recursion.
-        self._plain = not tensors_of(kwargs) and all(
-            isinstance(a, torch.Tensor) or not isinstance(a, (list, tuple, dict)) for a in args
-        )
+        # What holds no tensor is passed as it is: lists of thousands of numbers are common arguments.
+        self._arg_holds = [bool(tensors_of(a)) for a in args]
+        self._kwargs_hold = bool(tensors_of(kwargs))
 
     def bind(self, tensors: list[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with ``tensors`` in place of the call's own, in order."""
         feed = iter(tensors)
-        if self._plain:
-            args = tuple(next(feed) if isinstance(a, torch.Tensor) else a for a in self.args)
-            return args, self.kwargs
-        args = replace_tensors(self.args, lambda _: next(feed))
-        return args, replace_tensors(self.kwargs, lambda _: next(feed))
+
+        def swap(_: torch.Tensor) -> torch.Tensor:
+            return next(feed)
+
+        args = tuple(
+            (next(feed) if isinstance(a, torch.Tensor) else replace_tensors(a, swap))
+            if holds
+            else a
+            for a, holds in zip(self.args, self._arg_holds, strict=True)
+        )
+        return args, replace_tensors(self.kwargs, swap) if self._kwargs_hold else self.kwargs

@@ -38,6 +38,7 @@ def check(ctx: ItemContext) -> None:
         for sample in ctx.samples:
             for laid in ctx.laid_out(sample):
                 _one_call(ctx, laid)
+            ctx.release(sample)
 
 
 def _one_call(ctx: ItemContext, laid: Laid) -> None:
@@ -68,7 +69,7 @@ def _one_call(ctx: ItemContext, laid: Laid) -> None:
 def _as_asked(ctx: ItemContext, laid: Laid) -> bool:
     """Whether the device built the layout that was asked for; otherwise nothing can be said of it."""
     for guarded in laid.guarded:
-        if guarded is not None and not guarded.as_asked():
+        if guarded is not None and not guarded.built_as_asked:
             view = guarded.view
             text = (
                 f"[{laid.case.id}] the device did not build the layout: asked for strides "

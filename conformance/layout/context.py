@@ -15,12 +15,16 @@ from opinfo.catalog import Op
 from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Difference, difference
 from opinfo.device import Device
 from opinfo.exceptions import Exceptions
-from opinfo.guarded import Guarded
-from opinfo.layouts import Case, Geometry, Layout, covering_set
+from opinfo.guarded import Guarded, identity
+from opinfo.layouts import Case, Geometry, Layout, covering_set, interned
 from opinfo.reference import StrideAnswer, StrideReference, ValueAnswer, on_device, value_answer
 from opinfo.samples import Sample
 from opinfo.structure import replace_tensors
 from opinfo.traits import Traits, expand_rule, may_expand, mutates
+
+
+#: Samples up to this size keep their buffers and references for all clauses of an item.
+_KEPT_BYTES = 2**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,13 @@ class ItemContext:
     journal: Callable[[str], None] = lambda clause: None
     cases: tuple[Case, ...] = field(default_factory=lambda: covering_set().cases)
     targets: tuple[Layout, ...] = field(default_factory=lambda: covering_set().targets)
-    _built: dict[tuple[int, int, Geometry], Guarded] = field(default_factory=dict)
+    _built: dict[tuple[int, int, int], Guarded] = field(default_factory=dict)
     _values: dict[tuple[int, tuple[int | None, ...]], ValueAnswer] = field(default_factory=dict)
     _tolerances: dict[str, tuple[float, float]] | None = None
+
+    def __post_init__(self) -> None:
+        self._rule = expand_rule(self.traits.families)
+        self._mutates = mutates(self.traits.families)
 
     # -- recording
 
@@ -80,20 +88,26 @@ class ItemContext:
 
     # -- inputs
 
-    def laid_out(self, sample: Sample) -> Iterator[Laid]:
-        """The sample in every case of the covering set that gives it a layout of its own."""
-        seen: set[tuple[Geometry | None, ...]] = set()
+    def laid_out(self, sample: Sample, only: frozenset[str] | None = None) -> Iterator[Laid]:
+        """The sample in every case of the covering set that gives it a layout of its own; of those, the
+        ones named by ``only``."""
+        seen: set[tuple[int, ...]] = set()
         for case in self.cases:
             geometries = self.geometries(sample, case)
-            if geometries in seen:
+            key = tuple(map(id, geometries))
+            if key in seen:
                 continue
-            seen.add(geometries)
+            seen.add(key)
+            if only is not None and case.id not in only:
+                continue
             yield self.lay(sample, case, geometries)
 
     def mutable_inputs(self, sample: Sample) -> frozenset[int]:
         """Places of the tensors whose elements the call may change: self of an in-place op, running
         statistics in training, and weights with ``max_norm`` (which embedding renormalises)."""
         families = self.traits.families
+        if not self._mutates:
+            return frozenset()
         if "mutates.self" in families:
             return frozenset({0})
         if "mutates.running_stats" in families:
@@ -104,16 +118,17 @@ class ItemContext:
 
     def geometries(self, sample: Sample, case: Case) -> tuple[Geometry, ...]:
         """Where each tensor's elements lie in this case. What the call may write to is never expanded."""
-        rule, mutable, found = expand_rule(self.traits.families), self.mutable_inputs(sample), []
+        mutable, found = self.mutable_inputs(sample), []
         for place, tensor in enumerate(sample.tensors):
             if tensor.layout != torch.strided:
-                found.append(Geometry(tuple(tensor.shape), (), 0, 0))
+                found.append(interned(Geometry(tuple(tensor.shape), (), 0, 0)))
                 continue
-            layout = case.layout(place)
-            shape = tuple(tensor.shape)
-            geometry = layout.geometry(shape)
-            if place in mutable or not may_expand(rule, geometry.expanded, len(shape)):
-                geometry = layout.geometry(shape, may_expand=False)
+            layout = case.first if place == 0 else case.rest
+            geometry = layout.geometry(tensor.shape)
+            if geometry.expanded is not None and (
+                place in mutable or not may_expand(self._rule, geometry.expanded, tensor.dim())
+            ):
+                geometry = layout.geometry(tensor.shape, may_expand=False)
             found.append(geometry)
         return tuple(found)
 
@@ -125,11 +140,12 @@ class ItemContext:
                 guarded.append(None)
                 tensors.append(self.device.to_device(tensor))
                 continue
-            key = (sample.index, place, geometry)
-            if key not in self._built:
-                self._built[key] = Guarded(tensor, geometry, self.device.to_device)
-            guarded.append(self._built[key])
-            tensors.append(self._built[key].view)
+            key = (sample.index, place, id(geometry))
+            buffer = self._built.get(key)
+            if buffer is None:
+                buffer = self._built[key] = Guarded(tensor, geometry, self.device.to_device)
+            guarded.append(buffer)
+            tensors.append(buffer.view)
         return Laid(
             sample,
             case,
@@ -138,6 +154,14 @@ class ItemContext:
             tensors,
             tuple(g.expanded for g in geometries),
         )
+
+    def release(self, sample: Sample) -> None:
+        """Drop the buffers of a sample that are too large to keep for the next clause: fresh pages cost
+        more than copying into used ones."""
+        if sum(t.numel() * t.element_size() for t in sample.tensors) > _KEPT_BYTES:
+            self.rebuild(sample)
+            for key in [k for k in self._values if k[0] == sample.index]:
+                del self._values[key]
 
     def rebuild(self, sample: Sample) -> None:
         """Drop the buffers of a sample whose tensors a call may have resized."""
@@ -158,7 +182,7 @@ class ItemContext:
                 self.op.function,
                 laid.sample.call,
                 expanded_values(laid),
-                mutates=mutates(self.traits.families),
+                mutates=self._mutates,
             )
         return self._values[key]
 
@@ -204,6 +228,9 @@ class ItemContext:
         return found
 
     def fetch(self, result: Any) -> Any:
+        """The result on the CPU."""
+        if self.device.from_device is identity:
+            return result
         return replace_tensors(result, self.device.from_device)
 
 

@@ -24,6 +24,7 @@ def check(ctx: ItemContext) -> None:
     with ctx.running("layout.out_kept", "layout.bounds"):
         for sample in ctx.samples:
             kept(ctx, sample)
+            ctx.release(sample)
     with ctx.running("layout.out_resize") as (record,):
         if record is not None:
             for sample in ctx.samples:

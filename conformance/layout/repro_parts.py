@@ -244,6 +244,9 @@ for place, (out, spec) in enumerate(zip(got, flat(fake) if fake is not None else
         if not torch.equal(base.cpu(), held):
             problem = f"output {place}: a write through the view is not what the base holds"
         base.copy_(before)
+        held = before[:usable].view(out.dtype).as_strided(out.shape, out.stride(), out.storage_offset())
+        if problem is None and wrong(out, held):
+            problem = f"output {place}: a write to the base is not what the view holds"
 finish(problem)
 """
 )

@@ -51,7 +51,41 @@ def drop_preserve(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
     return kernel(*args, **kwargs)
 
 
+def _keeps_channels_last() -> bool:
+    return not wrap(image()).clone(memory_format=torch.contiguous_format).is_contiguous()
+
+
+@fault(
+    "memory_format.keep_input_format",
+    clauses=("memory_format",),
+    ops=("clone", "contiguous", "empty_like"),
+    at=(aten.clone.default, aten.empty_like.default),
+    radius=("output_strides::contiguous",),  # contiguous() asks for this format
+    probe=_keeps_channels_last,
+)
+def keep_input_format(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+    """What is asked for in contiguous_format keeps the format of its input."""
+    if kwargs.get("memory_format") is torch.contiguous_format:
+        kwargs = {**kwargs, "memory_format": torch.preserve_format}
+    return kernel(*args, **kwargs)
+
+
 # type_promotion
+
+
+@fault(
+    "promotion.first_operand_decides",
+    clauses=("type_promotion",),
+    ops=("sub",),
+    at=(aten.sub.Tensor,),
+    probe=lambda: wrong(torch.sub, torch.ones(2), torch.ones(2, dtype=torch.float64)),
+)
+def first_operand_decides(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+    """The result has the dtype of the first operand."""
+    left, right = args
+    if isinstance(right, torch.Tensor) and not right.is_complex():
+        right = right.to(left.dtype)
+    return kernel(left, right, **kwargs)
 
 
 @fault(

@@ -151,8 +151,8 @@ def accept_unsafe_cast(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
 @fault(
     "variants.inplace_differs",
     clauses=("variants", "inplace"),
-    ops=("clamp",),
-    at=(aten.clamp_.Tensor, aten.clamp_.default),
+    ops=("clamp", "sub"),
+    at=(aten.clamp_.Tensor, aten.clamp_.default, aten.sub_.Tensor),
     probe=lambda: (
         not torch.equal(
             from_device(wrap(torch.zeros(2)).clamp_(0, 1)),

@@ -66,12 +66,10 @@ _THIRDS = torch.full((4, 4), 1 / 3)
 @fault(
     "precision.truncate_mantissa",
     clauses=("fp32_precision",),
-    ops=("mm", "matmul"),
+    ops=("mm",),
     at=(aten.mm.default,),
     # 10 bits of mantissa are outside the tolerance of float32 as well.
-    radius=tuple(
-        f"{c}::{o}" for c in ("values", "expanded_read", "variants") for o in ("mm", "matmul")
-    ),
+    radius=tuple(f"{c}::{o}" for c in ("values", "expanded_read", "variants") for o in ("mm",)),
     probe=lambda: wrong(torch.mm, _THIRDS, _THIRDS),
 )
 def truncate_mantissa(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:

@@ -60,10 +60,13 @@ def _add_restrides_out() -> bool:
 @fault(
     "out.restride",
     clauses=("out_kept",),
-    ops=("add",),
+    ops=("add", "nn.functional.avg_pool2d"),
     dtypes=("float32", "int64"),
-    at=(aten.add.out,),
-    radius=("bounds::add",),  # a target that was restrided is not judged there
+    at=(aten.add.out, aten.avg_pool2d.out),
+    radius=(
+        "bounds::add",
+        "bounds::nn.functional.avg_pool2d",
+    ),  # a target that was restrided is not judged there
     probe=_add_restrides_out,
 )
 def out_restride(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
@@ -106,7 +109,7 @@ def _mm_skips_strided() -> bool:
 @fault(
     "out.strided_unwritten",
     clauses=("out_kept",),
-    ops=("mm", "matmul"),
+    ops=("mm",),
     at=(aten.mm.out,),
     probe=_mm_skips_strided,
 )
@@ -151,7 +154,8 @@ def accumulate_into_old_values(kernel: Kernel, args: Args, kwargs: Kwargs) -> An
 )
 def refuse_resize(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
     """out= without elements is refused."""
-    if kwargs["out"].numel() == 0:
+    out = kwargs["out"]
+    if out.numel() == 0 and out.shape != torch.broadcast_shapes(args[0].shape, args[1].shape):
         raise RuntimeError("sub: out= must have the shape of the result")
     return kernel(*args, **kwargs)
 
@@ -244,7 +248,7 @@ def _bmm_variants_differ() -> bool:
 @fault(
     "variants.out_differs",
     clauses=("variants", "out_kept", "out_resize"),
-    ops=("bmm", "matmul"),
+    ops=("bmm",),
     at=(aten.bmm.out,),
     probe=_bmm_variants_differ,
 )
@@ -256,8 +260,8 @@ def variants_out_differs(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
 @fault(
     "variants.method_differs",
     clauses=("variants",),
-    ops=("neg",),
-    at=(torch.Tensor.neg,),
+    ops=("neg", "sub"),
+    at=(torch.Tensor.neg, torch.Tensor.sub),  # the operator calls the method
     probe=lambda: not torch.equal(from_device(_ones(2).neg()), from_device(torch.neg(_ones(2)))),
 )
 def variants_method_differs(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:

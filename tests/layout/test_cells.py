@@ -1,0 +1,130 @@
+"""A cell's record: what its checks and failures add up to."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import msgspec
+import pytest
+
+from conformance.cells import KEPT, CellRecord, Failure, Recorder
+from devices.cell import CellKey, Outcome
+
+KEY = CellKey("layout.values", "add", "float32")
+
+
+def failure(layout: str = "transposed", size: int = 4, **more: Any) -> Failure:
+    return Failure(layout, f"wrong in {layout}", size=size, **more)
+
+
+def record(*what: str) -> CellRecord:
+    """A record in which these things happened, in this order."""
+    cell = CellRecord(KEY)
+    happen = {
+        "check": lambda: cell.check(0, "contiguous"),
+        "fail": lambda: cell.fail(failure()),
+        "error": lambda: cell.error("no such layout"),
+        "refuse": lambda: cell.refuse(NotImplementedError("no kernel")),
+        "ambiguous": lambda: cell.ambiguous.append("the references differ"),
+    }
+    for event in what:
+        happen[event]()
+    return cell
+
+
+def test_a_record_without_a_check_is_an_error() -> None:
+    cell = record()
+    assert cell.outcome() is Outcome.ERROR
+    assert cell.message() == "no check was executed: a pass that checked nothing is an error"
+
+
+def test_a_record_with_checks_alone_passes_and_has_nothing_to_say() -> None:
+    cell = record("check")
+    assert (cell.outcome(), cell.message()) == (Outcome.PASS, "")
+
+
+@pytest.mark.parametrize(
+    ("event", "outcome"),
+    [
+        ("fail", Outcome.FAIL),
+        ("error", Outcome.ERROR),
+        ("refuse", Outcome.UNSUPPORTED),
+        ("ambiguous", Outcome.AMBIGUOUS),
+    ],
+)
+def test_anything_else_beats_a_pass(event: str, outcome: Outcome) -> None:
+    assert record("check", event).outcome() is outcome
+    assert record(event, "check").outcome() is outcome
+
+
+_ORDER = ("fail", "error", "refuse", "ambiguous")
+
+
+@pytest.mark.parametrize(("stronger", "weaker"), list(combinations(_ORDER, 2)))
+def test_a_failure_beats_an_error_beats_a_refusal_beats_ambiguity(
+    stronger: str, weaker: str
+) -> None:
+    wanted = record("check", stronger)
+    for events in ((stronger, weaker), (weaker, stronger)):
+        found = record("check", *events)
+        assert (found.outcome(), found.message()) == (wanted.outcome(), wanted.message())
+
+
+def test_a_refusal_names_the_exception() -> None:
+    cell = record("refuse")
+    assert cell.message() == "NotImplementedError: no kernel"
+    assert cell.document()["raises"] == "NotImplementedError"
+
+
+def test_checks_are_counted_with_their_samples_and_layouts() -> None:
+    cell = CellRecord(KEY)
+    cell.check(0, "contiguous")
+    cell.check(0, "transposed", 3)
+    cell.check(2, "contiguous")
+    document = cell.document()
+    assert (document["checks"], document["samples"]) == (5, 2)
+    assert document["ran"] == ["contiguous", "transposed"]
+
+
+def test_the_smallest_failure_is_shown_and_all_are_counted() -> None:
+    cell = record("check", "check", "check")
+    cell.fail(failure("transposed", size=9))
+    cell.fail(failure("contiguous+step_inner", size=2))
+    cell.fail(failure("contiguous", size=2))
+    assert cell.message() == "[contiguous] wrong in contiguous (3 failing checks of 3)"
+    assert cell.document()["layouts"] == ["contiguous", "contiguous+step_inner", "transposed"]
+
+
+def test_a_single_failure_is_told_without_a_count() -> None:
+    assert record("check", "fail").message() == "[transposed] wrong in transposed"
+
+
+def test_every_failing_layout_is_named_however_many_failures_are_kept() -> None:
+    cell = CellRecord(KEY)
+    for number in range(KEPT + 7):
+        cell.fail(failure(f"layout{number}"))
+    assert len(cell.failures) == KEPT and len(cell.document()["layouts"]) == KEPT + 7
+    assert f"({KEPT + 7} failing checks" in cell.message()
+
+
+def test_the_worst_error_and_the_shown_exception_are_reported() -> None:
+    cell = CellRecord(KEY)
+    cell.fail(failure(error=0.5, size=1, raises="ValueError"))
+    cell.fail(failure(error=2.0, size=3))
+    document = cell.document()
+    assert (document["worst_error"], document["raises"]) == (2.0, "ValueError")
+
+
+def test_a_document_is_plain_data() -> None:
+    document = record("check", "fail", "refuse").document()
+    assert msgspec.json.decode(msgspec.json.encode(document)) == document
+    assert CellKey(*document["cell"]) == KEY
+
+
+def test_a_recorder_has_the_selected_clauses_alone() -> None:
+    recorder = Recorder("add", "float32", ["layout.values", "layout.bounds"])
+    assert "layout.values" in recorder and "layout.inplace" not in recorder
+    assert recorder.get("layout.inplace") is None
+    found = recorder.get("layout.bounds")
+    assert found is not None and found.key == CellKey("layout.bounds", "add", "float32")

@@ -1,0 +1,320 @@
+"""Repro scripts: each shows its failure by itself, and says so when the fault is gone."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.cells import Recorder
+from conformance.layout import suite
+from conformance.layout.applies import applicable
+from conformance.layout.context import ItemContext
+from conformance.layout.repro_parts import JUDGEMENTS
+from devices import registry
+from devices.cell import Outcome
+from opinfo.catalog import Op, catalogue
+from opinfo.device import Device
+from opinfo.exceptions import exceptions
+from opinfo.guarded import identity
+from opinfo.reference import StrideReference
+from opinfo.samples import choose, draw
+from opinfo.structure import replace_tensors, tensors_of
+from opinfo.traits import probe
+from tests.conftest import WholeRun
+from tests.plugin.running import ForkServer, Ran
+
+Function = Callable[..., Any]
+Wrap = Callable[[Function], Function]
+
+# -- the scripts of the whole run: the fault is there
+
+
+@pytest.fixture(scope="module")
+def scripts(whole_run: WholeRun) -> list[Path]:
+    """Every script that the run wrote."""
+    found = sorted(whole_run.folder.glob("repro/*/*.py"))
+    named = {whole_run.folder / cell.repro for cell in whole_run.cells.values() if cell.repro}
+    assert set(found) == named and found
+    return found
+
+
+def fresh_python(path: Path) -> Ran:
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        cwd=path.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    return Ran(done.returncode, done.stdout)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    ["layout.expanded_read/median", "layout.out_kept/tril", "layout.memory_format/to"],
+)
+def test_in_a_fresh_python_a_script_exits_1_and_tells_the_fault(
+    whole_run: WholeRun, cell: str
+) -> None:
+    ran = fresh_python(whole_run.folder / "repro" / f"{cell}-float32.py")
+    assert ran.code == 1 and "FAULT: " in ran.text and "Traceback" not in ran.text
+
+
+def test_every_failing_cell_s_script_shows_its_fault(scripts: list[Path], fork: ForkServer) -> None:
+    silent = {}
+    for path in scripts:
+        ran = fork.script(path)
+        if ran.code != 1 or "FAULT: " not in ran.text:
+            silent[f"{path.parent.name}/{path.name}"] = (ran.code, ran.text[-300:])
+    assert silent == {}
+
+
+def imported(text: str) -> set[str]:
+    """The top names of all that a script imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module is not None
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_scripts_import_torch_and_the_standard_library_alone(scripts: list[Path]) -> None:
+    allowed = {"torch", *sys.stdlib_module_names}
+    foreign = {path.name: imported(path.read_text(encoding="utf-8")) - allowed for path in scripts}
+    assert {name: names for name, names in foreign.items() if names} == {}
+
+
+def test_a_script_says_on_top_which_cell_and_layout_it_is_about(scripts: list[Path]) -> None:
+    for path in scripts:
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        assert text is not None
+        op = path.stem.rpartition("-")[0]
+        assert text.startswith(f"{path.parent.name}: ") and f"{op}[float32], layout " in text
+        assert f"torch {torch.__version__}" in text
+
+
+# -- scripts written for a faulty device, run where the fault is gone: torch's own CPU
+
+
+class FaultyDevice:
+    """The CPU, with an op that misbehaves on tensors that were moved there and on no others."""
+
+    def __init__(self, wrap: Wrap) -> None:
+        self._wrap = wrap
+        self._moved: dict[int, torch.Tensor] = {}  # kept alive, so that no storage's id comes again
+        cpu = registry.get("cpu")
+        self.device = Device(cpu, torch.device("cpu"), self._move, identity)
+
+    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
+        there = tensor.clone()
+        if there.layout == torch.strided:
+            self._moved[there.untyped_storage()._cdata] = there
+        return there
+
+    def _is_here(self, tensor: torch.Tensor) -> bool:
+        return tensor.layout == torch.strided and tensor.untyped_storage()._cdata in self._moved
+
+    def spoil(self, function: Function) -> Function:
+        """The function with the fault on this device's tensors."""
+        faulty = self._wrap(function)
+
+        def anywhere(*args: Any, **kwargs: Any) -> Any:
+            here = any(map(self._is_here, tensors_of((args, kwargs))))
+            return (faulty if here else function)(*args, **kwargs)
+
+        return anywhere
+
+
+class FaultyOp(Op):
+    """An entry of the database that runs on a faulty device."""
+
+    def __init__(self, op: Op, device: FaultyDevice) -> None:
+        super().__init__(op.info)
+        inplace = device.spoil(op.inplace) if op.inplace is not None else None
+        self.__dict__.update(_function=device.spoil(op.function), _inplace=inplace)
+
+    @property
+    def function(self) -> Function:
+        function: Function = self.__dict__["_function"]
+        return function
+
+    @property
+    def inplace(self) -> Function | None:
+        inplace: Function | None = self.__dict__["_inplace"]
+        return inplace
+
+
+def off_by_one(function: Function) -> Function:
+    """Wrong values, and an ``out=`` and a self that get them too."""
+
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        with torch.no_grad():
+            return replace_tensors(result, lambda t: t.add_(1) if t.is_floating_point() else t)
+
+    return faulty
+
+
+def never_the_same(function: Function) -> Function:
+    calls = iter(range(10**9))
+
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        return replace_tensors(result, lambda t: t + next(calls))
+
+    return faulty
+
+
+def other_strides(function: Function) -> Function:
+    def reversed_strides(t: torch.Tensor) -> torch.Tensor:
+        order = list(range(t.dim()))[::-1]
+        return t.permute(order).contiguous().permute(order)
+
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        return replace_tensors(function(*args, **kwargs), reversed_strides)
+
+    return faulty
+
+
+def aliases_its_input(function: Function) -> Function:
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        first = tensors_of(args)[0]
+        same = isinstance(result, torch.Tensor) and result.shape == first.shape
+        return first if same and "out" not in kwargs else result
+
+    return faulty
+
+
+def writes_around_its_input(function: Function) -> Function:
+    """Changes an element, and the storage's last byte."""
+
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        for tensor in tensors_of(args):
+            storage = tensor.untyped_storage()
+            if storage.nbytes():
+                storage[storage.nbytes() - 1] = 7
+            if tensor.numel() and tensor.dim():
+                tensor[(0,) * tensor.dim()] = 3
+        return result
+
+    return faulty
+
+
+def writes_around_its_target(function: Function) -> Function:
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        for tensor in tensors_of([kwargs.get("out"), result]):
+            storage = tensor.untyped_storage()
+            if storage.nbytes():
+                storage[storage.nbytes() - 1] = 7
+        return result
+
+    return faulty
+
+
+def swallows(function: Function) -> Function:
+    """Returns where it should raise."""
+
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (RuntimeError, TypeError, ValueError):
+            return kwargs.get("out", args[0])
+
+    return faulty
+
+
+def refuses(function: Function) -> Function:
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        raise ValueError("no such kernel")
+
+    return faulty
+
+
+FAULTS: list[tuple[str, Wrap, tuple[str, ...]]] = [
+    ("add", off_by_one, ("values", "expanded_read", "out_kept", "inplace", "variants")),
+    ("mm", off_by_one, ("values", "fp32_precision")),
+    ("addmm", off_by_one, ("values", "beta_zero")),
+    ("sum", off_by_one, ("empty_reduce",)),
+    ("amax", lambda f: lambda *a, **k: torch.nan_to_num(f(*a, **k)), ("special_values",)),
+    ("zeros_like", other_strides, ("memory_format", "output_strides")),
+    ("abs", never_the_same, ("determinism", "values")),
+    ("neg", other_strides, ("output_strides",)),
+    ("exp", aliases_its_input, ("output_fresh",)),
+    ("cos", writes_around_its_input, ("inputs_intact", "bounds")),
+    ("sin", writes_around_its_target, ("bounds",)),
+    ("mul", swallows, ("out_resize", "overlap_raises", "inplace")),
+    ("sub", lambda f: lambda *a, **k: f(*a, **k).double(), ("type_promotion",)),
+    ("transpose", off_by_one, ("values",)),
+    ("unsqueeze", lambda f: lambda *a, **k: f(*a, **k).clone(), ("views",)),
+    ("as_strided", off_by_one, ("as_strided",)),
+    ("sqrt", refuses, ("values", "out_kept", "inplace", "variants")),
+]
+
+
+def scripts_of(op_id: str, wrap: Wrap) -> dict[str, str]:
+    """The script of every clause that fails on this device, by clause without its family."""
+    op, known, faulty = catalogue()[op_id], exceptions(), FaultyDevice(wrap)
+    samples = choose(draw(op, "float32"), 4)
+    traits = probe(op, "float32", samples, known)
+    planned = [
+        c
+        for c in applicable(traits)
+        if known.excluded(c, op_id, "float32", fake_only=True) is None
+    ]
+    recorder = Recorder(op_id, "float32", planned)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        context = ItemContext(
+            op=FaultyOp(op, faulty),
+            dtype="float32",
+            traits=traits,
+            samples=samples,
+            device=faulty.device,
+            strides=StrideReference("cpu", None),
+            recorder=recorder,
+            known=known,
+        )
+        suite.run(context)
+    found = {}
+    for clause, record in recorder.cells.items():
+        shown = record.smallest
+        if record.outcome() is Outcome.FAIL:
+            assert shown is not None and shown.repro is not None, clause
+            found[clause.removeprefix("layout.")] = shown.repro()
+    return found
+
+
+@pytest.mark.parametrize(("op", "wrap", "clauses"), FAULTS, ids=lambda value: str(value)[:20])
+def test_a_script_exits_0_when_its_fault_is_gone(
+    tmp_path: Path,
+    fork: ForkServer,
+    op: str,
+    wrap: Wrap,
+    clauses: tuple[str, ...],
+) -> None:
+    written = scripts_of(op, wrap)
+    assert set(clauses) <= set(written)
+    wrong = {}
+    for clause, text in written.items():
+        path = tmp_path / f"{clause}.py"
+        path.write_text(text, encoding="utf-8")
+        ran = fork.script(path)
+        if ran.code != 0 or "no fault" not in ran.text:
+            wrong[clause] = (ran.code, ran.text[-400:])
+    assert wrong == {}

@@ -1,0 +1,63 @@
+"""Repro scripts, run in this process against the wrapped device.
+
+A script moves tensors by ``.to(DEVICE)`` and ``.cpu()``, and makes some by ``device=DEVICE``. The wrapped
+device's tensors have the CPU as their device, so here these are exchanged for functions that wrap and
+unwrap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tests.wrapped.tensor import from_device, to_device
+
+_EXCHANGED = {
+    ".to(DEVICE)": "._to_wrapped()",
+    ", device=DEVICE)": ")._to_wrapped()",  # a factory's result
+    ".cpu()": "._from_wrapped()",
+}
+
+
+def exit_status(script: str) -> tuple[int, str]:
+    """Run a script; its exit status and what it printed. Raises what the script does not catch."""
+    for name, other in _EXCHANGED.items():
+        script = script.replace(name, other)
+    code, said = compile(script, "<repro>", "exec"), io.StringIO()
+    with _methods(), _settings_kept(), contextlib.redirect_stdout(said):
+        try:
+            exec(code, {"__name__": "__main__"})
+        except SystemExit as done:
+            return int(done.code or 0), said.getvalue()
+    raise AssertionError("a repro script ends with sys.exit, this one did not")
+
+
+@contextlib.contextmanager
+def _methods() -> Iterator[None]:
+    tensor: Any = torch.Tensor
+    tensor._to_wrapped, tensor._from_wrapped = to_device, from_device
+    try:
+        yield
+    finally:
+        del tensor._to_wrapped, tensor._from_wrapped
+
+
+@contextlib.contextmanager
+def _settings_kept() -> Iterator[None]:
+    """A script sets what it needs of torch, and leaves it so: it has a process of its own otherwise."""
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    precision, fill = torch.get_float32_matmul_precision(), torch.utils.deterministic
+    filled = fill.fill_uninitialized_memory
+    try:
+        with warnings.catch_warnings(), torch.enable_grad():
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic)
+        torch.set_float32_matmul_precision(precision)
+        fill.fill_uninitialized_memory = filled
