@@ -227,6 +227,10 @@ def verdict_of(
     judgement = judge(
         expectation, observed, ran=frozenset(ran) if ran is not None else None, expired=expired
     )
+    if judgement.verdict is Verdict.EXPECTED and judgement.blocks:
+        # The reader of a report wants the reason, and where it stands.
+        reasons = {f"{b.reason} ({Path(b.where).name})" for b in judgement.blocks}
+        return judgement.verdict, "; ".join(sorted(reasons))
     return judgement.verdict, judgement.why
 
 

@@ -24,7 +24,7 @@ class Judgement:
 _OK: Final = Judgement(Verdict.OK)
 _AMBIGUOUS: Final = Judgement(Verdict.OK, "ambiguous reference: in no numerator")
 _MISSING: Final = Judgement(Verdict.MISSING, "planned, and has no outcome: the run is incomplete")
-_RECORD: Final = "record it with `conform manifest update`"
+_RECORD: Final = "narrow or remove the block"
 
 
 def judge(

@@ -15,10 +15,11 @@ import torch
 
 from opinfo.layouts import Geometry
 
-#: Known bytes behind every view, at least. A multiple of the widest vector register (64 bytes), so that a
+#: Known bytes behind every view, at least: 32 elements of the widest dtype, because a kernel that steps by a
+#: wrong stride misses by elements. A multiple of the widest vector register (64 bytes), so that a
 #: kernel that rounds its loop up to whole vectors is caught. The storage also has room for the view's
 #: elements in a row: a kernel that ignores strides (and there are such) then damages the guard, not the heap.
-GUARD_BYTES = 128
+GUARD_BYTES = 512
 
 #: Around floating-point and complex elements the guard reads as NaN, so that a read outside the view
 #: poisons the result; around others it is a value that no sample holds by chance.

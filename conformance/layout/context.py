@@ -22,7 +22,6 @@ from opinfo.samples import Sample
 from opinfo.structure import replace_tensors
 from opinfo.traits import Traits, expand_rule, may_expand, mutates
 
-
 #: Samples up to this size keep their buffers and references for all clauses of an item.
 _KEPT_BYTES = 2**18
 

@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from tests.wrapped.tensor import from_device, to_device
 
 _EXCHANGED = {
     ".to(DEVICE)": "._to_wrapped()",
-    ", device=DEVICE)": ")._to_wrapped()",  # a factory's result
+    ", device=DEVICE)": ")._made_wrapped()",  # a factory's result
     ".cpu()": "._from_wrapped()",
 }
 
@@ -37,14 +38,19 @@ def exit_status(script: str) -> tuple[int, str]:
     raise AssertionError("a repro script ends with sys.exit, this one did not")
 
 
+def _made(tensor: torch.Tensor) -> torch.Tensor:
+    """What a factory made, on the device; a stride reference's fake tensors stay fake."""
+    return tensor if isinstance(tensor, FakeTensor) else to_device(tensor)
+
+
 @contextlib.contextmanager
 def _methods() -> Iterator[None]:
     tensor: Any = torch.Tensor
-    tensor._to_wrapped, tensor._from_wrapped = to_device, from_device
+    tensor._to_wrapped, tensor._made_wrapped, tensor._from_wrapped = to_device, _made, from_device
     try:
         yield
     finally:
-        del tensor._to_wrapped, tensor._from_wrapped
+        del tensor._to_wrapped, tensor._made_wrapped, tensor._from_wrapped
 
 
 @contextlib.contextmanager
