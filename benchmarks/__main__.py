@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import equal_work, matching, memory, throughput
+from benchmarks import equal_work, matching, memory, phases, throughput
 
 BENCHMARKS = {
     "equal-work": equal_work.main,
     "matching": matching.main,
     "throughput": throughput.main,
     "memory": memory.main,
+    "phases": phases.main,
 }
 
 

@@ -26,17 +26,19 @@ def add_options(parser: pytest.Parser) -> None:
 
     Raises UsageError naming the option that another plugin has taken.
     """
+    # pytest tells of a clash by an argparse.ArgumentError: from 9.0 at once, before that when it parses.
+    others = (parser._anonymous, *parser._groups)
+    taken = {name for other in others for option in other.options for name in option.names()}
     group = parser.getgroup("conform", "torch-conformance: hold a device to the contract")
 
     def add(name: str, **settings: Any) -> None:
-        dest = "conform_" + name.removeprefix("--").replace("-", "_")
-        try:
-            group.addoption(name, dest=dest, **settings)
-        except ValueError as exc:
+        if name in taken:
             raise pytest.UsageError(
-                f"torch-conformance needs the option {name}, and another pytest plugin has it already "
-                f"({exc}). Switch that plugin off: pytest -p no:NAME …"
-            ) from exc
+                f"torch-conformance needs the option {name}, and another pytest plugin has it already. "
+                "Switch that plugin off: pytest -p no:NAME …"
+            )
+        dest = "conform_" + name.removeprefix("--").replace("-", "_")
+        group.addoption(name, dest=dest, **settings)
 
     add(
         "--device",
@@ -80,6 +82,7 @@ class Request:
     max_seconds: float | None
     reference_cache: bool
     redact: bool
+    collect_only: bool
     deselects: tuple[str, ...]  # pytest's own options that leave items out
 
     @classmethod
@@ -103,6 +106,7 @@ class Request:
             max_seconds=duration(option.conform_max_time) if option.conform_max_time else None,
             reference_cache=not option.conform_no_reference_cache,
             redact=option.conform_redact,
+            collect_only=bool(getattr(option, "collectonly", False)),
             deselects=tuple(deselects),
         )
 

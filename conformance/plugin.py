@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -227,15 +228,20 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config = session.config
     run = config.stash.get(_SESSION, None)
-    if run is None or config.option.collectonly or _is_worker(config):
+    if run is None or _is_worker(config):
+        return
+    if config.option.collectonly:
+        shutil.rmtree(run.folder, ignore_errors=True)
         return
     from reports.gate import publish, summarise
 
     if exitstatus in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
         return
-    done, result = run.finish(
-        config.stash[_XMLPATH], interrupted=exitstatus == pytest.ExitCode.INTERRUPTED
-    )
+    try:
+        done, result = run.finish(config.stash[_XMLPATH], stopped=bool(session.shouldfail))
+        told = publish(result, os.environ)
+    except ConformError as error:
+        raise pytest.exit.Exception(str(error), returncode=error.exit_code) from None
     code = int(result.exit_code)
     if not code and config.stash[_FOREIGN]:
         code = int(pytest.ExitCode.TESTS_FAILED)
@@ -243,7 +249,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     styled = bool(reporter is not None and reporter.hasmarkup)
     text = summarise(done, result, styled=styled)
-    config.stash[_ENDED] = "\n".join([text, *publish(result, os.environ)])
+    config.stash[_ENDED] = "\n".join([text, *told])
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import subprocess
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
@@ -125,13 +126,20 @@ class Session:
 
     # -- at the end
 
-    def finish(self, junitxml: Path | None, *, interrupted: bool) -> tuple[Run, GateResult]:
-        """Judge every cell, write the results folder, and gate. The orders file goes."""
+    def finish(self, junitxml: Path | None, *, stopped: bool) -> tuple[Run, GateResult]:
+        """Judge every cell, write the results folder, and gate. The orders file goes.
+
+        ``stopped`` says that ``-x`` or ``--maxfail`` ended the run: the items behind are left out, as
+        those that ``-k`` takes away.
+        """
         results: dict[CellKey, CellResult] = {}
         partial = bool(self.request.selection)
         wanted = self.selected
         if partial and self.collected:
             wanted = [c for c in self.selected if (c.op, c.dtype) in self.collected]
+        if partial and stopped:
+            begun = {(c.op, c.dtype) for c in self.documents}
+            wanted = [c for c in wanted if (c.op, c.dtype) in begun]
         for cell in wanted:
             document = self.documents.get(cell)
             if document is not None:
@@ -273,7 +281,11 @@ def prepare(request: Request) -> Session:
     matcher = Matcher(active)
     for cell in plan.cells:  # contradicting blocks are found before an hour of running, not after
         matcher.expect(cell)
-    folder = (request.results or Path("conform-results") / f"{plan.device}-{spec.name}").absolute()
+    if request.collect_only:  # what an earlier run wrote stays
+        folder = Path(tempfile.mkdtemp(prefix="conform-collect-"))
+    else:
+        folder = request.results or Path("conform-results") / f"{plan.device}-{spec.name}"
+    folder = folder.absolute()
     _make_folder(folder)
     return Session(
         request=request,

@@ -61,8 +61,8 @@ def draw(op: Op, dtype: str, limit: int = DRAW_LIMIT) -> list[Sample]:
 def choose(samples: Sequence[Sample], count: int) -> list[Sample]:
     """At most ``count`` of the samples: the largest rank first, then whatever adds most that is new.
 
-    What counts as new: the rank and size class (0-d, size 0, size 1, small, odd) of each tensor, how the
-    first two broadcast, and the other arguments. Ties go to the earlier sample, so the choice depends on the samples alone.
+    What counts as new: the rank and size class (0-d, size 0, size 1, small, odd) of each tensor, and the
+    other arguments. Ties go to the earlier sample, so the choice depends on the samples alone.
     """
     if len(samples) <= count:
         return list(samples)
@@ -93,37 +93,12 @@ def _features(sample: Sample) -> set[str]:
     for place, tensor in enumerate(sample.tensors):
         where = min(place, 2)
         found.add(f"{where} rank {tensor.dim()} {size_class(tensor.shape)}")
-    found |= _broadcasts([t.shape for t in sample.tensors[:2]])
     for place, value in enumerate(_scalars(sample.call.args)):
         found.add(f"arg {place} {type(value).__name__} {value!r:.40}")
     for name, value in sample.call.kwargs.items():
         if not isinstance(value, torch.Tensor):
             found.add(f"{name}={value!r:.40}" if not tensors_of(value) else name)
     return found
-
-
-def _broadcasts(shapes: Sequence[Sequence[int]]) -> set[str]:
-    """How the first two tensors stretch each other: strides of a result that neither fills alone are where
-    implementations differ."""
-    if len(shapes) < 2 or not all(shapes):
-        return set()
-    left, right = shapes
-    rank = max(len(left), len(right))
-    first = (*(1,) * (rank - len(left)), *left)
-    second = (*(1,) * (rank - len(right)), *right)
-    pairs = list(zip(first, second, strict=True))
-    if any(a != b and 1 not in (a, b) for a, b in pairs):
-        return set()
-    stretched = {
-        name
-        for name, wide in (
-            ("first", any(a == 1 < b for a, b in pairs)),
-            ("second", any(b == 1 < a for a, b in pairs)),
-        )
-        if wide
-    }
-    both = {"stretches first and second"} if len(stretched) == 2 else set()
-    return {f"stretches {name}" for name in stretched} | both
 
 
 def _scalars(value: Any) -> Iterator[Any]:

@@ -20,7 +20,7 @@ from conformance.cells import CellRecord, Failure
 from conformance.layout import repro
 from conformance.layout.context import ItemContext, Laid
 from opinfo.compare import bit_equal
-from opinfo.structure import tensors_of
+from opinfo.structure import replace_tensors, tensors_of
 
 CLAUSE = "layout.determinism"
 #: Layouts that take different paths through a kernel; more would only repeat them.
@@ -83,15 +83,19 @@ def _mallopt() -> Callable[[int, int], int] | None:
 
 def _twice(ctx: ItemContext, laid: Laid, record: CellRecord) -> None:
     results: list[Any] = []
+    mutable = bool(ctx.mutable_inputs(laid.sample))
     for byte in (0, 1):
         try:
             with fresh_memory(ctx.device.torch_device, byte):
-                results.append(ctx.fetch(ctx.run(ctx.op.function, laid)))
+                result = ctx.fetch(ctx.run(ctx.op.function, laid))
+            if mutable:  # it may be the input itself, which is put back below
+                result = replace_tensors(result, torch.Tensor.clone)
+            results.append(result)
         except RuntimeError:
             results.append(None)  # a refusal, or what the values clause judges
         except Exception:  # an argument error of every call alike; judged by values
             results.append(None)
-        if "mutates.self" in ctx.traits.families or "mutates.running_stats" in ctx.traits.families:
+        if mutable:
             for guarded in laid.guarded:
                 if guarded is not None:
                     guarded.restore(ctx.device.to_device)

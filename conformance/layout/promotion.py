@@ -30,7 +30,7 @@ def check(ctx: ItemContext) -> None:
             directed.run(ctx, record, "int_to_float", int_to_float, dtype=ctx.dtype, extra=extra)
             return
         number = 0
-        for other in _OTHERS:
+        for other in dict.fromkeys((ctx.dtype, *_OTHERS)):  # some ops take two of one dtype only
             for form in ("tensors", "0-d"):
                 number += 1
                 directed.run(

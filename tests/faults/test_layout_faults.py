@@ -28,7 +28,8 @@ CHECKED = [
     if clause.family == "layout" and clause.status is Status.CHECKED
 ]
 
-each_fault = pytest.mark.parametrize("fault", REGISTRY.values(), ids=REGISTRY)
+# Of module scope, so that pytest runs the tests of one fault one after another: on one worker of xdist.
+each_fault = pytest.mark.parametrize("fault", REGISTRY.values(), ids=REGISTRY, scope="module")
 
 
 @pytest.fixture(scope="module")

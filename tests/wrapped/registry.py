@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 #: An overload of an aten op (``torch.ops.aten.exp.default``), a method as Python sees it
 #: (``torch.Tensor.neg``), or :func:`read`.
-Kernel = Callable[..., Any]
+Kernel: TypeAlias = Callable[..., Any]
+Args: TypeAlias = tuple[Any, ...]
+Kwargs: TypeAlias = dict[str, Any]
 #: What stands in for a kernel: takes it, its positional and its keyword arguments. In place of an overload
 #: it runs with dispatch to the subclass off: the kernel, and whatever else it calls, is the CPU's own.
-Override = Callable[[Kernel, tuple[Any, ...], dict[str, Any]], Any]
+Override: TypeAlias = Callable[[Kernel, Args, Kwargs], Any]
 
 ENVIRONMENT = "WRAPPED_FAULTS"
 
@@ -107,7 +109,7 @@ def read(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone()
 
 
-def call(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
     """Run a kernel of the device, or what a planted fault put in its place."""
     if _seen is not None:
         _seen.add(kernel)

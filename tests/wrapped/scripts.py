@@ -57,8 +57,9 @@ def _methods() -> Iterator[None]:
 def _settings_kept() -> Iterator[None]:
     """A script sets what it needs of torch, and leaves it so: it has a process of its own otherwise."""
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    precision, fill = torch.get_float32_matmul_precision(), torch.utils.deterministic
-    filled = fill.fill_uninitialized_memory
+    precision = torch.get_float32_matmul_precision()
+    settings: Any = torch.utils.deterministic  # a module whose class makes this a property
+    filled = settings.fill_uninitialized_memory
     try:
         with warnings.catch_warnings(), torch.enable_grad():
             yield
@@ -66,4 +67,4 @@ def _settings_kept() -> Iterator[None]:
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(deterministic)
         torch.set_float32_matmul_precision(precision)
-        fill.fill_uninitialized_memory = filled
+        settings.fill_uninitialized_memory = filled

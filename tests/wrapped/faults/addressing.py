@@ -7,11 +7,10 @@ from typing import Any
 import torch
 
 from tests.wrapped.faults.tools import dense_strides, raises
-from tests.wrapped.registry import Kernel, fault
+from tests.wrapped.registry import Args, Kernel, Kwargs, fault
 from tests.wrapped.tensor import from_device, wrap
 
 aten = torch.ops.aten
-Args, Kwargs = tuple[Any, ...], dict[str, Any]
 
 #: Bytes. The harness builds its layouts with ``as_strided``, in storages of 128 bytes and more: a fault in
 #: larger ones would break the harness' inputs, and the checks would report that instead.

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 
 from tests.wrapped.faults.tools import image, wrong
-from tests.wrapped.registry import Kernel, fault
+from tests.wrapped.registry import Args, Kernel, Kwargs, fault
 from tests.wrapped.tensor import from_device, wrap
 
 aten = torch.ops.aten
-Args, Kwargs = tuple[Any, ...], dict[str, Any]
 
 # memory_format
 
@@ -142,7 +141,6 @@ def scalar_through_float(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
     ops=("exp",),
     dtypes=("int64",),
     at=(aten.exp.default,),
-    radius=("variants::exp",),  # the out and in-place variants compute in float32
     probe=lambda: wrong(torch.exp, torch.tensor([1, 2])),
 )
 def integers_to_float64(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:

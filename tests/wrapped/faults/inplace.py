@@ -17,11 +17,10 @@ from tests.wrapped.faults.tools import (
     twin,
     unrepeated,
 )
-from tests.wrapped.registry import Kernel, fault
+from tests.wrapped.registry import Args, Kernel, Kwargs, fault
 from tests.wrapped.tensor import from_device, wrap
 
 aten = torch.ops.aten
-Args, Kwargs = tuple[Any, ...], dict[str, Any]
 
 
 # inplace

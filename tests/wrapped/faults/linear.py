@@ -7,11 +7,10 @@ from typing import Any
 import torch
 
 from tests.wrapped.faults.tools import is_expanded, wrong
-from tests.wrapped.registry import Kernel, fault
+from tests.wrapped.registry import Args, Kernel, Kwargs, fault
 from tests.wrapped.tensor import from_device, wrap
 
 aten = torch.ops.aten
-Args, Kwargs = tuple[Any, ...], dict[str, Any]
 
 
 @fault(

@@ -18,11 +18,10 @@ from tests.wrapped.faults.tools import (
     stepped,
     storage_bytes,
 )
-from tests.wrapped.registry import Kernel, fault
+from tests.wrapped.registry import Args, Kernel, Kwargs, fault
 from tests.wrapped.tensor import wrap
 
 aten = torch.ops.aten
-Args, Kwargs = tuple[Any, ...], dict[str, Any]
 
 # output_fresh
 

@@ -17,11 +17,10 @@ from tests.wrapped.faults.tools import (
     with_first,
     wrong,
 )
-from tests.wrapped.registry import Kernel, fault
+from tests.wrapped.registry import Args, Kernel, Kwargs, fault
 from tests.wrapped.tensor import wrap
 
 aten = torch.ops.aten
-Args, Kwargs = tuple[Any, ...], dict[str, Any]
 
 
 @fault(

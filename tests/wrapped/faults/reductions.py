@@ -8,11 +8,10 @@ from typing import Any
 import torch
 
 from tests.wrapped.faults.tools import raises, wrong
-from tests.wrapped.registry import Kernel, fault
+from tests.wrapped.registry import Args, Kernel, Kwargs, fault
 from tests.wrapped.tensor import from_device, wrap
 
 aten = torch.ops.aten
-Args, Kwargs = tuple[Any, ...], dict[str, Any]
 
 _EMPTY = torch.zeros(2, 0)
 
@@ -141,3 +140,32 @@ def refuse_every_second_call(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
     if torch.are_deterministic_algorithms_enabled() and next(_calls) % 2:
         raise RuntimeError("index_select does not have a deterministic implementation")
     return kernel(*args, **kwargs)
+
+
+def _where_leaves_one() -> bool:
+    """With deterministic algorithms on, torch fills fresh memory with NaN: what is left unwritten stays so."""
+    before, given = torch.are_deterministic_algorithms_enabled(), wrap(torch.ones(2))
+    torch.use_deterministic_algorithms(True)
+    try:
+        return bool(from_device(torch.where(given > 0, given, given)).isnan().any())
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@fault(
+    "determinism.element_unwritten",
+    clauses=("determinism",),
+    ops=("where",),
+    at=(aten.where.self,),
+    # The element is what its memory held.
+    radius=("values::where", "expanded_read::where", "variants::where"),
+    probe=_where_leaves_one,
+)
+def element_unwritten(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+    """The last element of the result is never written."""
+    result = kernel(*args, **kwargs)
+    made = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype)
+    count = result.numel() - 1
+    if count > 0:  # the results of where are dense: both have their elements in one row of memory
+        made.as_strided((count,), (1,)).copy_(result.as_strided((count,), (1,)))
+    return made

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 
 from tests.wrapped.faults.tools import wrong
-from tests.wrapped.registry import Kernel, fault
+from tests.wrapped.registry import Args, Kernel, Kwargs, fault
 
 aten = torch.ops.aten
-Args, Kwargs = tuple[Any, ...], dict[str, Any]
 
 NAN, INF = float("nan"), float("inf")
 _LEFT, _RIGHT = torch.tensor([NAN, 1.0, 2.0]), torch.tensor([0.0, NAN, 3.0])

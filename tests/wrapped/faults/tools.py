@@ -46,15 +46,13 @@ def reread(
     tensor: torch.Tensor, stride: Sequence[int] | None = None, offset: int | None = None
 ) -> torch.Tensor:
     """The storage read by other strides or another offset; the tensor itself where they do not fit."""
-    stride = tuple(tensor.stride()) if stride is None else tuple(stride)
-    offset = tensor.storage_offset() if offset is None else offset
-    last = offset + sum((n - 1) * s for n, s in zip(tensor.shape, stride, strict=True))
-    if (
-        tensor.numel() == 0
-        or (last + 1) * tensor.element_size() > tensor.untyped_storage().nbytes()
-    ):
+    steps = tuple(tensor.stride()) if stride is None else tuple(stride)
+    start = int(tensor.storage_offset()) if offset is None else offset
+    last = start + sum((n - 1) * s for n, s in zip(tensor.shape, steps, strict=True))
+    need = (last + 1) * tensor.element_size()
+    if tensor.numel() == 0 or need > tensor.untyped_storage().nbytes():
         return tensor
-    return tensor.as_strided(tensor.shape, stride, offset)
+    return tensor.as_strided(tensor.shape, steps, start)
 
 
 def as_dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,104 @@
+"""Where a run's seconds go: every ``STEP``-th op and dtype of plan full on cpu, in this process.
+
+The profiler counts the time inside the functions named below, cold and then warm, and what is left over.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+import tempfile
+import time
+from pathlib import Path
+
+from conformance.cells import Recorder
+from conformance.layout import suite
+from conformance.layout.applies import applicable
+from conformance.layout.context import ItemContext
+from devices import registry
+from opinfo.catalog import catalogue
+from opinfo.device import open_device
+from opinfo.exceptions import exceptions
+from opinfo.plan import plan_spec
+from opinfo.reference import StrideReference, forget_dispatches
+from opinfo.reference_cache import ReferenceCache
+from opinfo.samples import choose, draw
+from opinfo.traits import probe
+
+STEP = 25
+
+#: Phase: (file, function) whose cumulative time it is. None of them contains another.
+PHASES = {
+    "drawing and choosing samples": (("samples.py", "draw"), ("samples.py", "choose")),
+    "learning traits": (("traits.py", "probe"),),
+    "stride references (FakeTensor)": (("reference.py", "answer"),),
+    "value references (CPU)": (("reference.py", "value_answer"),),
+    "building guarded buffers": (("guarded.py", "__init__"),),
+    "calling the ops": (("context.py", "run"),),
+    "comparing results": (("context.py", "differs"),),
+    "comparing the bytes around them": (
+        ("calls.py", "check_inputs"),
+        ("guarded.py", "outside_intact"),
+    ),
+}
+
+
+def main() -> bool:
+    with tempfile.TemporaryDirectory() as scratch:
+        for state in ("cold", "warm"):
+            profile = cProfile.Profile()
+            start = time.perf_counter()
+            profile.enable()
+            items = _run(Path(scratch))
+            profile.disable()
+            took = time.perf_counter() - start
+            print(f"{state}: {items} op-dtype pairs in {took:.1f} s under the profiler")
+            _table(pstats.Stats(profile), took)
+    return True
+
+
+def _table(stats: pstats.Stats, took: float) -> None:
+    spent = {}
+    entries = stats.stats  # type: ignore[attr-defined]
+    for phase, functions in PHASES.items():
+        spent[phase] = sum(
+            entry[3]
+            for (file, _, name), entry in entries.items()
+            if any(
+                file.endswith(f"opinfo/{f}") or file.endswith(f"layout/{f}")
+                for f, n in functions
+                if n == name
+            )
+        )
+    spent["directed checks, recording, the rest"] = took - sum(spent.values())
+    for phase, seconds in spent.items():
+        print(f"  {phase:40} {seconds:7.1f} s {100 * seconds / took:5.1f} %")
+
+
+def _run(cache_root: Path) -> int:
+    device, known, spec = open_device(registry.get("cpu")), exceptions(), plan_spec("full")
+    pairs = [(op, d) for op in catalogue().values() for d in sorted(op.dtypes)][::STEP]
+    for op, dtype in pairs:
+        samples = choose(draw(op, dtype), spec.samples)
+        traits = probe(op, dtype, samples, known)
+        if not traits.returns:
+            continue
+        cache = ReferenceCache(cache_root, "bench", "cpu", f"{op.id}-{dtype}")
+        clauses = [
+            c for c in applicable(traits) if not known.excluded(c, op.id, dtype, fake_only=True)
+        ]
+        suite.run(
+            ItemContext(
+                op=op,
+                dtype=dtype,
+                traits=traits,
+                samples=samples,
+                device=device,
+                strides=StrideReference("cpu", cache),
+                recorder=Recorder(op.id, dtype, clauses),
+                known=known,
+            )
+        )
+        cache.save()
+        forget_dispatches()
+    return len(pairs)
