@@ -81,7 +81,7 @@ class Clause:
     level: int  # of conformance, a key of LEVELS
     unit: Literal["op", "case"]  # "op": its cells are op x dtype; "case": its own named cases
     status: Status
-    faults: tuple[str, ...]  # planted faults of the simulated device that trip it
+    faults: tuple[str, ...]  # planted faults that trip it
     since: str  # the version of the suite that brought the clause
     provisional: bool  # reported, and not gating
 
@@ -363,8 +363,8 @@ clauses, of which the suite checks {checked}; the others are planned, and no res
 """
 
 _FAULTS_INTRODUCTION: Final = (
-    "The faults that can be switched on in the simulated device to break a clause: with one of them"
-    " on, the clause must fail; with all off, it must pass."
+    "The faults that are planted to see a clause fail, those of layout in a wrapper device of the"
+    " test suite: with one of them on, the clause must fail; with all off, it must pass."
 )
 
 _THREAD: Final = re.compile(r"(?:pytorch/pytorch)?#(\d+)")

@@ -237,6 +237,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
     if exitstatus in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
         return
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and run.request.selection:
+        run.clean_up()
+        options = ", ".join(run.request.selection)
+        config.stash[_ENDED] = f"nothing selected (exit 5): {options} leave no item of the plan"
+        return
     try:
         done, result = run.finish(config.stash[_XMLPATH], stopped=bool(session.shouldfail))
         told = publish(result, os.environ)

@@ -162,10 +162,14 @@ class Session:
             junitxml=junitxml,
             redact=self.request.redact,
         )
+        self.clean_up()
+        return run, gate(run, partial=partial)
+
+    def clean_up(self) -> None:
+        """Remove what only the running needs."""
         (self.folder / WorkerOrders.FILE).unlink(missing_ok=True)
         for journal in (self.folder / "journal").glob("*.cur"):
             journal.unlink()
-        return run, gate(run, partial=partial)
 
     def _result(self, cell: CellKey, document: dict[str, Any]) -> CellResult:
         observed = Observed(

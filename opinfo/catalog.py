@@ -142,6 +142,16 @@ class Op:
             for schema in self.schemas
         )
 
+    @property
+    def takes_conj_view(self) -> bool:
+        """Whether the database lets conjugated views be given to the op."""
+        return bool(self.info.test_conjugated_samples)
+
+    @property
+    def takes_neg_view(self) -> bool:
+        """Whether the database lets negated views be given to the op."""
+        return bool(self.info.test_neg_view)
+
     @cached_property
     def restrides_in_place(self) -> bool:
         """Whether the in-place variant is tagged ``inplace_view``: it changes self's shape or strides."""

@@ -33,7 +33,7 @@ def check(ctx: ItemContext) -> None:
     with ctx.running(CLAUSE) as (record,):
         assert record is not None
         for number, (size, stride, offset) in enumerate(_VIEWS):
-            parameters = {"size": size, "stride": stride, "dtype": ctx.dtype}
+            parameters: dict[str, Any] = {"size": size, "stride": stride, "dtype": ctx.dtype}
             if "as_strided.read" in families:
                 directed.run(
                     ctx, record, "addresses", addresses, number, offset=offset, **parameters

@@ -14,7 +14,7 @@ import torch
 from conformance.cells import CellRecord, Failure
 from conformance.layout import repro
 from conformance.layout.context import ItemContext, Laid
-from conformance.layout.views import check_views
+from conformance.layout.views import check_bits, check_views
 from opinfo.guarded import Guarded, identity
 from opinfo.reference import OutputSpec, output_specs, significant
 from opinfo.structure import tensors_of
@@ -39,6 +39,7 @@ def check(ctx: ItemContext) -> None:
             for laid in ctx.laid_out(sample):
                 _one_call(ctx, laid)
             ctx.release(sample)
+        check_bits(ctx)
 
 
 def _one_call(ctx: ItemContext, laid: Laid) -> None:

@@ -30,15 +30,19 @@ def run(
     layout: str,
     check: Check,
     number: int = 0,
+    *,
+    inplace: bool = False,
     **parameters: Any,
 ) -> None:
-    """Run one directed check under the layout name ``layout``; ``number`` tells its cases apart."""
+    """Run one directed check under the layout name ``layout``; ``number`` tells its cases apart.
+
+    With ``inplace`` the check is given the in-place variant as its op.
+    """
+    function = ctx.op.inplace if inplace else ctx.op.function
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            problem = check(
-                ctx.op.function, ctx.device.to_device, ctx.device.from_device, **parameters
-            )
+            problem = check(function, ctx.device.to_device, ctx.device.from_device, **parameters)
         raises = None
     except NotImplementedError as exc:
         record.check(number, layout)
@@ -57,19 +61,25 @@ def run(
                 problem,
                 raises=raises,
                 size=number,
-                repro=_repro(ctx, record.key.clause, layout, check, parameters),
+                repro=_repro(ctx, record.key.clause, layout, check, inplace, parameters),
             )
         )
 
 
 def _repro(
-    ctx: ItemContext, clause: str, layout: str, check: Check, parameters: dict[str, Any]
+    ctx: ItemContext,
+    clause: str,
+    layout: str,
+    check: Check,
+    inplace: bool,
+    parameters: dict[str, Any],
 ) -> Callable[[], str]:
     def write() -> str:
         source = textwrap.dedent(inspect.getsource(check)).replace(": Any", "")
         source = source.replace(" -> str | None", "")
         arguments = ", ".join(f"{k}={repro.literal(v, ctx)}" for k, v in parameters.items())
-        body = (
+        body = f"{repro.method_source(ctx)}\nop = method\n\n\n" if inplace else ""
+        body += (
             "def move(tensor):\n    return tensor.to(DEVICE)\n\n\n"
             "def back(tensor):\n    return tensor.cpu()\n\n\n"
             f"{source}\n\n"

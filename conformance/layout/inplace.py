@@ -8,10 +8,9 @@ from typing import Any
 import torch
 
 from conformance.cells import CellRecord, Failure
-from conformance.layout import repro
+from conformance.layout import directed, repro
 from conformance.layout.context import ItemContext, Laid
 from opinfo.guarded import Guarded
-from opinfo.samples import Sample
 
 CLAUSES = ("layout.inplace", "layout.bounds")
 
@@ -28,8 +27,13 @@ def check(ctx: ItemContext) -> None:
                     continue  # writing to an expanded self: layout.overlap_raises
                 if laid.guarded and laid.guarded[0] is not None:
                     _one_call(ctx, laid, variant, laid.guarded[0])
-            if ctx.traits.ufunc == "binary":
-                _broadcast(ctx, sample, variant)
+        if (
+            ctx.traits.ufunc == "binary"
+            and (record := ctx.recorder.get("layout.inplace")) is not None
+        ):
+            directed.run(
+                ctx, record, "self=broadcast", refuses_to_grow, inplace=True, dtype=ctx.dtype
+            )
 
 
 def _one_call(ctx: ItemContext, laid: Laid, variant: Callable[..., Any], target: Guarded) -> None:
@@ -122,42 +126,13 @@ def _judge(
     return None
 
 
-def _broadcast(ctx: ItemContext, sample: Sample, variant: Callable[..., Any]) -> None:
-    """Broadcasting may widen the other operand, never self
-    (https://docs.pytorch.org/docs/stable/notes/broadcasting.html#in-place-semantics)."""
-    record = ctx.recorder.get("layout.inplace")
-    if (
-        record is None
-        or len(sample.tensors) < 2
-        or not isinstance(sample.call.args[0], torch.Tensor)
-    ):
-        return
-    first, second = sample.tensors[0], sample.tensors[1]
-    if first.shape != second.shape or not any(n > 1 for n in first.shape) or 0 in first.shape:
-        return
-    dim = next(d for d, n in enumerate(first.shape) if n > 1)
-    small = first.narrow(dim, 0, 1).clone()
-    tensors = [ctx.device.to_device(t.clone()) for t in (small, *sample.tensors[1:])]
-    args, kwargs = sample.call.bind(tensors)
-    record.check(sample.index, "self=broadcast")
+def refuses_to_grow(op: Any, move: Any, back: Any, dtype: Any) -> str | None:
+    # https://docs.pytorch.org/docs/stable/notes/broadcasting.html#in-place-semantics
+    small = torch.ones(1, 4).to(getattr(torch, dtype))
+    large = torch.ones(3, 4).to(getattr(torch, dtype))
+    there = move(small)
     try:
-        variant(*args, **kwargs)
+        op(there, move(large))
     except RuntimeError:
-        return
-    except Exception as exc:  # judged: the documented type is RuntimeError
-        text = f"raised {type(exc).__name__}, RuntimeError expected"
-    else:
-        text = (
-            f"accepted a self of shape {tuple(small.shape)} with an operand of shape "
-            f"{tuple(second.shape)}"
-        )
-    case = ctx.cases[0]
-    laid = ctx.lay(sample, case, ctx.geometries(sample, case))
-    record.fail(
-        Failure(
-            "self=broadcast",
-            text,
-            size=sample.numel,
-            repro=repro.for_call(ctx, laid, "inplace_broadcast", inplace=True, DIM=dim),
-        )
-    )
+        return None
+    return f"accepted a self of shape (1, 4) with an operand of shape (3, 4); self is now {tuple(there.shape)}"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ CLAUSE = "layout.memory_format"
 
 #: (size, memory order of the input): dense, so that preserve_format has one right answer.
 _INPUTS_4D = ((0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 2, 3))
+_INPUTS_5D = ((0, 1, 2, 3, 4), (4, 3, 2, 1, 0))
 
 
 def check(ctx: ItemContext) -> None:
@@ -21,19 +23,17 @@ def check(ctx: ItemContext) -> None:
     if not ctx.wants(CLAUSE):
         return
     families = ctx.traits.families
-    extra: tuple[Any, ...] = ()
+    extras: list[tuple[Any, ...]] = [()]
     if "memory_format.needs_value" in families:
-        extra = (1,)
+        extras = [(1,)]
     elif "memory_format.needs_dtype" in families:
-        extra = (getattr(torch, ctx.dtype),)
-    common = {
-        "dtype": ctx.dtype,
-        "extra": extra,
-        "copies": "memory_format.no_values" not in families,
-    }
+        # Its own dtype, where nothing needs converting, and another, where something does.
+        other = torch.float64 if ctx.dtype != "float64" else torch.float32
+        extras = [(getattr(torch, ctx.dtype),), (other,)]
+    copies = "memory_format.no_values" not in families
     with ctx.running(CLAUSE) as (record,):
         assert record is not None
-        for number, order in enumerate(_INPUTS_4D):
+        for extra, (number, order) in product(extras, enumerate(_INPUTS_4D)):
             formats = ["contiguous_format", "channels_last"]
             if "memory_format.no_preserve" not in families:
                 formats.append("preserve_format")
@@ -48,9 +48,11 @@ def check(ctx: ItemContext) -> None:
                     size=(2, 3, 4, 5),
                     order=order,
                     name=name,
-                    **common,
+                    dtype=ctx.dtype,
+                    extra=extra,
+                    copies=copies,
                 )
-        for number, order_5d in enumerate(((0, 1, 2, 3, 4), (4, 3, 2, 1, 0))):
+        for extra, (number, order_5d) in product(extras, enumerate(_INPUTS_5D)):
             directed.run(
                 ctx,
                 record,
@@ -60,7 +62,9 @@ def check(ctx: ItemContext) -> None:
                 size=(2, 3, 2, 4, 5),
                 order=order_5d,
                 name="channels_last_3d",
-                **common,
+                dtype=ctx.dtype,
+                extra=extra,
+                copies=copies,
             )
 
 

@@ -148,7 +148,11 @@ def _judge(
     record.check(sample.index, name)
     must = rule or fake() if ctx.device.fake_only else attempt(identity)[0]
     text = None
-    if must and not refused and not (rule and _holds(ctx, sample, targets, expanded)):
+    if (
+        must
+        and not refused
+        and not (rule and ctx.device.fake_only and _holds(ctx, sample, targets, expanded))
+    ):
         text = "wrote to overlapping memory without an error or a warning"
     elif not all(t.outside_intact(ctx.device.from_device) for t in targets):
         text = "bytes outside the overlapping target changed"

@@ -537,3 +537,28 @@ except Exception as exc:
     problem = f"raised {type(exc).__name__}: {exc}"
 finish(None if problem == "not applicable" else problem)
 """
+
+JUDGEMENTS["views_bits"] = """
+turn = torch.conj if TURN == "conj" else torch._neg_view
+cpu = [contiguous(t) for t in tensors]
+
+
+def call(first, rest):
+    args, kwargs = arguments([first, *rest])
+    return op(*args, **kwargs)
+
+
+lazily = call(turn(cpu[0]), cpu[1:])
+want = call(turn(cpu[0]).resolve_conj().resolve_neg(), cpu[1:])
+there = [t.to(DEVICE) for t in cpu]
+try:
+    got = call(turn(there[0]), there[1:])
+except Exception as exc:
+    finish(f"raised {type(exc).__name__}: {exc}")
+problem = None
+for g, l in zip(flat(got), flat(lazily)):
+    if (g.is_conj(), g.is_neg()) != (l.is_conj(), l.is_neg()):
+        problem = f"conj, neg bits {(g.is_conj(), g.is_neg())}, the CPU's {(l.is_conj(), l.is_neg())}"
+resolve = lambda r: [t.resolve_conj().resolve_neg().cpu() for t in flat(r)]
+finish(problem or wrong(resolve(got), resolve(want)))
+"""

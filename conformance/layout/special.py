@@ -27,7 +27,7 @@ def check(ctx: ItemContext) -> None:
             return
         for number, strided in enumerate((False, True)):
             name = "nan_strided" if strided else "nan"
-            shared = {"dtype": dtype, "strided": strided}
+            shared: dict[str, Any] = {"dtype": dtype, "strided": strided}
             if policy == "propagate" or "special.nan_reduce" in families:
                 directed.run(
                     ctx, record, name, reduces_nan, number, omits=False, extra=extra, **shared

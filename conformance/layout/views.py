@@ -6,6 +6,7 @@ round; conj and neg bits are the CPU's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,8 +16,9 @@ from conformance.layout import repro
 from conformance.layout.context import ItemContext, Laid
 from opinfo.compare import bit_equal
 from opinfo.layouts import Geometry
-from opinfo.reference import OutputSpec, significant
-from opinfo.structure import tensors_of
+from opinfo.reference import OutputSpec, on_device, significant, value_answer
+from opinfo.samples import Sample
+from opinfo.structure import replace_tensors, tensors_of
 
 
 def check_views(
@@ -45,6 +47,76 @@ def check_views(
                 )
             )
             return
+
+
+def check_bits(ctx: ItemContext) -> None:
+    """Give the op conjugated and negated views: the bits are the CPU's, and so are the values."""
+    record = ctx.recorder.get("layout.views")
+    if record is None:
+        return
+    kind = getattr(torch, ctx.dtype)
+    turns = []
+    if kind.is_complex and ctx.op.takes_conj_view:
+        turns.append(("conj", torch.conj))
+    if (kind.is_complex or kind.is_floating_point) and ctx.op.takes_neg_view:
+        turns.append(("neg", torch._neg_view))
+    for name, turn in turns:
+        for sample in ctx.samples:
+            first = sample.call.args[0]
+            if isinstance(first, torch.Tensor) and first.numel():
+                _turned(ctx, record, sample, name, turn)
+
+
+def _turned(
+    ctx: ItemContext,
+    record: CellRecord,
+    sample: Sample,
+    name: str,
+    turn: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    rest = sample.tensors[1:]
+    lazily = value_answer(ctx.op.function, sample.call, [turn(sample.tensors[0]), *rest])
+    physical = turn(sample.tensors[0]).resolve_conj().resolve_neg()
+    values = value_answer(ctx.op.function, sample.call, [physical, *rest])
+    if lazily.raises is not None or values.raises is not None:
+        return
+    given = [
+        turn(ctx.device.to_device(sample.tensors[0].clone())),
+        *map(ctx.device.to_device, rest),
+    ]
+    args, kwargs = sample.call.bind(given)
+    record.check(sample.index, name)
+    try:
+        result = ctx.op.function(*args, **on_device(kwargs, ctx.device.torch_device))
+    except NotImplementedError as exc:
+        record.refuse(exc)
+        return
+    except Exception as exc:  # judged
+        text: str | None = (
+            f"raised {type(exc).__name__}: {(str(exc).splitlines() or [''])[0][:200]}"
+        )
+    else:
+        outputs, references = tensors_of(result), tensors_of(lazily.result)
+        bits = (_bits(o, r) for o, r in zip(outputs, references, strict=False))
+        text = next(filter(None, bits), None)
+        if text is None:
+            found = ctx.differs(_resolved(ctx.fetch(result)), _resolved(values.result), sample)
+            text = found.text if found is not None else None
+    if text is not None:
+        case = ctx.cases[0]
+        laid = ctx.lay(sample, case, ctx.geometries(sample, case))
+        record.fail(
+            Failure(
+                name,
+                f"{name} view as input: {text}",
+                size=sample.numel,
+                repro=repro.for_call(ctx, laid, "views_bits", TURN=name),
+            )
+        )
+
+
+def _resolved(result: Any) -> Any:
+    return replace_tensors(result, lambda t: t.resolve_conj().resolve_neg())
 
 
 def _bits(out: torch.Tensor, reference: torch.Tensor) -> str | None:

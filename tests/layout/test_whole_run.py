@@ -81,16 +81,16 @@ def test_layout_clauses_run_in_many_layouts(whole_run: WholeRun) -> None:
 
 def test_every_layout_that_a_report_names_may_stand_in_a_manifest(whole_run: WholeRun) -> None:
     named = {
-        layout
-        for cell in whole_run.cells.values()
-        for layout in (*cell.layouts, *cell.ran_layouts)
+        layout for cell in whole_run.cells.values() for layout in (*cell.layouts, *cell.ran_layouts)
     }
     assert named - covering_set().ids == set()
 
 
 def test_ops_with_many_samples_are_checked_on_several(whole_run: WholeRun) -> None:
     most = Counter(
-        cell.samples for key, cell in whole_run.cells.items() if key.clause == "layout.inputs_intact"
+        cell.samples
+        for key, cell in whole_run.cells.items()
+        if key.clause == "layout.inputs_intact"
     )
     assert max(most) == plan_spec("quick").samples
     assert most[1] < 0.1 * sum(most.values())

@@ -21,9 +21,95 @@ from opinfo.layouts import (
 
 #: Ids are names in manifests and reports: changing one of these raises the version in layouts.toml.
 VERSION = 1
-CASES = ["contiguous", "contiguous+offset", "contiguous+step_inner", "contiguous+step_inner+offset", "contiguous+step_outer+expand_last", "contiguous+step_outer+expand_last+offset", "contiguous+expand_first", "contiguous+expand_first+offset", "transposed", "transposed+offset", "transposed+step_inner+expand_first", "transposed+step_inner+expand_first+offset", "transposed+step_outer", "transposed+step_outer+offset", "transposed+expand_last", "transposed+expand_last+offset", "reversed+expand_first", "reversed+expand_first+offset", "reversed+step_inner+expand_last", "reversed+step_inner+expand_last+offset", "reversed+step_outer", "reversed+step_outer+offset", "channels_last", "channels_last+offset", "channels_last+step_inner", "channels_last+step_inner+offset", "channels_last+step_outer+expand_first", "channels_last+step_outer+expand_first+offset", "channels_last+step_inner+expand_last", "channels_last+step_inner+expand_last+offset", "transposed/contiguous", "contiguous/transposed", "channels_last/contiguous+offset", "contiguous+offset/channels_last", "contiguous+step_inner/contiguous", "contiguous/contiguous+expand_first"]
-TARGETS = ["contiguous", "contiguous+offset", "transposed", "reversed+offset", "contiguous+step_inner", "transposed+step_outer+offset", "channels_last", "channels_last+step_inner+offset"]
-DIRECTED = ["out=empty", "out=wrong_shape", "out=wrong_dtype", "out=wrong_device", "self=broadcast", "method", "operator", "inplace", "inplace_operator", "out", "self=expanded", "out=expanded", "out=partial_overlap", "conj", "neg", "addresses", "out_of_range", "set_", "allocates", "preserve_format", "contiguous_format", "channels_last_format", "channels_last_3d_format", "tensors", "0-d", "python_scalar", "int64_bits", "int_to_float", "nan", "nan_first", "nan_last", "inf", "bool_bytes", "nan_strided", "beta_zero", "k_zero", "dim", "all", "highest"]
+CASES = [
+    "contiguous",
+    "contiguous+offset",
+    "contiguous+step_inner",
+    "contiguous+step_inner+offset",
+    "contiguous+step_outer+expand_last",
+    "contiguous+step_outer+expand_last+offset",
+    "contiguous+expand_first",
+    "contiguous+expand_first+offset",
+    "transposed",
+    "transposed+offset",
+    "transposed+step_inner+expand_first",
+    "transposed+step_inner+expand_first+offset",
+    "transposed+step_outer",
+    "transposed+step_outer+offset",
+    "transposed+expand_last",
+    "transposed+expand_last+offset",
+    "reversed+expand_first",
+    "reversed+expand_first+offset",
+    "reversed+step_inner+expand_last",
+    "reversed+step_inner+expand_last+offset",
+    "reversed+step_outer",
+    "reversed+step_outer+offset",
+    "channels_last",
+    "channels_last+offset",
+    "channels_last+step_inner",
+    "channels_last+step_inner+offset",
+    "channels_last+step_outer+expand_first",
+    "channels_last+step_outer+expand_first+offset",
+    "channels_last+step_inner+expand_last",
+    "channels_last+step_inner+expand_last+offset",
+    "transposed/contiguous",
+    "contiguous/transposed",
+    "channels_last/contiguous+offset",
+    "contiguous+offset/channels_last",
+    "contiguous+step_inner/contiguous",
+    "contiguous/contiguous+expand_first",
+]
+TARGETS = [
+    "contiguous",
+    "contiguous+offset",
+    "transposed",
+    "reversed+offset",
+    "contiguous+step_inner",
+    "transposed+step_outer+offset",
+    "channels_last",
+    "channels_last+step_inner+offset",
+]
+DIRECTED = [
+    "out=empty",
+    "out=wrong_shape",
+    "out=wrong_dtype",
+    "out=wrong_device",
+    "self=broadcast",
+    "method",
+    "operator",
+    "inplace",
+    "inplace_operator",
+    "out",
+    "self=expanded",
+    "out=expanded",
+    "out=partial_overlap",
+    "conj",
+    "neg",
+    "addresses",
+    "out_of_range",
+    "set_",
+    "allocates",
+    "preserve_format",
+    "contiguous_format",
+    "channels_last_format",
+    "channels_last_3d_format",
+    "tensors",
+    "0-d",
+    "python_scalar",
+    "int64_bits",
+    "int_to_float",
+    "nan",
+    "nan_first",
+    "nan_last",
+    "inf",
+    "bool_bytes",
+    "nan_strided",
+    "beta_zero",
+    "k_zero",
+    "dim",
+    "all",
+    "highest",
+]
 
 EVERY_LAYOUT = [
     Layout(memory, step, expand, offset)
@@ -89,8 +175,12 @@ def test_every_pair_of_values_of_two_factors_is_in_some_layout(one: str, other: 
 
 
 def test_every_combination_comes_with_and_without_an_offset() -> None:
-    with_offset = {(c.first.memory, c.first.step, c.first.expand) for c in UNIFORM if c.first.offset}
-    without = {(c.first.memory, c.first.step, c.first.expand) for c in UNIFORM if not c.first.offset}
+    with_offset = {
+        (c.first.memory, c.first.step, c.first.expand) for c in UNIFORM if c.first.offset
+    }
+    without = {
+        (c.first.memory, c.first.step, c.first.expand) for c in UNIFORM if not c.first.offset
+    }
     assert with_offset == without
 
 
@@ -189,9 +279,7 @@ def test_channels_last_outside_ranks_4_and_5_is_contiguous(shape: tuple[int, ...
 
 @pytest.mark.parametrize("expand", EXPAND)
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1), (0, 1)])
-def test_an_expand_without_a_long_dimension_falls_away(
-    expand: str, shape: tuple[int, ...]
-) -> None:
+def test_an_expand_without_a_long_dimension_falls_away(expand: str, shape: tuple[int, ...]) -> None:
     layout = Layout("contiguous", expand=expand)
     assert layout.geometry(shape) == Layout("contiguous").geometry(shape)
 

@@ -76,9 +76,7 @@ def test_the_hash_depends_on_the_order_of_the_cells() -> None:
     assert plan_hash(CELLS[::-1], RECIPE) != plan_hash(CELLS, RECIPE)
 
 
-@pytest.mark.parametrize(
-    "changed", [{"samples": 5}, {"suite": "0.2"}, {"pinned": "none"}], ids=str
-)
+@pytest.mark.parametrize("changed", [{"samples": 5}, {"suite": "0.2"}, {"pinned": "none"}], ids=str)
 def test_the_hash_covers_the_recipe(changed: dict[str, str | int]) -> None:
     assert plan_hash(CELLS, {**RECIPE, **changed}) != plan_hash(CELLS, RECIPE)
 

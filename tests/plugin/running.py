@@ -116,3 +116,18 @@ def only_one(root: Path, name: str) -> Iterator[None]:
 def cells_of(folder: Path) -> dict[CellKey, CellResult]:
     """The cells that a run wrote down."""
     return dict(load_run(folder).results)
+
+
+def run_conform(*arguments: str, cache: Path) -> Ran:
+    """``conform ARGUMENTS`` in the checkout."""
+    done = subprocess.run(
+        [sys.executable, "-m", "conformance.cli", *arguments],
+        cwd=CHECKOUT,
+        env=environment(cache),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    return Ran(done.returncode, done.stdout)

@@ -119,9 +119,7 @@ def test_a_bad_manifest_exits_4_with_one_message_that_names_the_file(
 
 
 def test_a_selection_that_leaves_nothing_exits_5(fork: ForkServer, tmp_path: Path) -> None:
-    ran = fork.pytest(
-        *(*GREEN, "--clauses", "layout.as_strided"), f"--results={tmp_path / 'run'}"
-    )
+    ran = fork.pytest(*(*GREEN, "--clauses", "layout.as_strided"), f"--results={tmp_path / 'run'}")
     assert ran.code == 5 and "Traceback" not in ran.text, ran.text
     assert "nothing selected: --ops neg, --clauses layout.as_strided leaves no cell" in ran.text
 

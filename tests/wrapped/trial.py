@@ -55,6 +55,7 @@ ITEMS: tuple[Item, ...] = (
     ("exp", "int64"), ("add", "int64"), ("mul", "int64"),
     ("logical_not", "bool"), ("logical_and", "bool"), ("as_strided", "bool"), ("as_strided_copy", "bool"),
     ("conj", "complex64"),
+    ("transpose", "complex64"),
 )  # fmt: skip
 
 

@@ -74,6 +74,35 @@ def drop_conj_bit(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
     return result
 
 
+@fault(
+    "views.forget_conj_bit",
+    clauses=("views",),
+    ops=("transpose",),
+    dtypes=("complex64",),
+    at=(aten.transpose.int,),
+    probe=lambda: (
+        not wrap(torch.zeros(2, 2, dtype=torch.complex64)).conj().transpose(0, 1).is_conj()
+    ),
+)
+def forget_conj_bit(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+    """A view of a conjugated tensor shows the values that are not conjugated."""
+    view = kernel(*args, **kwargs)
+    return view.conj() if view.is_conj() else view
+
+
+@fault(
+    "views.forget_neg_bit",
+    clauses=("views",),
+    ops=("select",),
+    at=(aten.select.int,),
+    probe=lambda: not torch._neg_view(wrap(torch.zeros(2, 2))).select(0, 1).is_neg(),
+)
+def forget_neg_bit(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+    """A view of a negated tensor shows the values that are not negated."""
+    view = kernel(*args, **kwargs)
+    return torch._neg_view(view) if view.is_neg() else view
+
+
 def _fill_is_lost() -> bool:
     base = to_device(torch.zeros(4))
     base[2:].fill_(1)

@@ -1,0 +1,344 @@
+"""Runs of a few ops: the same outcomes however they are run, selections, reports and manifests."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from junitparser import JUnitXml
+
+from devices.cell import CellKey, Outcome, Verdict
+from reports.model import CellResult
+from tests.conftest import WholeRun
+from tests.plugin.running import CHECKOUT, ForkServer, Ran, cells_of, run_conform
+
+#: Ops that pass, and ops of which torch's CPU fails a clause.
+OPS = ("addbmm", "mm", "median", "copysign", "neg", "tril")
+KNOWN = {
+    ("layout.inplace", "addbmm"),
+    ("layout.expanded_read", "median"),
+    ("layout.output_strides", "copysign"),
+    ("layout.out_kept", "tril"),
+    ("layout.bounds", "tril"),
+}
+BASE = ("--device", "cpu", "--expectations", "none", "-v")
+
+
+@dataclass(frozen=True)
+class Few:
+    """A run of OPS."""
+
+    folder: Path
+    junitxml: Path
+    ran: Ran
+    cells: dict[CellKey, CellResult]
+
+    @property
+    def failing(self) -> list[CellKey]:
+        return [key for key, cell in self.cells.items() if cell.outcome is Outcome.FAIL]
+
+
+@pytest.fixture(scope="module")
+def few(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Few:
+    """The run that others are compared with: ``-n 0``, in the plan's order."""
+    base = tmp_path_factory.mktemp("few")
+    folder, junitxml = base / "run", base / "cells.xml"
+    ran = fork.pytest(
+        *(*BASE, "-n", "0", "--ops", ",".join(OPS)),
+        f"--results={folder}",
+        f"--junitxml={junitxml}",
+    )
+    return Few(folder, junitxml, ran, cells_of(folder))
+
+
+def found(cell: CellResult) -> CellResult:
+    """A result without what may differ from run to run."""
+    return replace(cell, seconds=0.0, worker="", repro=None)
+
+
+def order(ran: Ran) -> list[str]:
+    """The ops of the items that ran, in order."""
+    marks = (" PASSED", " FAILED")
+    lines = [line for line in ran.text.splitlines() if "::test_layout[" in line]
+    return [
+        line.partition("[")[2].partition("-float32]")[0]
+        for line in lines
+        if any(m in line for m in marks)
+    ]
+
+
+# -- the same outcomes
+
+
+def test_the_run_has_failing_and_passing_cells(few: Few) -> None:
+    failing = {(c.clause, c.op) for c, r in few.cells.items() if r.outcome is Outcome.FAIL}
+    assert failing >= KNOWN and few.ran.code == 1
+    assert {r.outcome for r in few.cells.values()} == {Outcome.PASS, Outcome.FAIL}
+
+
+def test_two_workers_and_a_cold_cache_give_the_same_outcomes_and_checks(
+    few: Few, whole_run: WholeRun
+) -> None:
+    whole = {key: found(cell) for key, cell in whole_run.cells.items() if key.op in OPS}
+    assert {key: found(cell) for key, cell in few.cells.items()} == whole
+    assert {cell.worker for cell in whole_run.cells.values()} == {"gw0", "gw1"}
+    assert {cell.worker for cell in few.cells.values()} == {"main"}
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_another_order_gives_the_same_outcomes_and_checks(
+    few: Few, fork: ForkServer, tmp_path: Path, seed: str
+) -> None:
+    ran = fork.pytest(
+        *(*BASE, "-n", "0", "--ops", ",".join(OPS), "-p", "tests.plugin.data.shuffle"),
+        f"--results={tmp_path / 'run'}",
+        SHUFFLE_SEED=seed,
+    )
+    assert sorted(order(ran)) == sorted(order(few.ran)) and order(ran) != order(few.ran)
+    cells = cells_of(tmp_path / "run")
+    assert {k: found(c) for k, c in cells.items()} == {k: found(c) for k, c in few.cells.items()}
+
+
+def test_without_the_reference_cache_outcomes_and_checks_are_the_same(
+    few: Few, fork: ForkServer, tmp_path: Path
+) -> None:
+    ran = fork.pytest(
+        *(*BASE, "--ops", "copysign,mm", "--no-reference-cache"),
+        f"--results={tmp_path / 'run'}",
+    )
+    assert "0 of " in ran.text and "answers from the cache (cache off)" in ran.text
+    wanted = {k: found(c) for k, c in few.cells.items() if k.op in ("copysign", "mm")}
+    assert {k: found(c) for k, c in cells_of(tmp_path / "run").items()} == wanted
+
+
+# -- a selection is a partial run
+
+
+def test_a_selected_run_is_partial_and_says_so(few: Few) -> None:
+    document = json.loads((few.folder / "plan.json").read_text())
+    assert document["partial"] is True
+    assert document["selection"] == {"--ops": ",".join(OPS)}
+    assert "partial run (--ops)" in few.ran.text
+
+
+def test_the_gate_refuses_a_partial_run(few: Few, cache: Path) -> None:
+    ran = run_conform("gate", str(few.folder), cache=cache)
+    assert ran.code == 2 and "a partial run" in ran.text and "Traceback" not in ran.text
+
+
+def test_the_gate_says_of_a_whole_run_what_pytest_said(whole_run: WholeRun, cache: Path) -> None:
+    ran = run_conform("gate", str(whole_run.folder), cache=cache)
+    assert ran.code == whole_run.ran.code == 1 and "a partial run" not in ran.text
+
+
+def test_k_selects_and_the_selected_cells_decide_the_exit_code(
+    few: Few, fork: ForkServer, tmp_path: Path
+) -> None:
+    ran = fork.pytest(*(*BASE, "--ops", "neg,tril", "-k", "neg"), f"--results={tmp_path / 'run'}")
+    assert ran.code == 0 and "1 passed, 1 deselected" in ran.text
+    assert "partial run (--ops, pytest keyword)" in ran.text
+    assert {key.op for key in cells_of(tmp_path / "run")} == {"neg"}
+
+
+def test_a_k_that_leaves_nothing_exits_5(fork: ForkServer, tmp_path: Path) -> None:
+    ran = fork.pytest(
+        *(*BASE, "--ops", "neg", "-k", "no_such_item"), f"--results={tmp_path / 'run'}"
+    )
+    assert ran.code == 5 and "nothing selected (exit 5)" in ran.text
+    assert "Traceback" not in ran.text and list((tmp_path / "run").iterdir()) == [
+        tmp_path / "run" / "journal"
+    ]
+
+
+def test_a_node_id_selects_one_item(fork: ForkServer, tmp_path: Path) -> None:
+    ran = fork.pytest(
+        *BASE,
+        "conformance/test_layout.py::test_layout[neg-float32]",
+        f"--results={tmp_path / 'run'}",
+    )
+    assert ran.code == 0 and "1 passed" in ran.text
+    assert "partial run (pytest node ids)" in ran.text
+    assert {key.op for key in cells_of(tmp_path / "run")} == {"neg"}
+
+
+def test_x_stops_at_the_first_failing_item_and_leaves_the_others_out(
+    few: Few, fork: ForkServer, tmp_path: Path
+) -> None:
+    ran = fork.pytest(*(*BASE, "-x", "--ops", ",".join(OPS)), f"--results={tmp_path / 'run'}")
+    first = next(op for op in order(few.ran) if op in {key.op for key in few.failing})
+    begun = order(few.ran)[: order(few.ran).index(first) + 1]
+    assert ran.code == 1 and order(ran) == begun
+    assert {key.op for key in cells_of(tmp_path / "run")} == set(begun)
+
+
+def test_collect_only_lists_the_items_and_leaves_an_earlier_run_as_it_was(
+    few: Few, fork: ForkServer
+) -> None:
+    before = {p: p.read_bytes() for p in few.folder.rglob("*") if p.is_file()}
+    ran = fork.pytest(
+        *("--device", "cpu", "--collect-only", "-q", "--ops", "neg,tril"),
+        f"--results={few.folder}",
+    )
+    assert ran.code == 0 and "2 tests collected" in ran.text
+    assert "test_layout[neg-float32]" in ran.text and "test_layout[tril-float32]" in ran.text
+    assert {p: p.read_bytes() for p in few.folder.rglob("*") if p.is_file()} == before
+
+
+def test_lf_runs_what_failed_last(fork: ForkServer, tmp_path: Path) -> None:
+    common = (*BASE, "--ops", "neg,tril", "-o", f"cache_dir={tmp_path / 'pytest-cache'}")
+    assert fork.pytest(*common, f"--results={tmp_path / 'run'}").code == 1
+    ran = fork.pytest(*common, "--lf", f"--results={tmp_path / 'again'}")
+    assert ran.code == 1 and order(ran) == ["tril"] and "pytest lf" in ran.text
+    assert {key.op for key in cells_of(tmp_path / "again")} == {"tril"}
+
+
+def test_clauses_that_are_not_selected_are_not_run(fork: ForkServer, tmp_path: Path) -> None:
+    ran = fork.pytest(
+        *(*BASE, "--ops", "neg", "--clauses", "layout.values,layout.in*"),
+        f"--results={tmp_path / 'run'}",
+    )
+    assert ran.code == 0
+    assert {key.clause for key in cells_of(tmp_path / "run")} == {
+        "layout.values",
+        "layout.inputs_intact",
+        "layout.inplace",
+    }
+
+
+def test_when_the_time_is_over_no_item_starts_and_the_run_is_incomplete(
+    fork: ForkServer, tmp_path: Path
+) -> None:
+    ran = fork.pytest(
+        *(*BASE, "--ops", "neg,mm", "--max-time", "0.001s"), f"--results={tmp_path / 'run'}"
+    )
+    assert ran.code in (2, 3) and "2 skipped" in ran.text and "Traceback" not in ran.text
+    assert cells_of(tmp_path / "run") == {}
+
+
+# -- reports
+
+
+def test_the_junit_file_is_written_from_cells(few: Few) -> None:
+    suites = list(JUnitXml.fromfile(str(few.junitxml)))
+    cases = {(case.classname, case.name) for suite in suites for case in suite}
+    assert cases == {(key.clause, f"{key.op}[{key.dtype}]") for key in few.cells}
+    assert sum(suite.tests for suite in suites) == len(few.cells)
+    assert sum(suite.failures for suite in suites) == len(few.failing)
+    assert sum(suite.errors + suite.skipped for suite in suites) == 0
+
+
+def test_an_unwritable_junit_file_is_one_error(fork: ForkServer, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ran = fork.pytest(
+        *(*BASE, "--ops", "neg"),
+        f"--results={tmp_path / 'run'}",
+        f"--junitxml={tmp_path / 'file' / 'x.xml'}",
+    )
+    assert ran.code == 4 and "cannot be written" in ran.text
+    assert "Traceback" not in ran.text and "INTERNALERROR" not in ran.text
+
+
+def test_the_end_shows_each_new_failure_with_its_repro_command(few: Few) -> None:
+    for clause, op, _ in few.failing:
+        assert f"new regression: {clause}::{op}[float32]: fail: " in few.ran.text
+        assert f"python {few.folder / 'repro' / clause / op}-float32.py" in few.ran.text
+
+
+def test_a_failing_item_names_its_cells_and_no_traceback(few: Few) -> None:
+    assert "regression layout.out_kept::tril[float32]: [" in few.ran.text
+    assert "Traceback" not in few.ran.text and "worker.py" not in few.ran.text
+
+
+def test_a_new_run_takes_the_place_of_what_an_earlier_one_wrote(
+    fork: ForkServer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    for op, repros in (("tril", 2), ("neg", 0)):
+        fork.pytest(*(*BASE, "--ops", op), f"--results={folder}")
+        assert {key.op for key in cells_of(folder)} == {op}
+        assert len(list(folder.rglob("*.py"))) == repros
+
+
+def test_results_go_where_they_are_asked_for_and_nowhere_else(few: Few) -> None:
+    assert (few.folder / "plan.json").is_file() and few.junitxml.is_file()
+    assert not (CHECKOUT / "cells.xml").exists()
+
+
+# -- manifests
+
+
+def block(clause: str, op: str, outcome: str = "fail", more: str = "") -> str:
+    return (
+        f'[[expect]]\nclause = "{clause}"\nop = "{op}"\ndtype = "float32"\noutcome = "{outcome}"\n'
+        f'kind = "upstream-bug"\nreason = "made up for a test"\n{more}\n'
+    )
+
+
+def with_manifest(fork: ForkServer, tmp_path: Path, ops: str, *blocks: str) -> Ran:
+    path = tmp_path / "expected.toml"
+    path.write_text("\n".join(blocks))
+    return fork.pytest(
+        *("--device", "cpu", "--ops", ops, f"--expectations={path}"),
+        f"--results={tmp_path / 'run'}",
+    )
+
+
+def test_expected_failures_make_the_run_green(few: Few, fork: ForkServer, tmp_path: Path) -> None:
+    blocks = [
+        block(cell.clause, cell.op, more=f"layouts = {json.dumps(few.cells[cell].layouts)}")
+        for cell in few.failing
+    ]
+    ran = with_manifest(fork, tmp_path, ",".join(OPS), *blocks)
+    assert ran.code == 0 and "green (exit 0)" in ran.text and "6 passed" in ran.text
+    verdicts = [cell.verdict for cell in cells_of(tmp_path / "run").values()]
+    assert verdicts.count(Verdict.EXPECTED) == len(few.failing)
+    assert set(verdicts) == {Verdict.OK, Verdict.EXPECTED}
+
+
+def test_an_unexpected_pass_is_an_improvement_and_exits_1(fork: ForkServer, tmp_path: Path) -> None:
+    ran = with_manifest(fork, tmp_path, "neg", block("layout.values", "neg"))
+    assert ran.code == 1 and "1 improvement" in ran.text and "1 failed" in ran.text
+    cell = cells_of(tmp_path / "run")[CellKey("layout.values", "neg", "float32")]
+    assert (cell.outcome, cell.verdict) == (Outcome.PASS, Verdict.IMPROVEMENT)
+
+
+def test_another_outcome_than_the_expected_one_is_a_regression(
+    fork: ForkServer, tmp_path: Path
+) -> None:
+    ran = with_manifest(
+        fork, tmp_path, "median", block("layout.expanded_read", "median", "unsupported")
+    )
+    assert ran.code == 1 and "1 regressions" in ran.text
+    cell = cells_of(tmp_path / "run")[CellKey("layout.expanded_read", "median", "float32")]
+    assert cell.verdict is Verdict.REGRESSION and "expected 'unsupported'" in cell.why
+
+
+def test_a_newly_failing_layout_is_a_regression(few: Few, fork: ForkServer, tmp_path: Path) -> None:
+    cell = CellKey("layout.expanded_read", "median", "float32")
+    known = few.cells[cell].layouts[1:]
+    assert known
+    ran = with_manifest(
+        fork, tmp_path, "median", block(cell.clause, cell.op, more=f"layouts = {json.dumps(known)}")
+    )
+    assert ran.code == 1
+    assert cells_of(tmp_path / "run")[cell].verdict is Verdict.REGRESSION
+
+
+def test_a_listed_layout_that_passes_is_an_improvement(
+    few: Few, fork: ForkServer, tmp_path: Path
+) -> None:
+    cell = CellKey("layout.expanded_read", "median", "float32")
+    passing = next(iter(set(few.cells[cell].ran_layouts) - set(few.cells[cell].layouts)))
+    listed = json.dumps([*few.cells[cell].layouts, passing])
+    ran = with_manifest(
+        fork, tmp_path, "median", block(cell.clause, cell.op, more=f"layouts = {listed}")
+    )
+    assert ran.code == 1
+    assert cells_of(tmp_path / "run")[cell].verdict is Verdict.IMPROVEMENT
+
+
+def test_a_block_for_another_machine_is_left_aside(fork: ForkServer, tmp_path: Path) -> None:
+    elsewhere = block("layout.values", "neg", more='when = { os = "plan9" }')
+    assert with_manifest(fork, tmp_path, "neg", elsewhere).code == 0
