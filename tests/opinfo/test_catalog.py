@@ -38,6 +38,8 @@ _INFO = (
     "promotes_int_to_float",
     "sample_inputs_func",
     "supports_out",
+    "test_conjugated_samples",
+    "test_neg_view",
 )
 _BY_CLASS = {
     "OpInfo": _INFO,

@@ -104,13 +104,14 @@ def test_every_family_is_asked_for_somewhere() -> None:
 def test_family_names_and_the_ops_within_one_are_unique() -> None:
     families = exceptions().families
     assert len({f.name for f in families}) == len(families)
-    for entry in (*families, *exceptions().exclusions):
-        assert len(set(entry.ops)) == len(entry.ops)
+    for ops in (*(f.ops for f in families), *(e.ops for e in exceptions().exclusions)):
+        assert len(set(ops)) == len(ops)
 
 
 def test_every_entry_says_why_in_a_sentence() -> None:
-    for entry in (*exceptions().families, *exceptions().exclusions):
-        assert len(entry.reason.split()) > 4 and entry.reason.endswith(".")
+    reasons = [f.reason for f in exceptions().families]
+    for reason in (*reasons, *(e.reason for e in exceptions().exclusions)):
+        assert len(reason.split()) > 4 and reason.endswith(".")
 
 
 def op_decisions(source: str) -> Iterator[str]:

@@ -290,7 +290,7 @@ def test_builds_device_types_and_ops_do_not_share_a_file(tmp_path: Path) -> None
         assert cache.get("a") is None
         cache.put("a", name)
         cache.save()
-    assert len([p for p in tmp_path.rglob("*.json")]) == 4
+    assert len(list(tmp_path.rglob("*.json"))) == 4
 
 
 def test_a_name_that_is_no_file_name_is_made_one(tmp_path: Path) -> None:

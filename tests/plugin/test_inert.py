@@ -14,9 +14,9 @@ WITNESS = ("-p", "tests.plugin.data.witness", "-p", "no:cacheprovider")
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("tests/devices/test_cpu_device.py",),
-        ("tests/devices/test_cpu_device.py", "-n", "1"),
-        ("tests/layout", "tests/plugin", "tests/devices", "--collect-only", "-q", "--co"),
+        ("tests/devices/test_verdicts.py",),
+        ("tests/devices/test_verdicts.py", "-n", "1"),
+        ("tests/layout", "tests/plugin", "--collect-only", "-q"),
     ],
     ids=["a file", "a worker", "collecting"],
 )
@@ -30,8 +30,8 @@ def test_a_run_of_other_tests_prints_no_section_of_ours(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("tests/devices/test_cpu_device.py",),
-        ("tests/devices", "tests/reports", "--collect-only", "-q"),
+        ("tests/devices/test_verdicts.py",),
+        ("tests/devices/test_registry.py", "tests/reports", "--collect-only", "-q"),
     ],
     ids=["running", "collecting"],
 )
