@@ -40,7 +40,7 @@ def _one_call(ctx: ItemContext, laid: Laid, variant: Callable[..., Any], target:
     inplace, bounds = ctx.recorder.get("layout.inplace"), ctx.recorder.get("layout.bounds")
     expected = ctx.expected(laid)
     itself, address, strides = target.view, target.view.data_ptr(), target.geometry.stride
-    write = repro.for_call(ctx, laid, "inplace", inplace=True)
+    write = repro.for_call(ctx, laid, "inplace", inplace=True, RESTRIDES=ctx.op.restrides_in_place)
     raised: Exception | None = None
     try:
         ctx.run(variant, laid)

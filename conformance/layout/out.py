@@ -110,7 +110,7 @@ def _one_target(
         for t, g in zip(wanted, geometries, strict=True)
     ]
     form = _form(result)
-    write = repro.for_call(ctx, laid, "out_kept", TARGETS=specs, FORM=form)
+    write = repro.for_call(ctx, laid, "out_kept", layout=name, TARGETS=specs, FORM=form)
     try:
         ctx.run(ctx.op.function, laid, out=target_argument(result, targets))
     except Exception as exc:  # judged, not swallowed
@@ -135,7 +135,9 @@ def _one_target(
                         laid,
                         f"bytes outside out {place} changed (strides {geometries[place].stride}, "
                         f"offset {geometries[place].offset})",
-                        repro.for_call(ctx, laid, "out_bounds", TARGETS=specs, FORM=form),
+                        repro.for_call(
+                            ctx, laid, "out_bounds", layout=name, TARGETS=specs, FORM=form
+                        ),
                     )
                 )
     if kept_record is None:
@@ -184,7 +186,7 @@ def _empty_target(
     """An empty target is resized without a word. Returns whether this form of the call takes ``out``."""
     name = "out=empty"
     write = repro.for_call(
-        ctx, laid, "out_resize", HOW="empty", SPECS=_specs(wanted), FORM=_form(result)
+        ctx, laid, "out_resize", layout=name, HOW="empty", SPECS=_specs(wanted), FORM=_form(result)
     )
     targets = [ctx.device.to_device(torch.empty((0,), dtype=t.dtype)) for t in wanted]
     try:
@@ -206,7 +208,13 @@ def _wrong_shape(
     """A wrong shape that is not empty is resized, with a warning (ATen/native/Resize.h), or refused."""
     name = "out=wrong_shape"
     write = repro.for_call(
-        ctx, laid, "out_resize", HOW="wrong_shape", SPECS=_specs(wanted), FORM=_form(result)
+        ctx,
+        laid,
+        "out_resize",
+        layout=name,
+        HOW="wrong_shape",
+        SPECS=_specs(wanted),
+        FORM=_form(result),
     )
     targets = [
         ctx.device.to_device(torch.zeros((*t.shape, 2), dtype=t.dtype).flatten()[: t.numel() + 2])
@@ -265,7 +273,13 @@ def _wrong_dtype(
     if None in unsafe:
         return
     write = repro.for_call(
-        ctx, laid, "out_resize", HOW="wrong_dtype", SPECS=_specs(wanted), FORM=_form(result)
+        ctx,
+        laid,
+        "out_resize",
+        layout=name,
+        HOW="wrong_dtype",
+        SPECS=_specs(wanted),
+        FORM=_form(result),
     )
     targets = [
         ctx.device.to_device(torch.zeros(t.shape, dtype=d))
@@ -282,7 +296,13 @@ def _wrong_device(
         return
     name = "out=wrong_device"
     write = repro.for_call(
-        ctx, laid, "out_resize", HOW="wrong_device", SPECS=_specs(wanted), FORM=_form(result)
+        ctx,
+        laid,
+        "out_resize",
+        layout=name,
+        HOW="wrong_device",
+        SPECS=_specs(wanted),
+        FORM=_form(result),
     )
     elsewhere = (
         torch.device("meta") if ctx.device.torch_device.type == "cpu" else torch.device("cpu")

@@ -169,6 +169,7 @@ def _judge(
                 ctx,
                 laid,
                 "overlap_raises",
+                layout=name,
                 inplace=name == "self=expanded",
                 HOW=name,
                 MUST=must,

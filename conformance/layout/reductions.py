@@ -21,7 +21,12 @@ def check(ctx: ItemContext) -> None:
         assert record is not None
         extra = (2.0,) if "reduce.needs_order" in ctx.traits.families else ()
         own = ctx.device.fake_only
-        parameters: dict[str, Any] = {"dtype": ctx.dtype, "identity": identity, "own": own, "extra": extra}
+        parameters: dict[str, Any] = {
+            "dtype": ctx.dtype,
+            "identity": identity,
+            "own": own,
+            "extra": extra,
+        }
         directed.run(ctx, record, "dim", over_dim, 0, **parameters)
         directed.run(ctx, record, "all", over_all, 1, **parameters)
 

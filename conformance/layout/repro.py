@@ -14,22 +14,45 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from conformance.layout.repro_parts import HEADER, JUDGEMENTS
+from conformance.layout import repro_reads, repro_writes
+from conformance.layout.repro_parts import HEADER
 from opinfo.layouts import Geometry
 from opinfo.structure import replace_tensors
 
 if TYPE_CHECKING:
     from conformance.layout.context import ItemContext, Laid
 
+#: How a script of each kind judges.
+JUDGEMENTS = {**repro_reads.JUDGEMENTS, **repro_writes.JUDGEMENTS}
+
+#: Clauses of the kinds that are not named after theirs.
+_CLAUSE_OF = {
+    "out_bounds": "layout.bounds",
+    "inplace_bounds": "layout.bounds",
+    "views_bits": "layout.views",
+}
+
 #: Tensors up to this many elements are written as lists, larger ones compressed.
 _READABLE = 24
 
 
 def for_call(
-    ctx: ItemContext, laid: Laid, kind: str, *, inplace: bool = False, **names: Any
+    ctx: ItemContext,
+    laid: Laid,
+    kind: str,
+    *,
+    layout: str | None = None,
+    inplace: bool = False,
+    **names: Any,
 ) -> Callable[[], str]:
-    """A writer of the script for a failing call of the op. ``names`` are assigned before the judgement;
-    ``inplace`` gives it the in-place variant as ``method``."""
+    """A writer of the script for a failing call of the op.
+
+    ``layout`` names what failed, where that is not the inputs' layout; ``inplace`` gives the judgement the
+    in-place variant as ``method``; ``names`` are assigned before it.
+    """
+    clause = _CLAUSE_OF.get(kind, f"layout.{kind}")
+    if kind == "values" and laid.expands:
+        clause = "layout.expanded_read"
 
     def write() -> str:
         lines = ["tensors = ["]
@@ -50,7 +73,7 @@ def for_call(
         ]
         if inplace:
             lines += ["", method_source(ctx)]
-        return script(ctx, laid.case.id, kind, lines, **names)
+        return script(ctx, layout or laid.case.id, kind, lines, clause=clause, **names)
 
     return write
 
@@ -61,7 +84,7 @@ def script(
     kind: str,
     body: Sequence[str],
     *,
-    clause: str | None = None,
+    clause: str,
     **names: Any,
 ) -> str:
     """Put the parts together. ``names`` are assigned before the judgement."""
@@ -70,7 +93,7 @@ def script(
     assigned = "".join(f"{name} = {literal(value, ctx)}\n" for name, value in names.items())
     return (
         HEADER.format(
-            clause=clause or f"layout.{kind}",
+            clause=clause,
             cell=f"{ctx.op.id}[{ctx.dtype}]",
             layout=layout,
             torch=torch.__version__,

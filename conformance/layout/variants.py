@@ -75,7 +75,9 @@ def _one_sample(ctx: ItemContext, sample: Sample, record: CellRecord) -> None:
                     name,
                     f"the {name} variant disagrees with the function: {problem}",
                     size=sample.numel,
-                    repro=repro.for_call(ctx, laid, "variants", VARIANT=name, OP_ID=ctx.op.id),
+                    repro=repro.for_call(
+                        ctx, laid, "variants", layout=name, VARIANT=name, OP_ID=ctx.op.id
+                    ),
                 )
             )
 

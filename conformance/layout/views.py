@@ -80,6 +80,11 @@ def _turned(
     values = value_answer(ctx.op.function, sample.call, [physical, *rest])
     if lazily.raises is not None or values.raises is not None:
         return
+    try:
+        _resolved(lazily.result)
+        wanted = _resolved(values.result)
+    except NotImplementedError:
+        return  # the CPU cannot read its own result: complex32 with both bits set
     given = [
         turn(ctx.device.to_device(sample.tensors[0].clone())),
         *map(ctx.device.to_device, rest),
@@ -100,7 +105,7 @@ def _turned(
         bits = (_bits(o, r) for o, r in zip(outputs, references, strict=False))
         text = next(filter(None, bits), None)
         if text is None:
-            found = ctx.differs(_resolved(ctx.fetch(result)), _resolved(values.result), sample)
+            found = ctx.differs(_resolved(ctx.fetch(result)), wanted, sample)
             text = found.text if found is not None else None
     if text is not None:
         case = ctx.cases[0]
@@ -110,7 +115,7 @@ def _turned(
                 name,
                 f"{name} view as input: {text}",
                 size=sample.numel,
-                repro=repro.for_call(ctx, laid, "views_bits", TURN=name),
+                repro=repro.for_call(ctx, laid, "views_bits", layout=name, TURN=name),
             )
         )
 

@@ -18,7 +18,7 @@ from conformance.cells import Recorder
 from conformance.layout import suite
 from conformance.layout.applies import applicable
 from conformance.layout.context import ItemContext
-from conformance.layout.repro_parts import JUDGEMENTS
+from conformance.layout.repro import JUDGEMENTS
 from devices import registry
 from opinfo.catalog import Op, catalogue
 from opinfo.device import Device
@@ -97,9 +97,6 @@ def test_scripts_import_torch_and_the_standard_library_alone(scripts: list[Path]
     assert {name: names for name, names in foreign.items() if names} == {}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="scripts of out_bounds, inplace_bounds and inplace_broadcast name no clause"
-)
 def test_a_script_says_on_top_which_cell_and_layout_it_is_about(scripts: list[Path]) -> None:
     for path in scripts:
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
@@ -353,7 +350,6 @@ def test_a_fault_brings_about_scripts_of_its_kinds(
     assert set(kinds) <= {kind_of(text) for text in faulty_scripts[op].values()}
 
 
-@pytest.mark.xfail(strict=True, reason="nothing writes scripts of the kind inplace_broadcast")
 def test_the_faults_bring_about_scripts_of_every_kind(
     faulty_scripts: dict[str, dict[str, str]],
 ) -> None:
@@ -361,21 +357,7 @@ def test_the_faults_bring_about_scripts_of_every_kind(
     assert kinds == set(JUDGEMENTS)
 
 
-#: Scripts that are wrong themselves, and why.
-KNOWN = {
-    "squeeze": "the script of layout.inplace judges strides of ops that restride self by design",
-}
-
-
-@pytest.mark.parametrize(
-    "op",
-    [
-        pytest.param(op, marks=pytest.mark.xfail(strict=True, reason=KNOWN[op]))
-        if op in KNOWN
-        else op
-        for op, _, _ in FAULTS
-    ],
-)
+@pytest.mark.parametrize("op", [op for op, _, _ in FAULTS])
 def test_a_script_exits_0_where_its_fault_is_gone(
     tmp_path: Path, fork: ForkServer, faulty_scripts: dict[str, dict[str, str]], op: str
 ) -> None:

@@ -1,0 +1,46 @@
+"""Seeding: the three generators that samples draw from, without what torch.manual_seed costs."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from opinfo.seeding import direct_seeding, seed_everything
+
+
+def drawn() -> tuple[float, float, float]:
+    return torch.rand(()).item(), random.random(), float(np.random.rand())
+
+
+def test_the_same_seed_gives_the_same_draws_of_all_three() -> None:
+    seed_everything(3)
+    first = drawn()
+    seed_everything(3)
+    assert drawn() == first
+
+
+def test_another_seed_gives_other_draws_of_all_three() -> None:
+    seed_everything(3)
+    first = drawn()
+    seed_everything(4)
+    assert not set(drawn()) & set(first)
+
+
+def test_direct_seeding_draws_what_manual_seed_does() -> None:
+    torch.manual_seed(7)
+    wanted = torch.rand(4)
+    with direct_seeding():
+        generator = torch.manual_seed(7)
+        assert torch.equal(torch.rand(4), wanted)
+    assert generator is torch.default_generator
+
+
+def test_direct_seeding_ends_with_its_block_even_when_that_raises() -> None:
+    before = torch.manual_seed
+    with pytest.raises(KeyError), direct_seeding():
+        assert torch.manual_seed is not before
+        raise KeyError
+    assert torch.manual_seed is before
