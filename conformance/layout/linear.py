@@ -9,7 +9,7 @@ import torch
 from conformance.cells import CellRecord, Failure
 from conformance.layout import directed, repro
 from conformance.layout.context import ItemContext
-from conformance.layout.out import contiguous_inputs
+from conformance.layout.targets import contiguous_inputs
 from opinfo.reference import value_answer
 from opinfo.samples import Sample
 from opinfo.structure import tensors_of

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from conformance.cells import CellRecord, Failure
 from conformance.layout import repro
 from conformance.layout.context import ItemContext
-from conformance.layout.out import outputs_of, target_argument
+from conformance.layout.targets import outputs_of, target_argument
 from opinfo.guarded import Guarded, Move, identity
 from opinfo.layouts import CONTIGUOUS, Geometry, Layout
 from opinfo.reference import fake_strided, on_device, value_answer

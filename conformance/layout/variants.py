@@ -13,7 +13,7 @@ import torch
 from conformance.cells import CellRecord, Failure
 from conformance.layout import repro
 from conformance.layout.context import ItemContext
-from conformance.layout.out import contiguous_inputs, outputs_of, takes_no_out, target_argument
+from conformance.layout.targets import contiguous_inputs, outputs_of, takes_no_out, target_argument
 from opinfo.reference import on_device
 from opinfo.samples import Sample
 from opinfo.structure import tensors_of
