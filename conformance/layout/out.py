@@ -20,6 +20,7 @@ from conformance.layout.targets import (
 )
 from opinfo.guarded import Guarded
 from opinfo.layouts import Geometry, Layout
+from opinfo.reference import significant
 from opinfo.samples import Sample
 
 CLAUSES = ("layout.out_kept", "layout.out_resize", "layout.bounds")
@@ -120,7 +121,8 @@ def _one_target(
     for place, (given, geometry, address) in enumerate(
         zip(targets, geometries, addresses, strict=True)
     ):
-        if given.data_ptr() != address or given.stride() != geometry.stride:
+        strides = significant(given.shape, given.stride())
+        if given.data_ptr() != address or strides != significant(geometry.shape, geometry.stride):
             moved = "kept" if given.data_ptr() == address else "changed"
             problem = (
                 f"out {place} was moved or restrided: strides {geometry.stride} became "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -315,13 +316,25 @@ def test_another_outcome_than_the_expected_one_is_a_regression(
     assert cell.verdict is Verdict.REGRESSION and "expected 'unsupported'" in cell.why
 
 
-def test_a_newly_failing_layout_is_a_regression(few: Few, fork: ForkServer, tmp_path: Path) -> None:
-    cell = CellKey("layout.expanded_read", "median", "float32")
-    known = few.cells[cell].layouts[1:]
-    assert known
-    ran = with_manifest(
-        fork, tmp_path, "median", block(cell.clause, cell.op, more=f"layouts = {json.dumps(known)}")
+def some(few: Few, *, failing: int, passing: int) -> CellKey:
+    """A failing cell with at least that many failing and passing layouts."""
+    return next(
+        key
+        for key in few.failing
+        if len(few.cells[key].layouts) >= failing
+        and len(set(few.cells[key].ran_layouts) - set(few.cells[key].layouts)) >= passing
     )
+
+
+def expecting(fork: ForkServer, tmp_path: Path, cell: CellKey, layouts: Iterable[str]) -> Ran:
+    """Run the cell's op, expecting that the cell fails in these layouts."""
+    listed = f"layouts = {json.dumps(list(layouts))}"
+    return with_manifest(fork, tmp_path, cell.op, block(cell.clause, cell.op, more=listed))
+
+
+def test_a_newly_failing_layout_is_a_regression(few: Few, fork: ForkServer, tmp_path: Path) -> None:
+    cell = some(few, failing=2, passing=0)
+    ran = expecting(fork, tmp_path, cell, few.cells[cell].layouts[1:])
     assert ran.code == 1
     assert cells_of(tmp_path / "run")[cell].verdict is Verdict.REGRESSION
 
@@ -329,12 +342,9 @@ def test_a_newly_failing_layout_is_a_regression(few: Few, fork: ForkServer, tmp_
 def test_a_listed_layout_that_passes_is_an_improvement(
     few: Few, fork: ForkServer, tmp_path: Path
 ) -> None:
-    cell = CellKey("layout.expanded_read", "median", "float32")
-    passing = next(iter(set(few.cells[cell].ran_layouts) - set(few.cells[cell].layouts)))
-    listed = json.dumps([*few.cells[cell].layouts, passing])
-    ran = with_manifest(
-        fork, tmp_path, "median", block(cell.clause, cell.op, more=f"layouts = {listed}")
-    )
+    cell = some(few, failing=1, passing=1)
+    passing = set(few.cells[cell].ran_layouts) - set(few.cells[cell].layouts)
+    ran = expecting(fork, tmp_path, cell, [*few.cells[cell].layouts, min(passing)])
     assert ran.code == 1
     assert cells_of(tmp_path / "run")[cell].verdict is Verdict.IMPROVEMENT
 
