@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -42,6 +43,14 @@ def last_entry(folder: Path, worker: str) -> tuple[str, str, str] | None:
         return None
     op, dtype, clause = msgspec.json.decode(raw[4 : 4 + size])
     return str(op), str(dtype), str(clause)
+
+
+def ended(process: subprocess.Popen[bytes], seconds: float = 10) -> int | None:
+    """The status of a process whose pipe has closed: the kernel may still be writing its core."""
+    try:
+        return process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def death_of(returncode: int | None) -> str:

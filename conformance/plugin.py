@@ -126,7 +126,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
     """Name the cell that the dead worker was in."""
-    from conformance.isolation import death_of, last_entry
+    from conformance.isolation import death_of, ended, last_entry
 
     session = report.node.config.stash.get(_SESSION, None)
     if session is None:
@@ -134,7 +134,7 @@ def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
     worker = report.node.gateway.id
     entry = last_entry(session.folder / "journal", worker)
     process = getattr(getattr(report.node.gateway, "_io", None), "popen", None)
-    death = death_of(process.poll() if process is not None else None)
+    death = death_of(ended(process) if process is not None else None)
     if entry is not None:
         report.longrepr = session.crashed(*entry, death, worker)
 

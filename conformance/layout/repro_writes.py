@@ -93,7 +93,7 @@ finish(problem)
 
 _INPLACE = """
 itself = tensors[0]
-address, strides = itself.data_ptr(), itself.stride()
+address, size, strides = itself.data_ptr(), itself.shape, itself.stride()
 """
 
 JUDGEMENTS["inplace"] = (
@@ -106,15 +106,14 @@ try:
     method(*args, **kwargs)
 except Exception as exc:
     raised = exc
-before = arguments(tensors)[0][0]
 if refused:
     finish(None if raised else "returned where the CPU's functional op raises")
-must = not RESTRIDES and (want.shape != itself.shape or not torch.can_cast(want.dtype, itself.dtype))
+must = not RESTRIDES and (want.shape != size or not torch.can_cast(want.dtype, itself.dtype))
 if raised:
     finish(None if must else f"raised {type(raised).__name__}: {raised}; the functional op does not")
 if must:
     finish("did not raise although the result does not fit self")
-kept = significant(itself.shape, itself.stride()) == significant(itself.shape, strides)
+kept = itself.shape == size and significant(size, itself.stride()) == significant(size, strides)
 if not RESTRIDES and (itself.data_ptr() != address or not kept):
     finish(f"self was moved or restrided: {strides} became {itself.stride()}")
 finish(wrong(itself, want.to(itself.dtype)))

@@ -38,9 +38,6 @@ def test_bind_puts_other_tensors_in_the_same_places(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     call = Call(args, kwargs)
-    assert [x.item() for x in call.tensors] == list(range(1, len(call.tensors) + 1)) or len(
-        call.tensors
-    ) in (1, 2)
     bound_args, bound_kwargs = call.bind([x + 10 for x in call.tensors])
     plus_ten = replace_tensors((args, kwargs), lambda tensor: tensor.item() + 10)
     assert numbers((bound_args, bound_kwargs)) == plus_ten
