@@ -140,7 +140,14 @@ def once(byte):
 first, second = once(0), once(1)
 if isinstance(first, str) or isinstance(second, str):
     finish(None if isinstance(first, str) and isinstance(second, str) else "one of two equal calls raised")
-same = all(torch.equal(a, b) or torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)) for a, b in zip(first, second))
+
+
+def bits(tensor):
+    whole = tensor if tensor.layout == torch.strided else tensor.to_dense()
+    return whole.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
+
+
+same = all(torch.equal(bits(a), bits(b)) for a, b in zip(first, second))
 finish(None if same else "two equal calls differ in their bits")
 """
 )
