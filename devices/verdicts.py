@@ -75,7 +75,10 @@ def judge(
         why = f"passes, expected {_expected(expectation)}: {_RECORD}"
         return Judgement(Verdict.IMPROVEMENT, why, expectation.blocks)
     if expectation.outcome is ExpectedOutcome.CRASH and outcome is Outcome.FAIL:
-        why = f"fails and no longer crashes, expected {_expected(expectation)}: {_RECORD}"
+        why = (
+            f"fails and no longer crashes, expected {_expected(expectation)}: `conform manifest"
+            " update --reason TEXT RUN RUN` records how"
+        )
         return Judgement(Verdict.IMPROVEMENT, why, expectation.blocks)
     why = f"{outcome}{_details(observed)}, expected {_expected(expectation)}"
     return Judgement(Verdict.REGRESSION, why, expectation.blocks)
