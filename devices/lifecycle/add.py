@@ -70,7 +70,7 @@ def _raises(seen: Seen) -> str | None:
 def _shared(
     needed: Mapping[CellKey, frozenset[str]], cells: Mapping[CellKey, Seen]
 ) -> Iterable[tuple[frozenset[str], Sequence[CellKey]]]:
-    """Cells that fail in the same layouts, apart from those that one of them did not run."""
+    """Cells that fail in the same layouts; of one op, apart from those that a dtype did not run."""
     exact: dict[frozenset[str], list[CellKey]] = {}
     for key, layouts in needed.items():
         exact.setdefault(layouts, []).append(key)
@@ -79,9 +79,11 @@ def _shared(
         members = exact[layouts]
         for more, others in groups:
             # A group without layouts takes any: nothing may join it, and it may join none.
-            if layouts and layouts <= more and not any(cells[key].passed & more for key in members):
-                others += members
-                break
-        else:
-            groups.append((layouts, list(members)))
+            ops = {key.op for key in others}
+            if layouts and layouts <= more:
+                joining = [key for key in members if key.op in ops and not cells[key].passed & more]
+                others += joining
+                members = [key for key in members if key not in joining]
+        if members:
+            groups.append((layouts, members))
     return groups

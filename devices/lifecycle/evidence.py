@@ -32,7 +32,9 @@ class Seen:
 
     @property
     def passed(self) -> frozenset[str]:
-        """The layouts that ran and did not fail."""
+        """The layouts that ran and did not fail; only a failure tells its layouts apart."""
+        if self.observed.outcome is not Outcome.FAIL:
+            return frozenset()
         return self.ran - self.observed.layouts
 
     def __str__(self) -> str:
@@ -78,8 +80,9 @@ class Findings:
     regressed: list[Case] = field(default_factory=list)  # not as expected, the same in every run
     disagreeing: list[tuple[CellKey, tuple[str, ...]]] = field(default_factory=list)
     floors: list[tuple[CellKey, Judgement]] = field(default_factory=list)  # flaky, below its rate
-    as_expected: dict[CellKey, Seen] = field(default_factory=dict)
-    verdicts: dict[CellKey, Verdict] = field(default_factory=dict)
+    as_expected: dict[CellKey, Seen] = field(default_factory=dict)  # by a block, that is
+    matches: dict[CellKey, Match] = field(default_factory=dict)  # of every planned cell
+    judged: int = 0
 
 
 def comparable(manifest: Manifest, runs: Sequence[Evidence]) -> None:
@@ -120,16 +123,19 @@ def weigh(
     matcher = Matcher(manifest)
     found = Findings()
     for key in union(run.planned for run in runs):
+        match = found.matches[key] = matcher.match(key)
+        if match.conflict is not None:
+            raise ManifestConflict(conflict_text(match.conflict, key))
         if not wanted(key):
             continue
         seen = [run.cells[key] for run in runs if key in run.cells]
         if not seen:
             continue
-        match = matcher.match(key)
-        if match.conflict is not None:
-            raise ManifestConflict(conflict_text(match.conflict, key))
+        found.judged += 1
+        if not match.blocks and all(each.observed.outcome is Outcome.PASS for each in seen):
+            continue  # most cells, most of the time
         _sort_in(found, key, seen, [run.name for run in runs if key in run.cells], match, today)
-    if not found.verdicts:
+    if not found.judged:
         raise EvidenceError("no cell of these runs has an outcome and is selected: nothing to do")
     return found
 
@@ -150,7 +156,6 @@ def _sort_in(
     expectation = match.expectation
     judgements = [judged(expectation, each, today) for each in seen]
     verdicts = {each.verdict for each in judgements}
-    found.verdicts[key] = judgements[0].verdict
     if expectation is not None and expectation.outcome is ExpectedOutcome.FLAKY:
         expired = expectation.is_expired(today)
         over_all = judge_flaky(expectation, [each.observed for each in seen], expired=expired)
@@ -183,6 +188,8 @@ def judged(expectation: Expectation | None, seen: Seen, today: date) -> Judgemen
 
 def _together(seen: Sequence[Seen]) -> Seen:
     """What agreeing runs show: a layout passes if one of them ran it, and none saw it fail."""
+    if all(each.ran == seen[0].ran for each in seen):
+        return seen[0]
     failed = frozenset().union(*(each.observed.layouts for each in seen))
     ran = frozenset().union(*(each.ran for each in seen))
     first = seen[0].observed

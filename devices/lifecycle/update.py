@@ -25,7 +25,6 @@ from devices.lifecycle.evidence import (
     Findings,
     comparable,
     judged,
-    union,
     weigh,
 )
 from devices.lifecycle.narrow import Bounds, Piece, narrowed
@@ -85,9 +84,7 @@ def update(
     found = weigh(active, runs, today, wanted)
     additions, left = _to_add(found, recording=cause is not None)
     editing = Editing.of(text, manifest)
-    work = _Work(
-        editing, active, Matcher(active), found, union(run.planned for run in runs), additions
-    )
+    work = _Work(editing, active, Matcher(active), found, additions)
     work.narrow(dtypes)
     if cause is not None and additions:
         work.add(cause, runs[0].facts, today)
@@ -122,7 +119,7 @@ def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, Case], l
     """The failures that can be recorded, and those that stay unrecorded with what to do."""
     cases: dict[CellKey, Case] = {}
     left = []
-    # What crashed and now fails is better, and still needs a block of its own.
+    # What crashed and now fails is better, and still needs a block that says so.
     changed = [
         case
         for case in found.improved
@@ -139,8 +136,9 @@ def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, Case], l
 
 
 def _still_listed(case: Case) -> bool:
-    """Whether a cell has the outcome that is expected of it, in fewer layouts."""
-    return case.match.expectation is not None and _still(case.match.expectation, case)
+    """Whether a cell fails as is expected of it, in fewer layouts."""
+    fails = case.seen.observed.outcome is Outcome.FAIL
+    return fails and case.match.expectation is not None and _still(case.match.expectation, case)
 
 
 def _still(expectation: Expectation, case: Case) -> bool:
@@ -155,7 +153,6 @@ class _Work:
     active: Manifest
     matcher: Matcher  # of the active one
     found: Findings
-    planned: Sequence[CellKey]
     additions: dict[CellKey, Case]
     gone: dict[int, set[CellKey]] = field(default_factory=dict)  # by the block's line
 
@@ -174,9 +171,11 @@ class _Work:
                 if leaves or (_shares(case, block) and (block.layouts or set()) & case.seen.passed):
                     touched[block.line] = block
         covered = self._covered(touched)
-        unseen = set(dtypes) - {key.dtype for key in self.planned}
+        unseen = set(dtypes) - {key.dtype for key in self.found.matches}
         named = (op for block in self.active.blocks for op in block.op)
-        strangers = {op for op in named if not op.endswith("*")} - {k.op for k in self.planned}
+        strangers = {op for op in named if not op.endswith("*")} - {
+            k.op for k in self.found.matches
+        }
         for line, block in touched.items():
             self._narrow(block, covered[line], moving, unseen, sorted(strangers))
 
@@ -196,10 +195,10 @@ class _Work:
     def _covered(self, touched: Mapping[int, Block]) -> dict[int, dict[CellKey, bool]]:
         """The planned cells that each touched block matches, and whether it has a say in them."""
         covered: dict[int, dict[CellKey, bool]] = {line: {} for line in touched}
-        matcher = self.matcher
         shared: dict[int, list[tuple[int, bool]]] = {}  # by match: many cells share one
-        for key in self.planned:
-            match = matcher.match(key)
+        for key, match in self.found.matches.items():
+            if not match.blocks:
+                continue
             lines = shared.get(id(match))
             if lines is None:
                 lines = shared[id(match)] = [
@@ -258,7 +257,7 @@ class _Work:
                 and _still(expectation, case)
             ):
                 listed[key] = expectation.layouts
-        for block in new_blocks(cause, cells, listed, self.planned):
+        for block in new_blocks(cause, cells, listed, self.found.matches):
             self.editing.insert(block)
 
     def now(self, facts: Mapping[str, str]) -> Manifest:
@@ -267,11 +266,11 @@ class _Work:
 
     def verify(self, runs: Sequence[Evidence], today: date) -> None:
         """Raise UpdateError unless every cell is judged as it should be by what comes out."""
-        before, after = self.matcher, Matcher(self.now(runs[0].facts))
+        after = Matcher(self.now(runs[0].facts))
         improved = {case.key: case for case in self.found.improved}
-        for key in self.planned:
-            old, new = before.match(key), after.match(key)
-            if old is new or (not old.blocks and not new.blocks):
+        for key, old in self.found.matches.items():
+            new = after.match(key)
+            if not old.blocks and not new.blocks:
                 continue
             if new.conflict is not None:
                 raise _fault(key, conflict_text(new.conflict, key))
