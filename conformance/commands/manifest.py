@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import os
 import re
@@ -139,6 +138,7 @@ def update(
     runs of one plan agree on it. Cells in which the runs disagree are named and left alone, and so is
     what no run saw. Exits 1 where flaky cells pass too seldom.
     """
+    from devices.lifecycle.difference import unified
     from devices.lifecycle.update import update as bring_up_to_date
 
     given = Given.of(path, device, descriptor, runs)
@@ -157,7 +157,7 @@ def update(
     )
     changed = done.text != read.text
     if changed:
-        for line in _difference(read.path, read.text, done.text):
+        for line in unified(read.text, done.text, str(read.path)):
             click.echo(line)
         if not (dry_run or check):
             given.parse(done.text, read.path)  # whatever is written can be read
@@ -306,14 +306,6 @@ def _selection(
     return lambda key: all(
         names is None or name in names for name, names in zip(key, chosen, strict=True)
     )
-
-
-def _difference(path: Path, old: str, new: str) -> Iterable[str]:
-    """A unified difference, as git writes it."""
-    lines = difflib.unified_diff(
-        old.splitlines(), new.splitlines(), str(path), f"{path} (updated)", lineterm=""
-    )
-    yield from lines
 
 
 def _tell(done: Update, path: Path, *, written: bool) -> None:
