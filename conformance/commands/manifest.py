@@ -115,6 +115,11 @@ def lint(
 @click.option("--clauses", metavar="GLOB,…", help="Only cells of these clauses.")
 @click.option("--ops", metavar="GLOB,…", help="Only cells of these ops.")
 @click.option("--dtypes", metavar="GLOB,…", help="Only cells of these dtypes.")
+@click.option(
+    "--unseen-too",
+    is_flag=True,
+    help="Take dtypes that no RUN planned to be as those that were; else they stay as they are.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the difference, write nothing.")
 @click.option("--check", is_flag=True, help="As --dry-run, and exit 1 if there is a difference.")
 def update(
@@ -129,6 +134,7 @@ def update(
     clauses: str | None,
     ops: str | None,
     dtypes: str | None,
+    unseen_too: bool,
     dry_run: bool,
     check: bool,
 ) -> int:
@@ -153,7 +159,7 @@ def update(
         date.today(),
         cause=cause,
         wanted=_selection(planned, clauses, ops, dtypes),
-        dtypes=given.dtypes(),
+        dtypes=() if unseen_too else given.dtypes(),
     )
     changed = done.text != read.text
     if changed:

@@ -13,6 +13,7 @@ from hypothesis import settings
 from devices.cell import CellKey, Observed, Outcome
 from devices.lifecycle.evidence import Evidence, Seen
 from devices.manifest import Manifest
+from devices.reading import KEYS
 
 PATH = Path("expected.toml")
 TODAY = date(2027, 1, 1)
@@ -73,7 +74,7 @@ def parse(text: str) -> Manifest:
 def block(**values: str) -> str:
     """A block of these keys, each value written in TOML; a failure of layout.values by default."""
     keys = {"clause": '"layout.values"', "outcome": '"fail"', "reason": '"why"', **values}
-    return "[[expect]]\n" + "".join(f"{key} = {value}\n" for key, value in keys.items())
+    return "[[expect]]\n" + "".join(f"{key} = {keys[key]}\n" for key in KEYS if key in keys)
 
 
 def manifest(*blocks: str) -> str:
