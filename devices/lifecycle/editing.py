@@ -119,19 +119,15 @@ def _restore_order(section: _Section, before: Sequence[_Entry]) -> None:
 
 
 def _place(sections: list[_Section], entry: _Entry) -> None:
-    """Under the heading of blocks with the same reason; else by order, under a heading of its own.
+    """Under the heading of blocks with the same reason; else under one of its own, in order.
 
-    A file without headings stays without.
+    Headings are lines that differ from cause to cause. Without them git may take the first lines of
+    one block for those of the next, and see a conflict between neighbours where there is none.
     """
     for section in sections:
         if any(each.block.reason == entry.block.reason for each in section.entries):
             _insert(section.entries, entry)
             return
-    if not any(section.heading for section in sections):
-        if not sections:
-            sections.append(_Section("", []))
-        _insert(sections[0].entries, entry)
-        return
     heading = _heading(entry.block.reason)
     at = next((n for n, section in enumerate(sections) if section.heading > heading), len(sections))
     sections.insert(at, _Section(heading, [entry]))

@@ -104,7 +104,7 @@ def _dated(blocks: Iterable[Block]) -> tuple[str, ...]:
 
 def text(counted: Stats, *, most: int = 10) -> list[str]:
     """The numbers in lines; lists of blocks are cut after ``most``."""
-    lines = [f"{counted.blocks} blocks"]
+    lines = [f"{counted.blocks:,} block{'' if counted.blocks == 1 else 's'}"]
     if counted.covered is not None:
         lines[0] += f", which match {counted.covered:,} of {counted.planned:,} planned cells"
     for title, numbers in (

@@ -248,6 +248,7 @@ def test_agreeing_failures_are_added_with_their_layouts() -> None:
     cause = Cause("strides", Kind.DEVICE_BUG, "https://x.y/1", TODAY)
     done = updated("", cells, cells, cause=cause)
     assert done.text == (
+        "# Expected failures, one block a root cause.\n\n# strides\n\n"
         '[[expect]]\nclause = "layout.values"\nop = "add"\ndtype = "float32"\nlayouts = ["offset"]\n'
         'outcome = "fail"\nkind = "device-bug"\nreason = "strides"\nissue = "https://x.y/1"\n'
         "expires = 2027-01-01\n"
@@ -311,7 +312,7 @@ def test_only_selected_cells_are_touched() -> None:
     assert 'op = "mul"\n' in done.text and not done.added
 
 
-def test_a_new_cause_gets_a_heading_where_the_file_has_headings() -> None:
+def test_a_new_cause_gets_a_heading_in_order() -> None:
     text = (
         "# about\n\n# add\n\n" + block(op='"add"') + "\n# z\n\n" + block(op='"mul"', reason='"z"')
     )
