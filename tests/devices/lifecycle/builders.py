@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Any, TypeVar
-
-from hypothesis import settings
+from typing import Any
 
 from devices.cell import CellKey, Observed, Outcome
 from devices.lifecycle.evidence import Evidence, Seen
@@ -21,14 +18,6 @@ FACTS = {"os": "linux", "torch": "2.13.0"}
 LAYOUTS = frozenset({"contiguous", "transposed", "offset"})
 
 PASS = Seen(Observed(Outcome.PASS), LAYOUTS)
-
-_Test = TypeVar("_Test", bound=Callable[..., None])
-
-
-def examples(usual: int) -> Callable[[_Test], _Test]:
-    """Hypothesis' settings here: derandomised; CONFORM_FUZZ_EXAMPLES=10000 makes it that many."""
-    count = int(os.environ.get("CONFORM_FUZZ_EXAMPLES", usual))
-    return settings(max_examples=count, deadline=None, derandomize=True, database=None)
 
 
 def cell(text: str) -> CellKey:

@@ -13,7 +13,8 @@ from devices.block import Block
 from devices.lifecycle.canonical import canonical, edited, render
 from devices.lifecycle.text import take_apart
 from devices.manifest import Manifest, comments_in
-from tests.devices.lifecycle.builders import block, examples, manifest, parse
+from tests.devices.lifecycle.builders import block, manifest, parse
+from tests.fuzzing import examples
 
 
 def form(text: str) -> str:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devices.lifecycle.difference import unified
-from tests.devices.lifecycle.builders import examples
+from tests.fuzzing import examples
 
 _TEXTS = st.lists(st.sampled_from(["", "a", "b", "c"]), max_size=14)
 

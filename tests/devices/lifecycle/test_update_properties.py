@@ -14,7 +14,8 @@ from devices.lifecycle.evidence import Evidence, Seen, judged
 from devices.lifecycle.update import update
 from devices.manifest import Manifest
 from devices.matching import Expectation, Matcher
-from tests.devices.lifecycle.builders import FACTS, TODAY, block, examples, manifest, parse, run
+from tests.devices.lifecycle.builders import FACTS, TODAY, block, manifest, parse, run
+from tests.fuzzing import examples
 
 CLAUSES = ("layout.bounds", "layout.values", "streams.query")
 OPS = ("add", "addmm", "mul", "nn.relu")
@@ -112,7 +113,7 @@ def _without_conflicts(text: str) -> Manifest:
     return read
 
 
-@examples(250)
+@examples(100)
 @given(
     st.lists(_BLOCKS, max_size=4).map(_text),
     _RUN,
@@ -158,7 +159,7 @@ def _same(old: Expectation | None, new: Expectation | None) -> bool:
     return (old.outcome, old.layouts) == (new.outcome, new.layouts)
 
 
-@examples(250)
+@examples(100)
 @given(st.lists(_BLOCKS, max_size=4).map(_text), _RUN)
 def test_with_a_reason_every_cell_that_a_block_can_expect_is_expected(
     text: str, cells: dict[CellKey, Seen]
