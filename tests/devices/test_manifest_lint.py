@@ -89,3 +89,34 @@ def test_without_cells_every_block_is_stale() -> None:
 def test_a_fact_that_is_not_known_is_an_error() -> None:
     with pytest.raises(ManifestError, match=r"e\.toml:1: when: it depends on the fact 'driver'"):
         found(FAIL + '\nwhen = { driver = ">1" }')
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ('op = ["add", "ad", "nn.*"]', "the block names an unknown op 'ad'; did you mean 'add'?"),
+        ('op = ["add", "nn.*"]', "the op 'nn.*' of the block matches no planned cell"),
+        ('dtype = ["int8", "float*"]', "the dtype 'float*' of the block matches no planned cell"),
+        ('clause = ["layout.values", "graphs.*"]', "the clause 'graphs.*' of the block matches no"),
+    ],
+)
+def test_names_that_add_nothing_to_a_block_are_named(keys: str, says: str) -> None:
+    block = keys + '\noutcome = "fail"'
+    if "clause" not in keys:
+        block = 'clause = "layout.values"\n' + block
+    problems = found(block)
+    assert any(problem.startswith(f"e.toml:1: {says}") for problem in problems)
+
+
+def test_without_a_plan_nothing_is_held_against_it() -> None:
+    manifest = Manifest.parse(f'[[expect]]\nreason = "why"\n{FAIL}\nop = "sub"\n')
+    assert lint(manifest, None, FACTS, TODAY) == []
+
+
+def test_the_form_is_looked_at_where_the_text_is_given() -> None:
+    text = f'[[expect]]\nreason = "why"\n{FAIL}\n'
+    manifest = Manifest.parse(text, Path("e.toml"))
+    assert [str(each) for each in lint(manifest, None, FACTS, TODAY, text)] == [
+        "e.toml:2: from here on the file is not in canonical form (order of blocks and keys, sorted"
+        " names, one blank line between blocks): run `conform manifest lint --fix`"
+    ]

@@ -116,6 +116,15 @@ def test_texts_stay_as_they_were_written() -> None:
     assert f"reason = {reason}\n" in text and "match = 'a\\.b'\n" in text
 
 
+def test_the_end_of_a_text_is_no_comment() -> None:
+    text = block(reason='"""\none\n# two"""') + block(reason='"""\na\n# b"""')
+    assert Counter(_reasons(form(text))) == Counter(["one\n# two", "a\n# b"])
+
+
+def _reasons(text: str) -> list[str]:
+    return [each.reason for each in parse(text).blocks]
+
+
 def test_line_endings_of_windows_are_kept() -> None:
     text = manifest(block(reason='"b"'), block(reason='"a"'))
     assert form(text.replace("\n", "\r\n")) == form(text).replace("\n", "\r\n")

@@ -11,7 +11,7 @@ from devices.block import Kind
 from devices.cell import CellKey, Outcome, Verdict
 from devices.lifecycle.add import Cause
 from devices.lifecycle.evidence import Evidence, EvidenceError, Seen, judged
-from devices.lifecycle.update import Update, update
+from devices.lifecycle.update import Update, UpdateError, update
 from devices.manifest import ManifestError
 from devices.matching import Matcher
 from tests.devices.lifecycle.builders import (
@@ -238,6 +238,20 @@ def test_a_flaky_cell_below_its_pass_rate_is_named() -> None:
         "passes in 1 of 3 runs, expected at least 0.5 of them (expected.toml:1)"
     ]
     assert updated(FLAKY, {ADD: PASS}, {ADD: fails()}).floors == ()
+
+
+def test_a_flaky_block_below_one_that_goes_stays() -> None:
+    flaky = FLAKY.replace('"add"', '"a*"')
+    done = updated(manifest(flaky, block(op='"add"', outcome='"crash"')), {ADD: PASS})
+    assert done.text == flaky
+
+
+def test_an_update_that_would_go_wrong_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("devices.lifecycle.update.narrowed", lambda *_: [])
+    with pytest.raises(
+        UpdateError, match=r"change layout\.values::add\[float32\] wrongly .*nothing was written"
+    ):
+        updated(block(op='["add", "mul"]'), {ADD: fails(), MUL: PASS})
 
 
 # Adding
