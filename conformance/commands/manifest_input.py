@@ -67,8 +67,13 @@ class Given:
     def read(self, *, may_be_new: bool = False) -> Read:
         """The manifest. Raises ConformError where none is known, or it cannot be read."""
         path = self._path(may_be_new=may_be_new)
-        if may_be_new and not path.exists():
-            return Read(path, "", Manifest(path=path))
+        if not path.exists():
+            if may_be_new:
+                return Read(path, "", Manifest(path=path))
+            raise ConformError(
+                f"{path}: there is no such manifest yet: `conform manifest update RUN RUN --reason TEXT`"
+                " starts one from two runs that agree"
+            )
         manifest = self.load(path)
         return Read(path, path.read_bytes().decode("utf-8-sig"), manifest)
 

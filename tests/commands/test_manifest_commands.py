@@ -252,6 +252,13 @@ def test_without_a_manifest_update_says_how_to_name_one(
     assert result.exit_code == 4 and "name the file with --manifest PATH" in result.stderr
 
 
+def test_a_manifest_that_is_not_there_is_an_error_that_says_how_to_start_one(
+    tmp_path: Path,
+) -> None:
+    result = call("update", write(tmp_path), "--manifest", tmp_path / "none.toml")
+    assert result.exit_code == 4 and "--reason TEXT` starts one" in result.stderr
+
+
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs a folder that refuses")
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path, file: Path) -> None:
     run = write(tmp_path)
