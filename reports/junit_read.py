@@ -43,7 +43,7 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True):
     checks: int = 0
     samples: int = 0
     layouts: tuple[str, ...] = ()
-    ran: int = -1
+    ran: int | None = None
     worst_error: float | str | None = None
     raises: str | None = None
     message: str = ""
@@ -278,8 +278,8 @@ class _Reader:
             wire.worker,
         )
 
-    def _ran(self, index: int) -> tuple[str, ...]:
-        if index == -1:
+    def _ran(self, index: int | None) -> tuple[str, ...]:
+        if index is None:
             return ()
         if self._sets is None or not 0 <= index < len(self._sets):
             self._refuse(f"{self._cell}: there is no set {index} of layouts")

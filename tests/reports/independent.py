@@ -40,7 +40,7 @@ def read(folder: Path) -> dict[CellKey, list[Told]]:
              for clause, ops in plan["cells"] for op, dtypes in ops.items() for dtype in dtypes}  # fmt: skip
     told: dict[CellKey, list[Told]] = {}
     for name in plan["files"]:
-        root = ElementTree.parse(folder / name).getroot()
+        root = ElementTree.parse(folder / name, _utf8()).getroot()
         for each in (root, *root):
             assert counted(each), f"the header of {name} is wrong and was accepted"
         for suite in root:
@@ -52,11 +52,16 @@ def read(folder: Path) -> dict[CellKey, list[Told]]:
                 text = "".join(out.itertext()) if out is not None else "conform {}"
                 details = json.loads(text.split("\n")[0].removeprefix("conform "))
                 tags = [each.tag for each in case if each.tag != "system-out"]
-                ran = tuple(sets[details["ran"]]) if "ran" in details else ()
+                ran = () if details.get("ran") is None else tuple(sets[details["ran"]])
                 missing = out is None
                 details = {"outcome": "pass", "verdict": "ok", **details, "missing": missing}
                 told.setdefault(key, []).append(Told(tags[0] if tags else None, details, ran))
     return told
+
+
+def _utf8() -> ElementTree.XMLParser:
+    """Whatever encoding a file declares: a run writes this one."""
+    return ElementTree.XMLParser(encoding="utf-8")
 
 
 def counted(suite: ElementTree.Element) -> bool:
