@@ -329,6 +329,11 @@ def _tell(done: Update, path: Path, *, written: bool) -> None:
         click.echo(f"{path}: {', '.join(counts)}{'' if written else ' (nothing was written)'}")
     else:
         click.echo(f"{path}: nothing to change")
+    if done.unseen:
+        click.echo(
+            f"no RUN planned {_count(len(done.unseen), 'dtype')} of these blocks: what they say of"
+            " them stays, until a run of a larger plan (or --unseen-too)"
+        )
     _name("regression: flaky, and below their pass rate", done.floors, "")
     _name(
         "left alone: the runs disagree",

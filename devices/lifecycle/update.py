@@ -29,7 +29,7 @@ from devices.lifecycle.evidence import (
 )
 from devices.lifecycle.narrow import Bounds, Piece, narrowed
 from devices.manifest import Manifest
-from devices.matching import Expectation, Match, Matcher, conflict_text
+from devices.matching import Expectation, Match, Matcher, conflict_text, pattern_matches
 from devices.verdicts import describes
 from devices.vocabulary import DTYPES
 
@@ -59,6 +59,7 @@ class Update:
     disagreeing: tuple[Left, ...] = ()
     unrecorded: tuple[Left, ...] = ()
     floors: tuple[Left, ...] = ()
+    unseen: tuple[str, ...] = ()  # dtypes that no run planned, of which changed blocks still speak
 
 
 def update(
@@ -98,6 +99,7 @@ def update(
         disagreeing=tuple(Left(key, "; ".join(saw)) for key, saw in found.disagreeing),
         unrecorded=tuple(left),
         floors=tuple(Left(key, judgement.why) for key, judgement in found.floors),
+        unseen=tuple(sorted(work.unseen)),
     )
 
 
@@ -155,6 +157,7 @@ class _Work:
     found: Findings
     additions: dict[CellKey, Case]
     gone: dict[int, set[CellKey]] = field(default_factory=dict)  # by the block's line
+    unseen: set[str] = field(default_factory=set)
 
     def narrow(self, dtypes: Collection[str]) -> None:
         """Take out of the blocks what is better than they say, and what is to be recorded anew."""
@@ -235,6 +238,7 @@ class _Work:
         def overridden(key: CellKey) -> bool:
             return not covered.get(key, True) or not self._has_say(block, key)
 
+        self.unseen |= {d for d in unseen if any(pattern_matches(each, d) for each in block.dtype)}
         pieces = narrowed(block, covered, gone, bounds, overridden, unseen, strangers)
         source = self.editing.source(block)
         self.editing.replace(block, [edited(source, _changes(block, each)) for each in pieces])

@@ -211,7 +211,8 @@ def test_update_takes_unseen_dtypes_to_be_as_those_that_were_seen_when_told_so(
 ) -> None:
     file.write_text(BLOCK.replace('dtype = "float32"\n', ""))
     run = write(tmp_path)
-    assert call("update", run, "--manifest", file, "--dry-run").stdout.count('+  "bfloat16",') == 1
+    shown = call("update", run, "--manifest", file, "--dry-run").stdout
+    assert shown.count('+  "bfloat16",') == 1 and "dtypes of these blocks" in shown
     assert "1 block removed" in call("update", run, "--manifest", file, "--unseen-too").stdout
     assert file.read_text() == ""
 
