@@ -1,0 +1,232 @@
+#include "kernel.h"
+
+#include <torch/library.h>
+
+#include <array>
+#include <deque>
+#include <mutex>
+#include <string_view>
+#include <unordered_set>
+
+#include "generator.h"
+#include "runtime.h"
+#include "worker.h"
+
+namespace simulated {
+
+namespace {
+
+// Arguments that are read on the host by design, or that indexing takes from the CPU as they are.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kReadOnHost{{
+    {"aten::index.Tensor", "indices"},
+    {"aten::index.Tensor_out", "indices"},
+    {"aten::_unsafe_index.Tensor", "indices"},
+    {"aten::index_put", "indices"},
+    {"aten::index_put_", "indices"},
+    {"aten::_index_put_impl_", "indices"},
+    {"aten::_unsafe_index_put", "indices"},
+    {"aten::_pack_padded_sequence", "lengths"},
+    {"aten::_ctc_loss.Tensor", "input_lengths"},
+    {"aten::_ctc_loss.Tensor", "target_lengths"},
+}};
+
+struct Seen {
+  std::mutex mutex;
+  std::deque<std::pair<std::string, std::shared_ptr<std::atomic<bool>>>> all;
+};
+
+Seen& seen() {
+  static auto* made = new Seen;
+  return *made;
+}
+
+std::string full_name(const c10::OperatorHandle& op) {
+  const auto& name = op.operator_name();
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+}  // namespace
+
+Kernel::Kernel(const c10::OperatorHandle& op, const c10::OperatorHandle& runs)
+    : runs_(runs), name_(full_name(op)), arguments_(op.schema().arguments().size()) {
+  for (const auto& argument : op.schema().arguments()) {
+    const auto* alias = argument.alias_info();
+    written_.push_back(alias != nullptr && alias->isWrite());
+    bool host = false;
+    for (const auto& [name, which] : kReadOnHost) {
+      host = host || (name == name_ && which == argument.name());
+    }
+    may_be_on_cpu_.push_back(host);
+  }
+  misbehaviours_ = misbehaviours_of(name_);
+  seen_ = std::make_shared<std::atomic<bool>>(false);
+  std::lock_guard<std::mutex> lock(seen().mutex);
+  seen().all.emplace_back(name_, seen_);
+}
+
+int Kernel::find_device(const torch::jit::Stack& stack, size_t from) const {
+  int named = -1;
+  for (size_t place = from; place < stack.size(); ++place) {
+    const c10::IValue& value = stack[place];
+    if (value.isTensor()) {
+      if (on_device(value.toTensor())) {
+        return value.toTensor().device().index();
+      }
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      for (const auto& each : value.toListRef()) {
+        if (each.isTensor() && on_device(each.toTensor())) {
+          return each.toTensor().device().index();
+        }
+      }
+    } else if (value.isDevice() && value.toDevice().type() == at::kPrivateUse1) {
+      named = value.toDevice().index();
+    }
+  }
+  return checked_device(named);
+}
+
+void Kernel::check_tensor(const at::Tensor& tensor, size_t place, int device) const {
+  const bool here = on_device(tensor);
+  const bool host_scalar = tensor.device().is_cpu() && tensor.dim() == 0 && !written_[place];
+  if ((here && tensor.device().index() == device) || host_scalar ||
+      (tensor.device().is_cpu() && may_be_on_cpu_[place])) {
+    return;
+  }
+  TORCH_CHECK(
+      false, "Expected all tensors to be on the same device, but found at least two devices, simulated:", device,
+      " and ", tensor.device(), "! (when checking argument ", runs_.schema().arguments()[place].name(), " of ", name_,
+      ")");
+}
+
+void Kernel::replace_argument(c10::IValue& value, size_t place, int device, Aliases& aliases) const {
+  auto alias_of = [&](const at::Tensor& tensor) -> at::Tensor {
+    if (!tensor.defined()) {
+      return tensor;
+    }
+    check_tensor(tensor, place, device);
+    return on_device(tensor) ? aliases.of(tensor) : tensor;
+  };
+  if (value.isTensor()) {
+    value = alias_of(value.toTensor());
+  } else if (value.isTensorList()) {
+    std::vector<at::Tensor> all;
+    for (const at::Tensor& each : value.toTensorVector()) {
+      all.push_back(alias_of(each));
+    }
+    value = std::move(all);
+  } else if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> all;
+    for (const std::optional<at::Tensor> each : value.toOptionalTensorList()) {
+      all.push_back(each.has_value() ? std::optional(alias_of(*each)) : std::nullopt);
+    }
+    value = std::move(all);
+  } else if (value.isDevice()) {
+    value = c10::Device(c10::DeviceType::CPU);
+  } else if (value.isGenerator()) {
+    value = cpu_generator(value.toGenerator(), device);
+  } else if (value.isNone()) {
+    const auto& type = *runs_.schema().arguments()[place].type();
+    if (type.kind() == c10::TypeKind::OptionalType &&
+        type.castRaw<c10::OptionalType>()->getElementType()->kind() == c10::TypeKind::GeneratorType) {
+      value = cpu_generator(std::nullopt, device);
+    }
+  }
+}
+
+void replace_result(c10::IValue& value, Aliases& aliases) {
+  if (value.isTensor()) {
+    value = aliases.result(value.toTensor());
+  } else if (value.isTensorList()) {
+    std::vector<at::Tensor> all;
+    for (const at::Tensor& each : value.toTensorVector()) {
+      all.push_back(aliases.result(each));
+    }
+    value = std::move(all);
+  }
+}
+
+void Kernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  seen_->store(true, std::memory_order_relaxed);
+  const size_t from = stack->size() - arguments_;
+  const int device = find_device(*stack, from);
+  torch::jit::Stack call(std::make_move_iterator(stack->begin() + from), std::make_move_iterator(stack->end()));
+  stack->resize(from);
+  c10::SmallVector<c10::IValue, 8> originals;
+  bool faulty = false;
+  for (const Misbehaviour* each : misbehaviours_) {
+    faulty = faulty || on(each->fault);
+  }
+  if (faulty) {
+    originals.append(call.begin(), call.end());
+  }
+  Aliases aliases(device);
+  for (size_t place = 0; place < arguments_; ++place) {
+    replace_argument(call[place], place, device, aliases);
+  }
+  current_queue(device).run_here([&] {
+    KernelScope scope;
+    if (!faulty) {
+      runs_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &call);
+      return;
+    }
+    c10::SmallVector<c10::IValue, 8> arguments;
+    for (const Misbehaviour* each : misbehaviours_) {
+      if (on(each->fault) && each->before != nullptr) {
+        Call seen{name_, originals, call, {}};
+        each->before(seen);
+      }
+    }
+    arguments.append(call.begin(), call.end());
+    runs_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &call);
+    for (const Misbehaviour* each : misbehaviours_) {
+      if (on(each->fault) && each->after != nullptr) {
+        Call seen{name_, originals, call, arguments};
+        each->after(seen);
+      }
+    }
+  });
+  aliases.write_back();
+  for (c10::IValue& value : call) {
+    replace_result(value, aliases);
+    stack->push_back(std::move(value));
+  }
+}
+
+std::vector<std::string> ops_seen_since() {
+  std::vector<std::string> found;
+  std::lock_guard<std::mutex> lock(seen().mutex);
+  for (auto& [name, flag] : seen().all) {
+    if (flag->exchange(false, std::memory_order_relaxed)) {
+      found.push_back(name);
+    }
+  }
+  return found;
+}
+
+void register_kernels() {
+  // Leaked: its destructor would take the kernels away while other static objects still use them.
+  static auto* library =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  // Ops that torch's own code calls on devices of other makers, and the op of the CPU that does the same.
+  const std::vector<std::pair<const char*, const char*>> same_as = {
+      {"aten::convolution_overrideable", "aten::convolution"},
+  };
+  for (const auto& [name, runs] : same_as) {
+    const auto op = dispatcher.findSchemaOrThrow(name, "");
+    library->impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op, dispatcher.findSchemaOrThrow(runs, ""))));
+  }
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) {
+      continue;
+    }
+    const auto op = dispatcher.findOp(name);
+    if (!op.has_value() || !op->hasSchema() || !op->hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+        op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
+      continue;
+    }
+    library->impl(full_name(*op).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(*op, *op)));
+  }
+}
+
+}  // namespace simulated
