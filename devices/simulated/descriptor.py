@@ -58,6 +58,10 @@ DESCRIPTOR = Descriptor(
             "complex128",
         }
     ),
+    # Their results or operands are sparse, and the device has strided tensors only.
+    dtypes_by_op={
+        op: frozenset() for op in ("sparse.mm.reduce", "sparse.sampled_addmm", "to_sparse")
+    },
     alignment=512,
     granularity=512,
     workers_per_device=_workers(),

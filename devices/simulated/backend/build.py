@@ -83,7 +83,9 @@ def _build(folder: Path) -> ModuleType | None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / "complete").is_file():  # another process built it meanwhile
             return None
-        (folder / "lock").unlink(missing_ok=True)  # of a build that was killed: we hold the real one
+        (folder / "lock").unlink(
+            missing_ok=True
+        )  # of a build that was killed: we hold the real one
         loaded = _compile(folder)
         (folder / "complete").touch()
     return loaded
@@ -162,5 +164,3 @@ def _progress(folder: Path, files: int, out: TextIO) -> Iterator[None]:
         start = "\r" if watcher is not None else ""
         seconds = time.monotonic() - started
         print(f"{start}{title}: {verdict} after {seconds:.0f} s", file=out, flush=True)
-
-

@@ -22,6 +22,21 @@ def attach(library: ModuleType) -> None:
     Gate = library.Gate
 
 
+def refuse_host_access() -> None:
+    """Make the one method of torch's that follows a storage's address on the host raise instead of crashing."""
+    storage: Any = torch.storage._StorageBase
+    original = storage.byteswap
+
+    def byteswap(self: Any, dtype: torch.dtype) -> Any:
+        if self.device.type == NAME:
+            raise NotImplementedError(
+                "byteswap runs on the host, which cannot reach the simulated device's memory: call .cpu() first"
+            )
+        return original(self, dtype)
+
+    storage.byteswap = byteswap
+
+
 #: Holds the current stream until it is opened: ``gate = Gate(); gate.close(); ...; gate.open()``.
 Gate: Any = None
 
@@ -76,7 +91,7 @@ def _exchange_device(index: int) -> int:
 _maybe_exchange_device = _exchange_device
 
 
-class device:  # noqa: N801 (torch's own name for it)
+class device:
     """``with torch.simulated.device(1):`` makes a device current for a block."""
 
     def __init__(self, device: torch.types.Device) -> None:
@@ -90,7 +105,7 @@ class device:  # noqa: N801 (torch's own name for it)
         self.idx = _maybe_exchange_device(self.prev_idx)
 
 
-class device_of(device):  # noqa: N801
+class device_of(device):
     """The device of a tensor, for a block; nothing where it is on another kind of device."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -117,22 +132,22 @@ def synchronize(device: torch.types.Device = None) -> None:
 # -- streams and events
 
 
-def Stream(device: torch.types.Device = None, priority: int = 0, **known: Any) -> torch.Stream:  # noqa: N802
+def Stream(device: torch.types.Device = None, priority: int = 0, **known: Any) -> torch.Stream:
     """A stream of the pool; ``priority`` -1 is served first, 0 is the default."""
     if known:
         return torch.Stream(**known)
     return torch.Stream(torch.device(NAME, _index(device)), priority=priority)
 
 
-def Event(enable_timing: bool = False, **other: Any) -> torch.Event:  # noqa: N802
+def Event(enable_timing: bool = False, **other: Any) -> torch.Event:
     """An event of this device."""
     return torch.Event(NAME, enable_timing=enable_timing, **other)
 
 
-def ExternalStream(handle: int, device: torch.types.Device = None) -> torch.Stream:  # noqa: N802
+def ExternalStream(handle: int, device: torch.types.Device = None) -> torch.Stream:
     """The stream behind a native handle; whoever made it owns it. Raises ValueError for no handle."""
     stream_id = _library.stream_of_handle(handle, _index(device))
-    kind = int(torch._C._autograd.DeviceType.PrivateUse1)
+    kind = int(torch._C._autograd.DeviceType.PrivateUse1.value)
     return torch.Stream(stream_id=stream_id, device_index=_index(device), device_type=kind)
 
 
@@ -187,7 +202,7 @@ def seed() -> None:
 
 def seed_all() -> None:
     """Seed every device's generator with the same random number."""
-    manual_seed_all(torch.random.default_generator.seed())
+    manual_seed_all(torch.default_generator.seed())
 
 
 def initial_seed() -> int:

@@ -4,6 +4,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorImpl.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "allocator.h"
@@ -117,10 +118,12 @@ at::Tensor Aliases::result(const at::Tensor& made) {
     return on_storage(one->device, made, made.storage_offset());
   }
   // What the elements span, from the first one on: the kernel's own storage may hold more.
-  const size_t bytes = made.numel() == 0
+  const size_t skipped = made.storage_offset() * made.dtype().itemsize();
+  const size_t spanned = made.numel() == 0
       ? 0
       : at::detail::computeStorageNbytes(made.sizes(), made.strides(), made.dtype().itemsize());
-  const char* first = static_cast<const char*>(storage.data()) + made.storage_offset() * made.dtype().itemsize();
+  const size_t bytes = std::min(spanned, storage.nbytes() - std::min(skipped, storage.nbytes()));
+  const char* first = static_cast<const char*>(storage.data()) + skipped;
   return on_storage(storage_with(device_, first, bytes), made, 0);
 }
 

@@ -77,6 +77,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     Queue& made = new_external_queue(checked_device(device));
     return std::make_pair(reinterpret_cast<uintptr_t>(&made), made.id());
   });
+  m.def("stream_of_handle", [](uintptr_t handle, int device) { return queue_of_handle(checked_device(device), reinterpret_cast<void*>(handle)).id(); });
 
   m.def("set_memory_fraction", [](double fraction, int device) { device_memory(checked_device(device)).set_fraction(fraction); });
   m.def("memory_fraction", [](int device) { return device_memory(checked_device(device)).fraction(); });
@@ -87,7 +88,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("switch_fault", &switch_fault, py::arg("name"), py::arg("on"));
   m.def("fault_names", &fault_names);
   m.def("faults_that_are_on", &faults_that_are_on);
-  m.def("ops_seen_since", &ops_seen_since);
+  m.def("fault_places", &places_of, py::arg("name"));
+  m.def("seen_since", &seen_since);
 }
 
 }  // namespace simulated

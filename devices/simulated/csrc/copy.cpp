@@ -9,6 +9,7 @@
 #include "alias.h"
 #include "faults.h"
 #include "runtime.h"
+#include "seen.h"
 #include "worker.h"
 
 namespace simulated {
@@ -44,6 +45,13 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool) {
   Aliases aliases(device);
   const at::Tensor from = from_device ? aliases.of(self) : self;
   const at::Tensor target = to_device ? aliases.of(to) : to;
+  if (self.is_conj()) {
+    static Seen seen("aten::_copy_from of a conjugate");
+    seen.note();
+    if (on(Fault::views_forget_conj_bit) && from_device) {
+      from.unsafeGetTensorImpl()->_set_conj(false);
+    }
+  }
   current_queue(device).run_here([&] { copy_elements(from, target); });
   raise_pending(device);
   return to;

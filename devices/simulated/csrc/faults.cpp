@@ -28,6 +28,10 @@ void switch_fault(const std::string& name, bool on) {
   throw std::invalid_argument("unknown fault '" + name + "'");
 }
 
+std::string name_of(Fault fault) {
+  return kNames[static_cast<int>(fault)];
+}
+
 std::vector<std::string> fault_names() {
   return std::vector<std::string>(std::begin(kNames), std::end(kNames));
 }

@@ -32,6 +32,7 @@ inline bool on(Fault fault) {
 
 // Throws std::invalid_argument for a name that is not in the list.
 void switch_fault(const std::string& name, bool on);
+std::string name_of(Fault fault);
 std::vector<std::string> fault_names();
 std::vector<std::string> faults_that_are_on();
 

@@ -3,10 +3,7 @@
 #include <torch/library.h>
 
 #include <array>
-#include <deque>
-#include <mutex>
 #include <string_view>
-#include <unordered_set>
 
 #include "generator.h"
 #include "runtime.h"
@@ -30,16 +27,6 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kReadOnH
     {"aten::_ctc_loss.Tensor", "target_lengths"},
 }};
 
-struct Seen {
-  std::mutex mutex;
-  std::deque<std::pair<std::string, std::shared_ptr<std::atomic<bool>>>> all;
-};
-
-Seen& seen() {
-  static auto* made = new Seen;
-  return *made;
-}
-
 std::string full_name(const c10::OperatorHandle& op) {
   const auto& name = op.operator_name();
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
@@ -48,7 +35,7 @@ std::string full_name(const c10::OperatorHandle& op) {
 }  // namespace
 
 Kernel::Kernel(const c10::OperatorHandle& op, const c10::OperatorHandle& runs)
-    : runs_(runs), name_(full_name(op)), arguments_(op.schema().arguments().size()) {
+    : name_(full_name(op)), runs_(runs), arguments_(op.schema().arguments().size()), seen_(name_) {
   for (const auto& argument : op.schema().arguments()) {
     const auto* alias = argument.alias_info();
     written_.push_back(alias != nullptr && alias->isWrite());
@@ -58,10 +45,9 @@ Kernel::Kernel(const c10::OperatorHandle& op, const c10::OperatorHandle& runs)
     }
     may_be_on_cpu_.push_back(host);
   }
+  defect_ = defect_of(name_);
+  in_place_ = !op.operator_name().name.empty() && op.operator_name().name.back() == '_';
   misbehaviours_ = misbehaviours_of(name_);
-  seen_ = std::make_shared<std::atomic<bool>>(false);
-  std::lock_guard<std::mutex> lock(seen().mutex);
-  seen().all.emplace_back(name_, seen_);
 }
 
 int Kernel::find_device(const torch::jit::Stack& stack, size_t from) const {
@@ -145,19 +131,42 @@ void replace_result(c10::IValue& value, Aliases& aliases) {
   }
 }
 
+void Kernel::run(torch::jit::Stack& call) const {
+  constexpr c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
+  if (!defect_) {
+    runs_.redispatchBoxed(cpu, &call);
+    return;
+  }
+  Staged staged(defect_, written_, in_place_, call);
+  runs_.redispatchBoxed(cpu, &call);
+  staged.copy_back(call);
+}
+
+void Kernel::run_faulty(torch::jit::Stack& call) const {
+  const c10::SmallVector<c10::IValue, 8> given(call.begin(), call.end());
+  Call seen{runs_, given, call};
+  for (const Misbehaviour* each : misbehaviours_) {
+    if (on(each->fault) && each->before != nullptr) {
+      each->before(seen);
+    }
+  }
+  run(call);
+  for (const Misbehaviour* each : misbehaviours_) {
+    if (on(each->fault) && each->after != nullptr) {
+      each->after(seen);
+    }
+  }
+}
+
 void Kernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  seen_->store(true, std::memory_order_relaxed);
+  seen_.note();
   const size_t from = stack->size() - arguments_;
   const int device = find_device(*stack, from);
   torch::jit::Stack call(std::make_move_iterator(stack->begin() + from), std::make_move_iterator(stack->end()));
   stack->resize(from);
-  c10::SmallVector<c10::IValue, 8> originals;
   bool faulty = false;
   for (const Misbehaviour* each : misbehaviours_) {
     faulty = faulty || on(each->fault);
-  }
-  if (faulty) {
-    originals.append(call.begin(), call.end());
   }
   Aliases aliases(device);
   for (size_t place = 0; place < arguments_; ++place) {
@@ -165,25 +174,7 @@ void Kernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::
   }
   current_queue(device).run_here([&] {
     KernelScope scope;
-    if (!faulty) {
-      runs_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &call);
-      return;
-    }
-    c10::SmallVector<c10::IValue, 8> arguments;
-    for (const Misbehaviour* each : misbehaviours_) {
-      if (on(each->fault) && each->before != nullptr) {
-        Call seen{name_, originals, call, {}};
-        each->before(seen);
-      }
-    }
-    arguments.append(call.begin(), call.end());
-    runs_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &call);
-    for (const Misbehaviour* each : misbehaviours_) {
-      if (on(each->fault) && each->after != nullptr) {
-        Call seen{name_, originals, call, arguments};
-        each->after(seen);
-      }
-    }
+    faulty ? run_faulty(call) : run(call);
   });
   aliases.write_back();
   for (c10::IValue& value : call) {
@@ -192,29 +183,29 @@ void Kernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::
   }
 }
 
-std::vector<std::string> ops_seen_since() {
-  std::vector<std::string> found;
-  std::lock_guard<std::mutex> lock(seen().mutex);
-  for (auto& [name, flag] : seen().all) {
-    if (flag->exchange(false, std::memory_order_relaxed)) {
-      found.push_back(name);
-    }
-  }
-  return found;
-}
-
 void register_kernels() {
   // Leaked: its destructor would take the kernels away while other static objects still use them.
   static auto* library =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   auto& dispatcher = c10::Dispatcher::singleton();
   // Ops that torch's own code calls on devices of other makers, and the op of the CPU that does the same.
-  const std::vector<std::pair<const char*, const char*>> same_as = {
-      {"aten::convolution_overrideable", "aten::convolution"},
+  struct Same {
+    const char *name, *overload, *runs, *runs_overload;
   };
-  for (const auto& [name, runs] : same_as) {
-    const auto op = dispatcher.findSchemaOrThrow(name, "");
-    library->impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op, dispatcher.findSchemaOrThrow(runs, ""))));
+  const std::vector<Same> same_as = {
+      {"convolution_overrideable", "", "convolution", ""},
+      // Asks for a CPU, CUDA or XPU device before it does anything.
+      {"mode", "values", "mode", "values"},
+      // Its CPU kernel is a composite one, and has a defect (defects.h).
+      {"addr_", "", "addr_", ""},
+  };
+  auto find = [&](const char* name, const char* overload) {
+    return dispatcher.findSchemaOrThrow((std::string("aten::") + name).c_str(), overload);
+  };
+  for (const Same& each : same_as) {
+    const auto op = find(each.name, each.overload);
+    auto kernel = std::make_unique<Kernel>(op, find(each.runs, each.runs_overload));
+    library->impl(full_name(op).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
   }
   for (const auto& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) {

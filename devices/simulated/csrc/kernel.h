@@ -6,14 +6,15 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "alias.h"
+#include "defects.h"
 #include "misbehave.h"
+#include "seen.h"
 
 namespace simulated {
 
@@ -29,21 +30,23 @@ class Kernel final : public c10::OperatorKernel {
   void check_tensor(const at::Tensor& tensor, size_t place, int device) const;
   void replace_argument(c10::IValue& value, size_t place, int device, Aliases& aliases) const;
 
-  c10::OperatorHandle runs_;
+  void run(torch::jit::Stack& call) const;
+  void run_faulty(torch::jit::Stack& call) const;
+
   std::string name_;
+  c10::OperatorHandle runs_;
   size_t arguments_;
   std::vector<bool> written_;         // by argument: the schema says that the op writes to it
   std::vector<bool> may_be_on_cpu_;   // by argument: of any size, where the op reads it on the host
+  Defect defect_;
+  bool in_place_;
   std::vector<const Misbehaviour*> misbehaviours_;
-  std::shared_ptr<std::atomic<bool>> seen_;
+  Seen seen_;
 };
 
 // Registers a kernel for every aten op that the CPU has one for and this device has not.
 void register_kernels();
 // Replaces a tensor of a result in place; lists too.
 void replace_result(c10::IValue& value, Aliases& aliases);
-
-// Names of the ops whose kernels ran since the last call.
-std::vector<std::string> ops_seen_since();
 
 }  // namespace simulated

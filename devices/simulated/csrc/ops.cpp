@@ -6,6 +6,7 @@
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/clone.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
@@ -17,6 +18,7 @@
 #include "allocator.h"
 #include "faults.h"
 #include "runtime.h"
+#include "seen.h"
 #include "worker.h"
 
 namespace simulated {
@@ -51,6 +53,13 @@ at::Tensor empty(
     std::optional<c10::Device> device, std::optional<bool> pinned, std::optional<c10::MemoryFormat> format) {
   check_options(layout, pinned);
   OnDevice scope(device);
+  if (format == c10::MemoryFormat::ChannelsLast || format == c10::MemoryFormat::ChannelsLast3d) {
+    static Seen seen("aten::empty.memory_format of channels_last");
+    seen.note();
+    if (on(Fault::memory_format_ignore_requested)) {
+      format = c10::MemoryFormat::Contiguous;
+    }
+  }
   return at::detail::empty_generic(size, allocator(), kKeys, c10::dtype_or_default(dtype), format);
 }
 
@@ -66,6 +75,11 @@ at::Tensor empty_strided(
 
 at::Tensor& set_storage(
     at::Tensor& self, c10::Storage source, int64_t offset, c10::IntArrayRef size, c10::IntArrayRef stride) {
+  static Seen seen("aten::set_.source_Storage_storage_offset");
+  seen.note();
+  if (on(Fault::set_ignores_offset)) {
+    offset = 0;
+  }
   at::native::checkSetStorage(self, std::move(source), offset, size, stride);
   auto* impl = self.unsafeGetTensorImpl();
   if (stride.data() != nullptr) {
@@ -92,6 +106,21 @@ at::Tensor& set_nothing(at::Tensor& self) {
   OnDevice scope(self.device());
   c10::Storage none(c10::Storage::use_byte_size_t(), 0, allocator()->allocate(0), allocator(), /*resizable=*/true);
   return set_storage(self, std::move(none), 0, {0}, {});
+}
+
+// -- views
+
+at::Tensor unfold(const at::Tensor& self, int64_t dimension, int64_t size, int64_t step) {
+  static Seen seen("aten::unfold");
+  seen.note();
+  at::Tensor view = at::native::unfold(self, dimension, size, step);
+  if (on(Fault::views_copy_instead_of_alias)) {
+    return at::clone(view);
+  }
+  if (on(Fault::views_wrong_offset) && view.storage_offset() > 0) {
+    view.unsafeGetTensorImpl()->set_storage_offset(view.storage_offset() - 1);
+  }
+  return view;
 }
 
 // -- to the host
@@ -125,7 +154,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("as_strided", at::native::as_strided_tensorimpl);
   m.impl("view", at::native::view);
   m.impl("_reshape_alias", at::native::_reshape_alias);
-  m.impl("unfold", at::native::unfold);
+  m.impl("unfold", unfold);
   m.impl("view_as_real", at::native::view_as_real);
   m.impl("view_as_complex", at::native::view_as_complex);
 }

@@ -248,6 +248,15 @@ std::vector<Queue*> queues_of(int device) {
 }
 }  // namespace
 
+Queue& queue_of_handle(int device, const void* handle) {
+  for (Queue* each : queues_of(device)) {
+    if (each == handle) {
+      return *each;
+    }
+  }
+  throw std::invalid_argument("simulated device: no stream of device " + std::to_string(device) + " has this handle");
+}
+
 void drain_device(int device) {
   for (Queue* each : queues_of(device)) {
     each->drain();

@@ -90,6 +90,8 @@ Queue& queue(int device, QueueId id);
 Queue& next_queue(int device, int priority);
 // A queue that the pool does not hold: its owner is whoever asked, it is never given out again.
 Queue& new_external_queue(int device);
+// The queue whose address this is. Throws std::invalid_argument where no queue of the device has it.
+Queue& queue_of_handle(int device, const void* handle);
 // Waits for all queues of a device, then raises what failed there.
 void drain_device(int device);
 bool device_idle(int device);
