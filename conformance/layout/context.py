@@ -26,7 +26,7 @@ from opinfo.traits import Traits, expand_rule, may_expand, mutates
 _KEPT_BYTES = 2**18
 #: Buffers of larger samples are dropped between two cases once they hold this many bytes: some devices have
 #: little memory.
-_MOST_BYTES = 2**25
+_MOST_BYTES = 2**23
 
 
 @dataclass(frozen=True, slots=True)
