@@ -121,6 +121,11 @@ def test_the_key_depends_on_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     assert build._key() != before
 
 
+def test_every_source_file_is_compiled_once() -> None:
+    parts = [part for unit in build.UNITS.values() for part in unit]
+    assert sorted(parts) == sorted(path.stem for path in build.SOURCES.glob("*.cpp"))
+
+
 def test_progress_says_what_is_going_on_and_how_long_it_took(tmp_path: Path) -> None:
     out = io.StringIO()
     with build._progress(tmp_path, 3, out):

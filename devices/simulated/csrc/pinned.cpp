@@ -52,7 +52,7 @@ std::map<uintptr_t, PinnedBlock>::iterator around_locked(const void* address) {
   return at < found->first + found->second.size ? found : live.end();
 }
 
-void give_back(void* address) {
+void release_pinned(void* address) {
   if (address == nullptr) {
     return;
   }
@@ -71,7 +71,7 @@ void give_back(void* address) {
 struct PinnedAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) {
-      return {nullptr, nullptr, &give_back, c10::Device(c10::DeviceType::CPU)};
+      return {nullptr, nullptr, &release_pinned, c10::Device(c10::DeviceType::CPU)};
     }
     auto& all = cache();
     const size_t size = std::bit_ceil(std::max(bytes, kPage));
@@ -96,10 +96,10 @@ struct PinnedAllocator final : c10::Allocator {
     all.live[reinterpret_cast<uintptr_t>(address)] = PinnedBlock{size, {}};
     ++all.stats.blocks;
     all.stats.bytes += static_cast<int64_t>(size);
-    return {address, address, &give_back, c10::Device(c10::DeviceType::CPU)};
+    return {address, address, &release_pinned, c10::Device(c10::DeviceType::CPU)};
   }
 
-  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
+  c10::DeleterFnPtr raw_deleter() const override { return &release_pinned; }
   void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
 };
 
