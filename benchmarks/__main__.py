@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import equal_work, matching, memory, phases, throughput
+from benchmarks import equal_work, manifest, matching, memory, phases, throughput
 
 BENCHMARKS = {
     "equal-work": equal_work.main,
     "matching": matching.main,
+    "manifest": manifest.main,
     "throughput": throughput.main,
     "memory": memory.main,
     "phases": phases.main,

@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from conformance.commands.manifest import manifest
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from reports.gate import ExitCode
@@ -90,6 +91,8 @@ def conform() -> None:
 
 
 main = conform
+
+conform.add_command(manifest)
 
 
 @conform.command()

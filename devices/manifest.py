@@ -102,7 +102,7 @@ _TOKENS: Final = re.compile(
     r'|^[ \t]*(?P<header>\[\[[ \t]*(?:expect|"expect"|\'expect\')[ \t]*\]\])'
     r'|"(?:\\.|[^"\\\n])*"'
     r"|'[^'\n]*'"
-    r"|#[^\n]*",
+    r"|(?P<comment>#[^\n]*)",
     re.DOTALL | re.MULTILINE,
 )
 _WHERE: Final = re.compile(r" ?\((?:at line (\d+), column (\d+)|at end of document)\)$")
@@ -124,7 +124,7 @@ def _tables(text: str, path: Path | None) -> tuple[list[Mapping[str, object]], l
     tables = document.get("expect", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ManifestError(f"{prefix}'expect' must be a list of tables: {_HOW}")
-    lines = list(_header_lines(text))
+    lines = list(header_lines(text))
     if len(lines) != len(tables):
         raise ManifestError(
             f"{prefix}{len(tables)} blocks under {len(lines)} [[expect]] headers: {_HOW}"
@@ -132,7 +132,8 @@ def _tables(text: str, path: Path | None) -> tuple[list[Mapping[str, object]], l
     return tables, lines
 
 
-def _header_lines(text: str) -> Iterable[int]:
+def header_lines(text: str) -> Iterable[int]:
+    """The lines, from 1, of the ``[[expect]]`` headers of a TOML text."""
     line, seen = 1, 0
     for token in _TOKENS.finditer(text):
         if token["header"]:
@@ -140,6 +141,26 @@ def _header_lines(text: str) -> Iterable[int]:
             line += text.count("\n", seen, start)
             seen = start
             yield line
+
+
+def comment_lines(text: str) -> frozenset[int]:
+    """The lines, from 0, of a TOML text that hold nothing but a comment."""
+    found: list[int] = []
+    line, seen = 0, 0
+    for token in _TOKENS.finditer(text):
+        if token["comment"] is None:
+            continue
+        start = token.start()
+        line += text.count("\n", seen, start)
+        seen = start
+        if not text[text.rfind("\n", 0, start) + 1 : start].strip():
+            found.append(line)
+    return frozenset(found)
+
+
+def comments_in(text: str) -> list[str]:
+    """The comments of a TOML text, wherever they stand."""
+    return [token["comment"].rstrip() for token in _TOKENS.finditer(text) if token["comment"]]
 
 
 def _syntax_error(message: str, text: str, path: Path | None) -> str:

@@ -127,6 +127,11 @@ class Matcher:
         return tuple(members)
 
 
+def pattern_matches(pattern: str, name: str) -> bool:
+    """Whether a pattern of a block (an exact name, or a prefix and ``*``) matches a name."""
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
 def conflict_text(conflict: tuple[Block, Block], key: CellKey, cells: int = 1) -> str:
     """What a conflict is about, and how to solve it; ``cells`` is how many it is seen on."""
     one, other = conflict

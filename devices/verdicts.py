@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +24,7 @@ class Judgement:
 _OK: Final = Judgement(Verdict.OK)
 _AMBIGUOUS: Final = Judgement(Verdict.OK, "ambiguous reference: in no numerator")
 _MISSING: Final = Judgement(Verdict.MISSING, "planned, and has no outcome: the run is incomplete")
-_RECORD: Final = "narrow or remove the block"
+_RECORD: Final = "`conform manifest update RUN` narrows or removes the block"
 
 
 def judge(
@@ -75,7 +75,10 @@ def judge(
         why = f"passes, expected {_expected(expectation)}: {_RECORD}"
         return Judgement(Verdict.IMPROVEMENT, why, expectation.blocks)
     if expectation.outcome is ExpectedOutcome.CRASH and outcome is Outcome.FAIL:
-        why = f"fails and no longer crashes, expected {_expected(expectation)}: {_RECORD}"
+        why = (
+            f"fails and no longer crashes, expected {_expected(expectation)}: `conform manifest"
+            " update --reason TEXT RUN RUN` records how"
+        )
         return Judgement(Verdict.IMPROVEMENT, why, expectation.blocks)
     why = f"{outcome}{_details(observed)}, expected {_expected(expectation)}"
     return Judgement(Verdict.REGRESSION, why, expectation.blocks)
@@ -105,6 +108,32 @@ def _flaky(expectation: Expectation, observed: Observed, expired: bool) -> Judge
     if differs:
         return Judgement(Verdict.REGRESSION, differs, expectation.blocks)
     return Judgement(Verdict.FLAKY, why, expectation.blocks)
+
+
+def judge_flaky(
+    expectation: Expectation, seen: Sequence[Observed], *, expired: bool = False
+) -> Judgement:
+    """Judge what several runs saw of a flaky cell: each of them, and the share of them that passed.
+
+    A single run says nothing about a rate, so it is judged as ``judge`` does. Outcomes that are
+    missing count for nothing.
+    """
+    judgements = [judge(expectation, each, expired=expired) for each in seen]
+    for each in judgements:
+        if each.verdict is Verdict.REGRESSION:
+            return each
+    made = [each for each in seen if each.outcome is not Outcome.NOT_RUN]
+    floor = expectation.min_pass_rate
+    if len(made) < 2 or floor is None or expired:
+        return judge(expectation, (made or seen)[0], expired=expired)
+    passed = sum(each.outcome is Outcome.PASS for each in made)
+    share = f"passes in {passed} of {len(made)} runs"
+    if passed / len(made) < floor:
+        why = f"{share}, expected at least {floor:g} of them ({_places(expectation.blocks)})"
+        return Judgement(Verdict.REGRESSION, why, expectation.blocks)
+    return Judgement(
+        Verdict.FLAKY, f"{share}, expected {_expected(expectation)}", expectation.blocks
+    )
 
 
 def _as_expected(
@@ -142,7 +171,7 @@ def _differs(expectation: Expectation, observed: Observed) -> str:
                 f"{outcome}{_details(observed)} in no layout, expected in"
                 f" {_names(expectation.layouts)} ({_places(expectation.blocks)})"
             )
-    if not any(_describes(block, observed) for block in expectation.blocks):
+    if not any(describes(block, observed) for block in expectation.blocks):
         wanted = " or ".join(dict.fromkeys(map(_exception, expectation.blocks)))
         return (
             f"{outcome}{_details(observed)}, expected with {wanted} ({_places(expectation.blocks)})"
@@ -150,7 +179,8 @@ def _differs(expectation: Expectation, observed: Observed) -> str:
     return ""
 
 
-def _describes(block: Block, observed: Observed) -> bool:
+def describes(block: Block, observed: Observed) -> bool:
+    """Whether a block expects the exception type and the message that were seen."""
     if block.raises is not None and block.raises != observed.raises:
         return False
     return block.match is None or block.match.search(observed.message) is not None

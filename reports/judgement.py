@@ -131,8 +131,9 @@ def judge(run: Run, *, allow_improvements: bool = False, partial: bool = False) 
         problems.append(f"{number(regressions, 'regression')}: not expected by the manifest")
     if improvements and not allow_improvements:
         problems.append(
-            f"{number(improvements, 'improvement')} that the manifest does not record: narrow or "
-            "remove the blocks, or allow them with --allow-improvements"
+            f"{number(improvements, 'improvement')} that the manifest does not record: "
+            f"`conform manifest update {run.folder}` narrows or removes the blocks, or allow them "
+            "with --allow-improvements"
         )
     if partial and not cells:
         code = ExitCode.NOTHING_SELECTED

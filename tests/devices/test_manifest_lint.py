@@ -32,7 +32,7 @@ def test_a_sound_manifest_has_no_problems() -> None:
 
 def test_a_block_that_matches_no_planned_cell_is_named() -> None:
     assert found(FAIL, FAIL + '\nop = "sub"') == [
-        "e.toml:5: the block matches no planned cell: correct it, or remove it"
+        "e.toml:5: the block matches no planned cell (unknown op 'sub'): correct it, or remove it"
     ]
 
 
@@ -58,7 +58,7 @@ def test_a_block_expires_on_every_machine() -> None:
 
 
 def test_a_conflict_is_named_once_with_the_number_of_its_cells() -> None:
-    assert found(FAIL + '\nop = "add"', CRASH + '\nop = ["add", "sub"]') == [
+    assert found(FAIL + '\nop = "add"', CRASH + '\nop = ["add", "mul*"]') == [
         (
             "e.toml:6: this block expects 'crash' of layout.values::add[int8] and 1 more, and the one"
             " at e.toml:1 expects 'fail'; neither is the more exact: narrow one of them, or add a"
@@ -89,3 +89,34 @@ def test_without_cells_every_block_is_stale() -> None:
 def test_a_fact_that_is_not_known_is_an_error() -> None:
     with pytest.raises(ManifestError, match=r"e\.toml:1: when: it depends on the fact 'driver'"):
         found(FAIL + '\nwhen = { driver = ">1" }')
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ('op = ["add", "ad", "nn.*"]', "the block names an unknown op 'ad'; did you mean 'add'?"),
+        ('op = ["add", "nn.*"]', "the op 'nn.*' of the block matches no planned cell"),
+        ('dtype = ["int8", "float*"]', "the dtype 'float*' of the block matches no planned cell"),
+        ('clause = ["layout.values", "graphs.*"]', "the clause 'graphs.*' of the block matches no"),
+    ],
+)
+def test_names_that_add_nothing_to_a_block_are_named(keys: str, says: str) -> None:
+    block = keys + '\noutcome = "fail"'
+    if "clause" not in keys:
+        block = 'clause = "layout.values"\n' + block
+    problems = found(block)
+    assert any(problem.startswith(f"e.toml:1: {says}") for problem in problems)
+
+
+def test_without_a_plan_nothing_is_held_against_it() -> None:
+    manifest = Manifest.parse(f'[[expect]]\nreason = "why"\n{FAIL}\nop = "sub"\n')
+    assert lint(manifest, None, FACTS, TODAY) == []
+
+
+def test_the_form_is_looked_at_where_the_text_is_given() -> None:
+    text = f'[[expect]]\nreason = "why"\n{FAIL}\n'
+    manifest = Manifest.parse(text, Path("e.toml"))
+    assert [str(each) for each in lint(manifest, None, FACTS, TODAY, text)] == [
+        "e.toml:2: from here on the file is not in canonical form (order of blocks and keys, sorted"
+        " names, one blank line between blocks): run `conform manifest lint --fix`"
+    ]

@@ -142,7 +142,8 @@ def test_an_unexpected_pass_is_to_be_recorded() -> None:
     judgement = judge(expecting(mine), PASS)
     assert judgement.blocks == (mine,)
     assert judgement.why == (
-        "passes, expected 'fail' (expected.toml:7): narrow or remove the block"
+        "passes, expected 'fail' (expected.toml:7): `conform manifest update RUN` narrows or"
+        " removes the block"
     )
 
 
@@ -154,8 +155,8 @@ def test_a_failure_that_became_a_crash_says_both() -> None:
 def test_a_crash_that_became_a_failure_is_to_be_recorded() -> None:
     judgement = judge(expecting(block(outcome="crash")), failing("a"))
     assert judgement.why == (
-        "fails and no longer crashes, expected 'crash' (expected.toml:7): narrow or remove"
-        " the block"
+        "fails and no longer crashes, expected 'crash' (expected.toml:7): `conform manifest update"
+        " --reason TEXT RUN RUN` records how"
     )
 
 
@@ -175,7 +176,8 @@ def test_a_listed_layout_that_passed_is_an_improvement_that_names_it() -> None:
     judgement = judge(expecting(one, other, third), failing("a"), ran=ALL)
     assert judgement == Judgement(
         Verdict.IMPROVEMENT,
-        "the layouts b, c pass, and are listed at expected.toml:9: narrow or remove the block",
+        "the layouts b, c pass, and are listed at expected.toml:9: `conform manifest update RUN`"
+        " narrows or removes the block",
         (other,),
     )
 

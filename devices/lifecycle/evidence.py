@@ -1,0 +1,205 @@
+"""What runs show of the cells that a manifest speaks of: the same in all of them, or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+
+from devices.block import ExpectedOutcome
+from devices.cell import CellKey, Observed, Outcome, Verdict
+from devices.errors import ConformError
+from devices.manifest import Manifest
+from devices.matching import Expectation, ManifestConflict, Match, Matcher, conflict_text
+from devices.verdicts import Judgement, judge, judge_flaky
+
+
+class EvidenceError(ConformError):
+    """Runs that cannot be held against each other, or against this manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of a cell, and the layouts that were run (empty where the clause has none)."""
+
+    observed: Observed
+    ran: frozenset[str] = frozenset()
+
+    def agrees(self, other: Seen) -> bool:
+        """Whether both came to the same: outcome, failing layouts and exception type."""
+        one, two = self.observed, other.observed
+        return (one.outcome, one.layouts, one.raises) == (two.outcome, two.layouts, two.raises)
+
+    @property
+    def passed(self) -> frozenset[str]:
+        """The layouts that ran and did not fail; only a failure tells its layouts apart."""
+        if self.observed.outcome is not Outcome.FAIL:
+            return frozenset()
+        return self.ran - self.observed.layouts
+
+    def __str__(self) -> str:
+        text = str(self.observed.outcome)
+        if self.observed.raises:
+            text += f" with {self.observed.raises}"
+        if self.observed.layouts:
+            text += f" in {', '.join(sorted(self.observed.layouts))}"
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One run: where it was made, what it planned, and what became of the cells it ran."""
+
+    name: str  # the folder, as the user gave it
+    device: str
+    plan: str
+    plan_hash: str
+    torch: str
+    driver: str
+    start: str
+    facts: Mapping[str, str]
+    planned: Sequence[CellKey]
+    cells: Mapping[CellKey, Seen]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A cell, what all runs saw of it, what the manifest says of it, and the judgement on that."""
+
+    key: CellKey
+    seen: Seen
+    match: Match
+    judgement: Judgement
+
+
+@dataclass(slots=True)
+class Findings:
+    """The cells of one or more runs by what an update can make of them."""
+
+    improved: list[Case] = field(default_factory=list)  # do better than expected, in every run
+    regressed: list[Case] = field(default_factory=list)  # not as expected, the same in every run
+    disagreeing: list[tuple[CellKey, tuple[str, ...]]] = field(default_factory=list)
+    floors: list[tuple[CellKey, Judgement]] = field(default_factory=list)  # flaky, below its rate
+    as_expected: dict[CellKey, Seen] = field(default_factory=dict)  # by a block, that is
+    matches: dict[CellKey, Match] = field(default_factory=dict)  # of every planned cell
+    judged: int = 0
+
+
+def comparable(manifest: Manifest, runs: Sequence[Evidence]) -> None:
+    """Raise EvidenceError where the runs are not of one device, torch and driver."""
+    first = runs[0]
+    used = {condition.fact for block in manifest.blocks for condition in block.when}
+    for other in runs[1:]:
+        for what in ("device", "torch", "driver"):
+            one, two = getattr(first, what), getattr(other, what)
+            if one != two:
+                raise EvidenceError(
+                    f"{first.name} and {other.name} differ in {what} ({one!r} and {two!r}): give"
+                    " runs of the same machine, and update once for each machine"
+                )
+        for fact in sorted(used):
+            if first.facts.get(fact) != other.facts.get(fact):
+                raise EvidenceError(
+                    f"{first.name} and {other.name} differ in the fact '{fact}'"
+                    f" ({first.facts.get(fact)!r} and {other.facts.get(fact)!r}), which conditions"
+                    " of the manifest ask for: update once for each machine"
+                )
+        if other.start == first.start and other.cells == first.cells and first.cells:
+            raise EvidenceError(
+                f"{first.name} and {other.name} are the same run: give two that were made apart"
+            )
+
+
+def weigh(
+    manifest: Manifest,
+    runs: Sequence[Evidence],
+    today: date,
+    wanted: Callable[[CellKey], bool] = lambda key: True,
+) -> Findings:
+    """Judge every cell of the runs against a manifest that is active where they were made.
+
+    Raises EvidenceError where no cell is wanted, ManifestConflict where blocks contradict.
+    """
+    matcher = Matcher(manifest)
+    found = Findings()
+    for key in union(run.planned for run in runs):
+        match = found.matches[key] = matcher.match(key)
+        if match.conflict is not None:
+            raise ManifestConflict(conflict_text(match.conflict, key))
+        if not wanted(key):
+            continue
+        seen = [run.cells[key] for run in runs if key in run.cells]
+        if not seen:
+            continue
+        found.judged += 1
+        if not match.blocks and all(each.observed.outcome is Outcome.PASS for each in seen):
+            continue  # most cells, most of the time
+        _sort_in(found, key, seen, [run.name for run in runs if key in run.cells], match, today)
+    if not found.judged:
+        raise EvidenceError("no cell of these runs has an outcome and is selected: nothing to do")
+    return found
+
+
+def union(lists: Iterable[Sequence[CellKey]]) -> list[CellKey]:
+    """The cells of several plans, each once, in order."""
+    return list(dict.fromkeys(key for each in lists for key in each))
+
+
+def _sort_in(
+    found: Findings,
+    key: CellKey,
+    seen: Sequence[Seen],
+    names: Sequence[str],
+    match: Match,
+    today: date,
+) -> None:
+    expectation = match.expectation
+    judgements = [judged(expectation, each, today) for each in seen]
+    verdicts = {each.verdict for each in judgements}
+    if expectation is not None and expectation.outcome is ExpectedOutcome.FLAKY:
+        expired = expectation.is_expired(today)
+        over_all = judge_flaky(expectation, [each.observed for each in seen], expired=expired)
+        if over_all.verdict is Verdict.REGRESSION:
+            found.floors.append((key, over_all))
+        return
+    if not all(each.agrees(seen[0]) for each in seen):
+        if verdicts <= {Verdict.OK, Verdict.EXPECTED}:
+            found.as_expected[key] = _together(seen)
+        else:
+            found.disagreeing.append(
+                (key, tuple(f"{name}: {each}" for name, each in zip(names, seen, strict=True)))
+            )
+        return
+    together = _together(seen)
+    judgement = judged(expectation, together, today)
+    if judgement.verdict is Verdict.IMPROVEMENT:
+        found.improved.append(Case(key, together, match, judgement))
+    elif judgement.verdict is Verdict.REGRESSION:
+        found.regressed.append(Case(key, together, match, judgement))
+    else:
+        found.as_expected[key] = together
+
+
+def judged(expectation: Expectation | None, seen: Seen, today: date) -> Judgement:
+    """The judgement on what was seen of a cell."""
+    expired = expectation is not None and expectation.is_expired(today)
+    return judge(expectation, seen.observed, ran=seen.ran, expired=expired)
+
+
+def _together(seen: Sequence[Seen]) -> Seen:
+    """What agreeing runs show: a layout passes if one of them ran it, and none saw it fail."""
+    if all(each.ran == seen[0].ran for each in seen):
+        return seen[0]
+    failed = frozenset().union(*(each.observed.layouts for each in seen))
+    ran = frozenset().union(*(each.ran for each in seen))
+    first = seen[0].observed
+    return Seen(Observed(first.outcome, failed, first.raises, first.message), ran)
+
+
+ADDABLE = {
+    Outcome.FAIL: ExpectedOutcome.FAIL,
+    Outcome.CRASH: ExpectedOutcome.CRASH,
+    Outcome.HANG: ExpectedOutcome.HANG,
+    Outcome.UNSUPPORTED: ExpectedOutcome.UNSUPPORTED,
+}
+"""What a block can expect of what was seen; a check that could not be made is none of it."""

@@ -1,0 +1,201 @@
+"""Narrowing one block to the cells and layouts that still fail. It never says more than it said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from devices.block import Block
+from devices.cell import CellKey
+from devices.lifecycle.boxes import Box, Forbidden, decompose, patterns_for
+from devices.matching import pattern_matches
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Which of a block's layouts must stay listed for a cell, and which may."""
+
+    must: frozenset[str]
+    may: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What is left of a block: patterns of each axis, and layouts."""
+
+    clause: tuple[str, ...]
+    op: tuple[str, ...]
+    dtype: tuple[str, ...]
+    layouts: frozenset[str] | None
+
+
+def narrowed(
+    block: Block,
+    covered: Collection[CellKey],
+    gone: Collection[CellKey],
+    bounds: Mapping[CellKey, Bounds],
+    overridden: Callable[[CellKey], bool],
+    unseen_dtypes: Collection[str],
+    strangers: Collection[str],
+) -> list[Piece]:
+    """The pieces that a block falls into; none where nothing of it is left.
+
+    ``covered`` are the planned cells that it matches, ``gone`` those that leave it;
+    ``overridden`` tells in which cells another block decides otherwise. ``unseen_dtypes`` are dtypes that no given run
+    planned: what the block says of them stays. ``strangers`` are ops that the
+    manifest names and no given run planned.
+    """
+    leaving = set(gone)
+    cells = {key: bounds.get(key) for key in covered if key not in leaving}
+    unseen = [
+        name
+        for name in sorted(unseen_dtypes)
+        if any(pattern_matches(pattern, name) for pattern in block.dtype)
+    ]
+    pairs = dict.fromkeys((key.clause, key.op) for key in covered)
+    clauses = list(dict.fromkeys(clause for clause, _ in pairs))
+    if unseen:
+        cells.update({CellKey(*pair, dtype): None for pair in pairs for dtype in unseen})
+        named = [op for op in strangers if any(pattern_matches(each, op) for each in block.op)]
+        both = (*unseen, *sorted({key.dtype for key in covered}))
+        cells.update(
+            {CellKey(c, op, dtype): None for c in clauses for op in named for dtype in both}
+        )
+    forbidden = sorted(leaving)
+    pieces = _pieces(block, cells, forbidden)
+    lost = {key for key in cells if overridden(key)}
+    if lost and any(_is_more_exact(block, piece) for piece in pieces):
+        # A name in place of a prefix would stand up to the block that decides these cells.
+        rest = {key: bound for key, bound in cells.items() if key not in lost}
+        pieces = _pieces(block, rest, [*forbidden, *sorted(lost)])
+    if not unseen:
+        return pieces
+    for prefix in block.op:
+        if prefix.endswith("*"):
+            # Dtypes by name would stand up to blocks that decide over single ops of the prefix.
+            known = (prefix, *strangers, *(key.op for key in covered))
+            within = {op for op in known if pattern_matches(prefix, op)}
+            free = {
+                name
+                for name in unseen
+                if not any(overridden(CellKey(c, op, name)) for c in clauses for op in within)
+            }
+            pieces = _with_prefix(block, pieces, prefix, clauses, free)
+    return pieces
+
+
+def _with_prefix(
+    block: Block, pieces: list[Piece], prefix: str, clauses: Sequence[str], dtypes: set[str]
+) -> list[Piece]:
+    """Keep what a block's prefix says of ops that have none of the dtypes that were planned."""
+    lost = [
+        clause
+        for clause in clauses
+        if dtypes and not any(_keeps(each, block, prefix, clause, dtypes) for each in pieces)
+    ]
+    if not lost:
+        return pieces
+    names = block.clause if len(lost) == len(clauses) else tuple(sorted(lost))
+    for index, piece in enumerate(pieces):
+        if (piece.clause, set(piece.dtype), piece.layouts) == (names, dtypes, block.layouts):
+            rest = tuple(op for op in piece.op if not pattern_matches(prefix, op))
+            joined = Piece(piece.clause, (*rest, prefix), piece.dtype, piece.layouts)
+            return [*pieces[:index], joined, *pieces[index + 1 :]]
+    return [*pieces, Piece(names, (prefix,), tuple(sorted(dtypes)), block.layouts)]
+
+
+def _keeps(piece: Piece, block: Block, prefix: str, clause: str, dtypes: Collection[str]) -> bool:
+    """Whether a piece says of a clause and these dtypes what the block says of a prefix."""
+    return (
+        prefix in piece.op
+        and piece.layouts == block.layouts
+        and any(pattern_matches(each, clause) for each in piece.clause)
+        and all(any(pattern_matches(each, name) for each in piece.dtype) for name in dtypes)
+    )
+
+
+def _pieces(
+    block: Block, cells: Mapping[CellKey, Bounds | None], forbidden: Sequence[CellKey]
+) -> list[Piece]:
+    pieces: list[Piece] = []
+    names = Box(
+        frozenset(key.clause for key in (*cells, *forbidden)),
+        frozenset(key.op for key in (*cells, *forbidden)),
+        frozenset(key.dtype for key in (*cells, *forbidden)),
+    )
+    for layouts, members in _by_layouts(block, cells):
+        others = [key for key, bound in cells.items() if not _allows(block, bound, layouts)]
+        outside = Forbidden([*forbidden, *others])
+        for box in decompose(members, outside):
+            pieces.append(_piece(block, box, layouts, names, outside, first=not pieces))
+    return pieces
+
+
+def _allows(block: Block, bound: Bounds | None, layouts: frozenset[str] | None) -> bool:
+    """Whether these layouts may be listed for a cell."""
+    if layouts is None or block.layouts is None:
+        return True
+    return layouts <= (block.layouts if bound is None else bound.may)
+
+
+def _by_layouts(
+    block: Block, cells: Mapping[CellKey, Bounds | None]
+) -> list[tuple[frozenset[str] | None, list[CellKey]]]:
+    """Cells that can share a list of layouts, and that list: the longest which none contradicts."""
+    whole = block.layouts
+    if whole is None:
+        return [(None, list(cells))] if cells else []
+    groups: list[tuple[Bounds, list[CellKey]]] = []
+    for key, given in cells.items():
+        bound = given or Bounds(whole, whole)  # nothing is known of it: it stays as it is
+        for index, (held, members) in enumerate(groups):
+            must, may = held.must | bound.must, held.may & bound.may
+            if may and must <= may:
+                groups[index] = (Bounds(must, may), members)
+                members.append(key)
+                break
+        else:
+            groups.append((bound, [key]))
+    return [(held.may, members) for held, members in groups]
+
+
+def _piece(
+    block: Block,
+    box: Box,
+    layouts: frozenset[str] | None,
+    names: Box,
+    outside: Forbidden,
+    *,
+    first: bool,
+) -> Piece:
+    op, ops = patterns_for(
+        box.ops,
+        block.op,
+        names.ops,
+        lambda said: outside.allow(Box(box.clauses, said, box.dtypes)),
+        keep_unmatched=first,
+    )
+    dtype, dtypes = patterns_for(
+        box.dtypes,
+        block.dtype,
+        names.dtypes,
+        lambda said: outside.allow(Box(box.clauses, ops, said)),
+        keep_unmatched=first,
+    )
+    clause, _ = patterns_for(
+        box.clauses,
+        block.clause,
+        names.clauses,
+        lambda said: outside.allow(Box(said, ops, dtypes)),
+        keep_unmatched=first,
+    )
+    return Piece(tuple(clause), tuple(op), tuple(dtype), layouts)
+
+
+def _is_more_exact(block: Block, piece: Piece) -> bool:
+    """Whether a piece names what the block had a prefix for."""
+    return not (
+        set(piece.clause) <= set(block.clause)
+        and set(piece.op) <= set(block.op)
+        and set(piece.dtype) <= set(block.dtype)
+    )

@@ -1,0 +1,338 @@
+"""A manifest brought up to date with what runs show.
+
+Narrowing and removing is free: what passes in every run given leaves its blocks. Adding needs a reason
+and two runs that agree. Cells in which the runs disagree stay as they are and are named. What no run
+saw stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+
+from devices.block import Block, ExpectedOutcome
+from devices.cell import CellKey, Outcome, Verdict
+from devices.errors import ConformError
+from devices.lifecycle.add import Cause, new_blocks
+from devices.lifecycle.canonical import edited
+from devices.lifecycle.editing import Editing
+from devices.lifecycle.evidence import (
+    ADDABLE,
+    Case,
+    Evidence,
+    EvidenceError,
+    Findings,
+    comparable,
+    judged,
+    weigh,
+)
+from devices.lifecycle.narrow import Bounds, Piece, narrowed
+from devices.manifest import Manifest
+from devices.matching import Expectation, Match, Matcher, conflict_text
+from devices.verdicts import describes
+from devices.vocabulary import DTYPES
+
+
+class UpdateError(ConformError):
+    """An update that would change what it must not: a fault of ours, and nothing is written."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A cell that the update leaves alone, and why."""
+
+    key: CellKey
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The manifest's new text, what became of its blocks, and which cells were left alone."""
+
+    text: str
+    removed: tuple[Block, ...] = ()
+    narrowed: tuple[Block, ...] = ()
+    added: tuple[Block, ...] = ()
+    disagreeing: tuple[Left, ...] = ()
+    unrecorded: tuple[Left, ...] = ()
+    floors: tuple[Left, ...] = ()
+
+
+def update(
+    text: str,
+    manifest: Manifest,
+    runs: Sequence[Evidence],
+    today: date,
+    *,
+    cause: Cause | None = None,
+    wanted: Callable[[CellKey], bool] = lambda key: True,
+    dtypes: Collection[str] = DTYPES,
+) -> Update:
+    """Bring a manifest up to date with runs; ``manifest`` is what was read from ``text``.
+
+    With ``cause``, failures that no block expects are added. ``wanted`` selects the cells to look
+    at; ``dtypes`` are those that the device has at all. Raises EvidenceError where the runs do not
+    go together, ManifestError where the manifest cannot be applied to them.
+    """
+    comparable(manifest, runs)
+    if cause is not None:
+        _two_for_one_plan(runs)
+    active = manifest.active(runs[0].facts)
+    found = weigh(active, runs, today, wanted)
+    additions, left = _to_add(found, recording=cause is not None)
+    editing = Editing.of(text, manifest)
+    work = _Work(editing, active, Matcher(active), found, additions)
+    work.narrow(dtypes)
+    if cause is not None and additions:
+        work.add(cause, runs[0].facts, today)
+    if editing.changed:
+        work.verify(runs, today)
+    return Update(
+        text=editing.text() if editing.changed else text,
+        removed=tuple(editing.removed),
+        narrowed=tuple(editing.narrowed),
+        added=tuple(editing.added),
+        disagreeing=tuple(Left(key, "; ".join(saw)) for key, saw in found.disagreeing),
+        unrecorded=tuple(left),
+        floors=tuple(Left(key, judgement.why) for key, judgement in found.floors),
+    )
+
+
+def _two_for_one_plan(runs: Sequence[Evidence]) -> None:
+    if len(runs) < 2:
+        raise EvidenceError(
+            f"adding needs two runs that agree, and {runs[0].name} is one: run the same plan again"
+            " with another --results folder, and give both"
+        )
+    for other in runs[1:]:
+        if other.plan_hash != runs[0].plan_hash:
+            raise EvidenceError(
+                f"adding needs two runs of one plan, and those of {runs[0].name} and {other.name}"
+                f" have the hashes {runs[0].plan_hash} and {other.plan_hash}"
+            )
+
+
+def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, Case], list[Left]]:
+    """The failures that can be recorded, and those that stay unrecorded with what to do."""
+    cases: dict[CellKey, Case] = {}
+    left = []
+    # What crashed and now fails is better, and still needs a block that says so.
+    changed = [
+        case
+        for case in found.improved
+        if case.seen.observed.outcome is not Outcome.PASS and not _still_listed(case)
+    ]
+    for case in [*found.regressed, *changed]:
+        if case.seen.observed.outcome not in ADDABLE:
+            left.append(Left(case.key, f"{case.seen}: no block can expect that"))
+        elif recording:
+            cases[case.key] = case
+        else:
+            left.append(Left(case.key, case.judgement.why))
+    return cases, left
+
+
+def _still_listed(case: Case) -> bool:
+    """Whether a cell fails as is expected of it, in fewer layouts."""
+    fails = case.seen.observed.outcome is Outcome.FAIL
+    return fails and case.match.expectation is not None and _still(case.match.expectation, case)
+
+
+def _still(expectation: Expectation, case: Case) -> bool:
+    return expectation.outcome.value == case.seen.observed.outcome.value
+
+
+@dataclass(slots=True)
+class _Work:
+    """One update under way."""
+
+    editing: Editing
+    active: Manifest
+    matcher: Matcher  # of the active one
+    found: Findings
+    additions: dict[CellKey, Case]
+    gone: dict[int, set[CellKey]] = field(default_factory=dict)  # by the block's line
+
+    def narrow(self, dtypes: Collection[str]) -> None:
+        """Take out of the blocks what is better than they say, and what is to be recorded anew."""
+        improved = {case.key: case for case in self.found.improved}
+        moving = {**improved, **self.additions}
+        touched: dict[int, Block] = {}
+        for case in moving.values():
+            for block in case.match.blocks:
+                if block.outcome is ExpectedOutcome.FLAKY:
+                    continue
+                leaves = self._leaves(case, block)
+                if leaves:
+                    self.gone.setdefault(block.line, set()).add(case.key)
+                if leaves or (_shares(case, block) and (block.layouts or set()) & case.seen.passed):
+                    touched[block.line] = block
+        covered = self._covered(touched)
+        unseen = set(dtypes) - {key.dtype for key in self.found.matches}
+        named = (op for block in self.active.blocks for op in block.op)
+        strangers = {op for op in named if not op.endswith("*")} - {
+            k.op for k in self.found.matches
+        }
+        for line, block in touched.items():
+            self._narrow(block, covered[line], moving, unseen, sorted(strangers))
+
+    def _leaves(self, case: Case, block: Block) -> bool:
+        """Whether a cell leaves a block as a whole."""
+        observed = case.seen.observed
+        if observed.outcome is Outcome.PASS:
+            return True
+        if case.key in self.additions and (
+            block.outcome.value != observed.outcome.value or not describes(block, observed)
+        ):
+            return True
+        return (
+            _shares(case, block) and block.layouts is not None and block.layouts <= case.seen.passed
+        )
+
+    def _covered(self, touched: Mapping[int, Block]) -> dict[int, dict[CellKey, bool]]:
+        """The planned cells that each touched block matches, and whether it has a say in them."""
+        covered: dict[int, dict[CellKey, bool]] = {line: {} for line in touched}
+        shared: dict[int, list[tuple[int, bool]]] = {}  # by match: many cells share one
+        for key, match in self.found.matches.items():
+            if not match.blocks:
+                continue
+            lines = shared.get(id(match))
+            if lines is None:
+                lines = shared[id(match)] = [
+                    (block.line, _decides(match, block))
+                    for block in match.blocks
+                    if block.line in touched
+                ]
+            for line, has_say in lines:
+                covered[line][key] = has_say
+        return covered
+
+    def _narrow(
+        self,
+        block: Block,
+        covered: Mapping[CellKey, bool],
+        moving: Mapping[CellKey, Case],
+        unseen: Collection[str],
+        strangers: Collection[str],
+    ) -> None:
+        gone = self.gone.get(block.line, set())
+        bounds: dict[CellKey, Bounds] = {}
+        for key, has_say in covered.items():
+            if block.layouts is None or key in gone or not has_say:
+                continue
+            if key in moving and _shares(moving[key], block):
+                seen = moving[key].seen
+                bounds[key] = Bounds(
+                    block.layouts & seen.observed.layouts, block.layouts - seen.passed
+                )
+            elif key in self.found.as_expected:
+                seen = self.found.as_expected[key]
+                bounds[key] = Bounds(block.layouts & seen.observed.layouts, block.layouts)
+
+        def overridden(key: CellKey) -> bool:
+            return not covered.get(key, True) or not self._has_say(block, key)
+
+        pieces = narrowed(block, covered, gone, bounds, overridden, unseen, strangers)
+        source = self.editing.source(block)
+        self.editing.replace(block, [edited(source, _changes(block, each)) for each in pieces])
+
+    def _has_say(self, block: Block, key: CellKey) -> bool:
+        return _decides(self.matcher.match(key), block)
+
+    def add(self, cause: Cause, facts: Mapping[str, str], today: date) -> None:
+        """Record what no block expects."""
+        matcher = Matcher(self.now(facts))
+        cells, listed = {}, {}
+        for key, case in self.additions.items():
+            expectation = matcher.match(key).expectation
+            if judged(expectation, case.seen, today).verdict is Verdict.EXPECTED:
+                continue  # another block speaks of it, now that the one in its way is narrower
+            cells[key] = case.seen
+            if (
+                expectation is not None
+                and expectation.layouts is not None
+                and _still(expectation, case)
+            ):
+                listed[key] = expectation.layouts
+        for block in new_blocks(cause, cells, listed, self.found.matches):
+            self.editing.insert(block)
+
+    def now(self, facts: Mapping[str, str]) -> Manifest:
+        """The manifest as it is now, where it holds."""
+        return Manifest(self.editing.blocks(), (), self.active.path).active(facts)
+
+    def verify(self, runs: Sequence[Evidence], today: date) -> None:
+        """Raise UpdateError unless every cell is judged as it should be by what comes out."""
+        after = Matcher(self.now(runs[0].facts))
+        improved = {case.key: case for case in self.found.improved}
+        for key, old in self.found.matches.items():
+            new = after.match(key)
+            if not old.blocks and not new.blocks:
+                continue
+            if new.conflict is not None:
+                raise _fault(key, conflict_text(new.conflict, key))
+            case = self.additions.get(key) or improved.get(key)
+            if case is not None:
+                verdict = judged(new.expectation, case.seen, today).verdict
+                wanted = _wanted(case, recorded=key in self.additions)
+                if verdict not in wanted:
+                    raise _fault(key, f"it would be judged '{verdict}'")
+                continue
+            if _says(old) != _says(new):
+                raise _fault(key, "it would be expected otherwise than before")
+
+
+def _shares(case: Case, block: Block) -> bool:
+    """Whether a cell came to the outcome that a block expects: only then it says of layouts."""
+    return block.outcome.value == case.seen.observed.outcome.value
+
+
+def _decides(match: Match, block: Block) -> bool:
+    """Whether a block that matches a cell is among those that say what is expected of it."""
+    if not any(each is block for each in match.blocks):
+        return True  # nothing is said of the cell by it that another could override
+    return match.expectation is None or any(each is block for each in match.expectation.blocks)
+
+
+def _wanted(case: Case, *, recorded: bool) -> tuple[Verdict, ...]:
+    if recorded:
+        return (Verdict.EXPECTED,)
+    if case.seen.observed.outcome is Outcome.PASS:
+        return (Verdict.OK, Verdict.FLAKY)
+    if _still_listed(case):
+        return (Verdict.EXPECTED,)
+    return (Verdict.IMPROVEMENT,)  # left alone: it needs a reason
+
+
+def _says(match: Match) -> tuple[object, ...]:
+    """What a match expects of a cell, apart from which blocks say it."""
+    if match.expectation is None:
+        return ()
+    return (
+        match.expectation.outcome,
+        match.expectation.layouts,
+        match.expectation.min_pass_rate,
+        {(block.raises, block.match) for block in match.expectation.blocks},
+    )
+
+
+def _fault(key: CellKey, what: str) -> UpdateError:
+    return UpdateError(
+        f"the update would change {key} wrongly ({what}): nothing was written; please report this"
+        " with the manifest and the runs, and edit the manifest by hand"
+    )
+
+
+def _changes(block: Block, piece: Piece) -> dict[str, Sequence[str] | None]:
+    """What a piece says otherwise than its block; keys that stay are not touched."""
+    changes: dict[str, Sequence[str] | None] = {}
+    for axis in ("clause", "op", "dtype"):
+        names: tuple[str, ...] = getattr(piece, axis)
+        if set(names) != set(getattr(block, axis)):
+            changes[axis] = names
+    if piece.layouts != block.layouts and piece.layouts is not None:
+        changes["layouts"] = sorted(piece.layouts)
+    return changes

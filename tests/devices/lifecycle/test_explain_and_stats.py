@@ -1,0 +1,118 @@
+"""Explain says which block decided and why; stats counts what a manifest holds."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from devices.cell import Verdict
+from devices.lifecycle.evidence import judged
+from devices.lifecycle.explain import explain, text
+from devices.lifecycle.stats import stats
+from devices.lifecycle.stats import text as counted_text
+from tests.devices.lifecycle.builders import FACTS, TODAY, block, cell, fails, manifest, parse
+
+ADD = cell("layout.values::add[float32]")
+
+
+def explained(*blocks: str) -> list[str]:
+    return text(explain(parse(manifest(*blocks)), ADD, FACTS))
+
+
+def test_a_cell_that_no_block_matches_is_expected_to_pass() -> None:
+    assert explained(block(op='"mul"')) == [
+        "layout.values::add[float32]",
+        "expected: to pass; no block that holds here matches it",
+    ]
+
+
+def test_the_block_that_decides_is_shown_with_what_it_says() -> None:
+    assert explained(
+        block(
+            op='["mul", "a*"]', layouts='["offset"]', kind='"device-bug"', issue='"https://x.y/1"'
+        )
+    ) == [
+        "layout.values::add[float32]",
+        "expected: 'fail' in offset",
+        "decides: expected.toml:1, 'fail' in offset",
+        "    matched by clause 'layout.values', op 'a*', dtype '*'",
+        "    device-bug: why",
+        "    https://x.y/1",
+    ]
+
+
+def test_a_block_that_lost_is_shown_with_the_one_that_won_and_on_which_axis() -> None:
+    lines = explained(block(), block(op='"add"', dtype='"float*"', outcome='"crash"'))
+    assert lines[1] == "expected: 'crash'"
+    assert lines[2].startswith("decides: expected.toml:6, 'crash'")
+    assert lines[5] == "overridden by expected.toml:6: expected.toml:1, 'fail'"
+    assert lines[7] == "    less exact in op and dtype"
+
+
+def test_blocks_that_agree_are_shown_with_their_layouts() -> None:
+    lines = explained(block(layouts='["offset"]'), block(op='"add"', layouts='["contiguous"]'))
+    assert lines[1] == "expected: 'fail' in contiguous, offset"
+    assert "agrees, less exact: expected.toml:1, 'fail' in offset" in lines
+
+
+def test_a_condition_that_is_false_here_is_named() -> None:
+    lines = explained(block(when='{ os = "darwin", torch = ">=2" }'))
+    assert lines[1] == "expected: to pass; no block that holds here matches it"
+    assert lines[2].startswith("does not hold here: expected.toml:1")
+    assert lines[-1] == "    when os is 'darwin'; here it is 'linux'"
+
+
+def test_a_contradiction_is_told() -> None:
+    lines = explained(block(op='"add"'), block(op='"add"', outcome='"crash"'))
+    assert lines[1].startswith("contradiction: expected.toml:7: this block expects 'crash'")
+
+
+def test_the_verdict_on_a_run_is_told() -> None:
+    found = explain(parse(block(layouts='["offset"]')), ADD, FACTS)
+    seen = fails("contiguous")
+    judgement = judged(found.match.expectation, seen, TODAY)
+    assert judgement.verdict is Verdict.REGRESSION
+    assert text(found, [("runs/a", seen, judgement)])[-2:] == [
+        "runs/a: fail in contiguous: regression",
+        "    fail in the layouts contiguous too, which are not listed at expected.toml:1",
+    ]
+
+
+FULL = manifest(
+    block(
+        clause='["layout.values", "layout.bounds"]', kind='"device-bug"', issue='"https://x.y/1"'
+    ),
+    block(clause='"streams.*"', outcome='"crash"', expires="2026-12-31"),
+    block(op='"mul"', expires="2027-02-01", when='{ os = "darwin" }'),
+)
+
+
+def test_stats_count_blocks_and_cells() -> None:
+    cells = [
+        ADD,
+        cell("layout.bounds::add[int8]"),
+        cell("streams.query::busy"),
+        cell("graphs.pool::a"),
+    ]
+    found = stats(parse(FULL), FACTS, TODAY, cells=cells)
+    assert (found.blocks, found.covered, found.planned) == (3, 3, 4)
+    assert found.by_kind == {"device-bug": 1, "none given": 2}
+    assert found.by_outcome == {"crash": 1, "fail": 2}
+    assert found.families == {"layout": 2, "streams": 1}
+    assert found.covered_by_family == {"layout": 2, "streams": 1}
+    assert found.expired == ("expected.toml:8 (2026-12-31)",)
+    assert found.expiring == ("expected.toml:14 (2027-02-01)",)
+    assert found.without_issue == ("expected.toml:8", "expected.toml:14")
+    assert [(each.where, each.when) for each in found.inactive] == [
+        ("expected.toml:14", ("os is 'linux', not 'darwin'",))
+    ]
+
+
+def test_what_expires_soon_depends_on_what_soon_is() -> None:
+    assert stats(parse(FULL), FACTS, TODAY, soon=timedelta(days=10)).expiring == ()
+
+
+def test_stats_are_told_in_lines_and_long_lists_are_cut() -> None:
+    lines = counted_text(stats(parse(FULL), FACTS, TODAY, cells=[ADD]), most=1)
+    assert lines[0] == "3 blocks, which match 1 of 1 planned cells"
+    assert "by kind: device-bug 1, none given 2" in lines
+    assert lines[lines.index("without an issue: 2") + 2] == "    and 1 more"

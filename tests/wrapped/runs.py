@@ -1,0 +1,79 @@
+"""Runs of the wrapped device as folders on disk: real outcomes of a few items, judged as a run is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from conformance.contract import load
+from conformance.session import verdict_of
+from devices.cell import CellKey, Observed, Outcome
+from devices.expectations import Manifest, Matcher
+from reports.gate import GateResult, gate
+from reports.run import CellResult, load_run, write_run
+from tests.reports.builders import PROVENANCE, plan_document
+from tests.wrapped.descriptor import DESCRIPTOR
+from tests.wrapped.faults import planted
+from tests.wrapped.trial import Item, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """A device under test with its manifest: runs are made and judged here."""
+
+    subjects: Sequence[Subject]
+    manifest: Path
+
+    @classmethod
+    def of(cls, items: Sequence[Item], cache: Path, manifest: Path, device: object) -> Station:
+        return cls([Subject(item, device, cache) for item in items], manifest)  # type: ignore[arg-type]
+
+    def run(self, folder: Path, *faults: str) -> Path:
+        """Run every item with these faults on, and write the results folder."""
+        with planted(*faults):
+            records = [record for each in self.subjects for record in each.run().cells.values()]
+        manifest = Manifest()
+        if self.manifest.exists():
+            manifest = Manifest.load(self.manifest).active(DESCRIPTOR.facts())
+        matcher = Matcher(manifest)
+        results: dict[CellKey, CellResult] = {}
+        for record in records:
+            told = record.document()
+            observed = Observed(
+                Outcome(told["outcome"]),
+                frozenset(told["layouts"]),
+                told["raises"],
+                told["message"],
+            )
+            verdict, why = verdict_of(matcher, record.key, observed, told["ran"])
+            results[record.key] = CellResult(
+                key=record.key,
+                outcome=observed.outcome,
+                verdict=verdict,
+                why=why,
+                checks=told["checks"],
+                samples=told["samples"],
+                layouts=tuple(told["layouts"]),
+                ran_layouts=tuple(told["ran"]),
+                worst_error=told["worst_error"],
+                raises=told["raises"],
+                message=told["message"],
+                seconds=told["seconds"],
+            )
+        facts = dict(DESCRIPTOR.facts())
+        document = plan_document(
+            results, device="wrapped", facts=facts, clauses=load().snapshot()["clauses"]
+        )
+        start = datetime.now(timezone.utc).isoformat(timespec="microseconds")
+        provenance = replace(
+            PROVENANCE, device="wrapped", start=start, expectations=str(self.manifest)
+        )
+        write_run(folder, document, results, provenance)
+        return folder
+
+
+def gated(folder: Path) -> GateResult:
+    """The gate's answer to a results folder, read back."""
+    return gate(load_run(folder))
