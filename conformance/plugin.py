@@ -146,7 +146,7 @@ def _worker(config: pytest.Config) -> Worker:
     """This process' runner, made at first use: a controller of xdist never needs one."""
     found = config.stash.get(_WORKER, None)
     if found is None:
-        from conformance.session import WorkerOrders
+        from conformance.orders import WorkerOrders
         from conformance.worker import Worker
 
         if _is_worker(config):

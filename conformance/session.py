@@ -12,11 +12,11 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from conformance.contract import Contract, load
 from conformance.options import Request, matching
+from conformance.orders import WorkerOrders
 from conformance.planner import capability_states, make_plan, torch_build
 from conformance.version import VERSION
 from devices import registry
@@ -36,34 +36,6 @@ class NothingSelected(ConformError):
     """The selection leaves no cell of the plan."""
 
     exit_code = 5
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOrders:
-    """What a worker needs to run items: written once by the controller, read by every worker."""
-
-    device: str
-    descriptor: str | None
-    results: str
-    samples: int
-    expectations: str | None
-    reference_cache: bool
-    torch_build: str
-    deadline: float | None  # time.time() after which no item starts
-    items: list[tuple[str, str, list[str]]]  # op, dtype, clauses; in plan order
-
-    FILE = ".orders.json"
-
-    def write(self) -> Path:
-        path = Path(self.results) / self.FILE
-        path.write_bytes(msgspec.json.encode({f: getattr(self, f) for f in self.__slots__}))
-        return path
-
-    @classmethod
-    def read(cls, path: Path) -> WorkerOrders:
-        data = msgspec.json.decode(path.read_bytes())
-        data["items"] = [(op, dtype, clauses) for op, dtype, clauses in data["items"]]
-        return cls(**data)
 
 
 @dataclass

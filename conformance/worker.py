@@ -14,7 +14,8 @@ from conformance.contract import load
 from conformance.isolation import Journal
 from conformance.layout import suite
 from conformance.layout.context import ItemContext
-from conformance.session import WorkerOrders, verdict_of
+from conformance.orders import WorkerOrders
+from conformance.session import verdict_of
 from devices import registry
 from devices.cell import CellKey, Observed, Outcome, Verdict
 from devices.expectations import Manifest, Matcher
