@@ -259,3 +259,10 @@ def interned(geometry: Geometry) -> Geometry:
 
 
 _INTERNED: dict[Geometry, Geometry] = {}
+
+
+def forget_geometries() -> None:
+    """Drop what is interned: random shapes and layouts would gather without end. Only between items, since
+    within one geometries are told apart by ``id``."""
+    _INTERNED.clear()
+    _geometry.cache_clear()

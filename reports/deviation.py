@@ -14,7 +14,7 @@ from reports.model import CellResult
 
 #: The first pattern that is found in the message names its kind. A test holds that every planted fault of
 #: the harness' own tests falls under one of them.
-_KINDS: Final = tuple(
+_KINDS: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
     (re.compile(pattern), kind)
     for pattern, kind in (
         (r"two equal calls|without the same state", "not deterministic"),
@@ -77,8 +77,10 @@ def deviation(message: str, raises: str | None = None) -> str:
         return f"raised {raises}"
     for pattern, kind in _KINDS:
         if (found := pattern.search(text)) is not None:
-            return f"{kind} {found['exception']}" if kind == "raised" else kind
-    return re.sub(r"-?\d[\d.e+-]*", "#", text)[:_OTHER] or "no message"
+            exception: str | None = found.groupdict().get("exception")
+            return f"raised {exception}" if exception is not None else kind
+    plain: str = re.sub(r"-?\d[\d.e+-]*", "#", text)
+    return plain[:_OTHER] or "no message"
 
 
 def kind_of(result: CellResult) -> str:

@@ -78,7 +78,9 @@ def with_choices(
     """The arguments with option ``vector[n]`` at place ``n``; past the last option it stays as it is."""
     new_args, new_kwargs = list(args), dict(kwargs)
     dropped = False
-    for slot, choice in sorted(zip(places, vector, strict=True), key=lambda pair: len(pair[0].path)):
+    for slot, choice in sorted(
+        zip(places, vector, strict=True), key=lambda pair: len(pair[0].path)
+    ):
         if choice >= len(slot.options):
             continue
         option, (side, key, *inner) = slot.options[choice], slot.path

@@ -96,7 +96,9 @@ def minimise(
     seconds: float = MOST_SECONDS,
 ) -> Found:
     """The simplest candidate that fails as ``start`` does: same clause, sort of check and kind of failure."""
-    if isinstance(failure.repro, DirectedScript):  # made on small tensors of its own: nothing to vary
+    if isinstance(
+        failure.repro, DirectedScript
+    ):  # made on small tensors of its own: nothing to vary
         return Found(start, failure, 0, whole=True)
     search = _Search(subject, clause, Sign.of(failure), start, failure, _Budget(calls, seconds))
     search.run()
@@ -187,7 +189,9 @@ def same_failure(subject: Subject, clause: str, sign: Sign, candidate: Candidate
     """The candidate's failure of this kind, where it has one."""
     try:
         record = subject.run(candidate, [clause])[clause]
-    except Exception:  # a form that the harness itself cannot lay out or compare is no failure of the op
+    except (
+        Exception
+    ):  # a form that the harness itself cannot lay out or compare is no failure of the op
         return None
     for failure in record.failures:
         if Sign.of(failure) == sign and not isinstance(failure.repro, DirectedScript):

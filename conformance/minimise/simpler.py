@@ -184,9 +184,11 @@ def _free_weight(layout: FreeLayout) -> tuple[int, int]:
     return (odd + (layout.offset > 0), layout.offset)
 
 
-_NAMED: list[AnyLayout] = sorted(
-    (Layout(*factors) for factors in product(MEMORY, STEP, EXPAND, (False, True))), key=_weight
-)
+_NAMED: list[AnyLayout] = [
+    *sorted(
+        (Layout(*factors) for factors in product(MEMORY, STEP, EXPAND, (False, True))), key=_weight
+    )
+]
 
 
 def simpler_arguments(current: Candidate) -> Space:
