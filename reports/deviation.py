@@ -77,8 +77,8 @@ def deviation(message: str, raises: str | None = None) -> str:
         return f"raised {raises}"
     for pattern, kind in _KINDS:
         if (found := pattern.search(text)) is not None:
-            exception: str | None = found.groupdict().get("exception")
-            return f"raised {exception}" if exception is not None else kind
+            named: str | None = found.groupdict().get("exception")
+            return kind if named is None else f"raised {named}"
     plain: str = re.sub(r"-?\d[\d.e+-]*", "#", text)
     return plain[:_OTHER] or "no message"
 

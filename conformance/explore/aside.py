@@ -61,7 +61,8 @@ class Effort:
     passes: float = 0.0  # over all items
     restarts: int = 0
     seconds: float = 0.0
-    peak_bytes: int = 0  # of memory of the searching process
+    start_bytes: int = 0  # largest resident memory of the searching process after its first item …
+    peak_bytes: int = 0  # … and in the end
 
 
 def explored(
@@ -110,6 +111,7 @@ def _add(effort: Effort, more: Mapping[str, int]) -> None:
     effort.candidates += more["candidates"]
     effort.checks += more["checks"]
     effort.unmade += more["unmade"]
+    effort.start_bytes = effort.start_bytes or more["peak_bytes"]
     effort.peak_bytes = max(effort.peak_bytes, more["peak_bytes"])
 
 
