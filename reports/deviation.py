@@ -89,12 +89,12 @@ def kind_of(result: CellResult) -> str:
         return deviation(result.message, result.raises)
     if result.outcome in (Outcome.CRASH, Outcome.HANG):
         said = _WORKER.sub("", result.message).partition("\n")[0]
-        return f"{result.outcome}: {said}" if said else result.outcome.value
+        return f"{result.outcome}: {said}" if said else str(result.outcome)
     if result.outcome is Outcome.UNSUPPORTED:
         return f"unsupported: {result.raises}" if result.raises else "unsupported"
     if result.outcome is Outcome.ERROR:
         return f"error: {deviation(result.message)}"
-    return result.outcome.value
+    return str(result.outcome)
 
 
 def place_of(layouts: tuple[str, ...]) -> str:

@@ -94,6 +94,8 @@ def explored(
                     finding = msgspec.convert(report["finding"], Finding)
                     seen.append([*finding.cell, finding.kind, finding.where])
                     yield finding
+                else:
+                    break  # the time is over: the process need not unload torch first
             break
         except AsideDied as death:
             if not up:
@@ -153,6 +155,7 @@ def main(orders: dict[str, Any], pipe: int) -> None:
         tell(_progress(position, f"{visit}:{number}", counts, peak))
         forget_dispatches()
         forget_geometries()
+    tell({"what": "over"})
 
 
 def _progress(position: int, number: str, counts: Counter[str], peak: int) -> dict[str, Any]:

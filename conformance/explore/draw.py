@@ -59,8 +59,14 @@ def random_layout(random: Random) -> AnyLayout:
 
 
 def _resized(random: Random, candidate: Candidate) -> Candidate:
-    """Equal sizes are taken for one and changed together; values repeat where a tensor grows."""
+    """Equal sizes are taken for one and changed together; values repeat where a tensor grows.
+
+    Calls with integer tensors stay as they are: those are indices, offsets and lengths, which would no
+    longer fit, and the CPU, which is the reference, does not check all of them.
+    """
     tensors = candidate.sample.tensors
+    if any(not t.dtype.is_floating_point and not t.dtype.is_complex for t in tensors):
+        return candidate
     sizes = sorted({n for t in tensors if t.layout == torch.strided for n in t.shape if n > 1})
     chosen = {n: random.choice(_SIZES) if random.random() < 0.6 else n for n in sizes}
     resized = []
