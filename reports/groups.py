@@ -1,7 +1,7 @@
 """Failures grouped by what they seem to have in common: one line for people instead of hundreds.
 
 The key is the clause, the kind of deviation or exception, the op's family, and where (the factors of the
-simplest layout that fails): what one cause in a kernel's addressing usually shares. Pure functions of results.
+layout of the minimised example, else of the simplest layout that fails): what one cause in a kernel's addressing usually shares. Pure functions of results.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def key_of(result: CellResult, families: Mapping[str, str]) -> GroupKey:
         result.key.clause,
         kind_of(result),
         families.get(result.key.op, result.key.op),
-        place_of(result.layouts),
+        place_of((result.example.layout,) if result.example is not None else result.layouts),
     )
 
 

@@ -68,25 +68,25 @@ class Effort:
 def explored(
     bench: Bench, items: Sequence[Item], seed: int, seconds: float, effort: Effort
 ) -> Iterator[Finding]:
-    """Search for so many seconds, start included; yields what is found, and fills in ``effort``.
+    """Search for so many seconds, loading torch not counted; yields findings, and fills in ``effort``.
 
-    Raises AsideDied where the process does not come up, or dies in its first item again and again.
+    Raises AsideDied where the process does not come up.
     """
-    end = time.time() + seconds
-    started, position, seen, last = time.monotonic(), 0, list[list[str]](), ""
-    while time.time() < end:
+    position, last = 0, ""
+    seen: list[list[str]] = []
+    while effort.seconds < seconds:
         orders = {
             **asdict(bench),
             "items": items,
             "seed": seed,
             "position": position,
-            "end": end,
+            "seconds": seconds - effort.seconds,
             "seen": seen,
         }
-        before, up = position, False
+        before, up = position, None
         try:
             for report in reports_of(_MODULE, orders, _SILENCE):
-                up = True
+                up = time.monotonic() if up is None else up
                 if report["what"] == "item":
                     position, last = report["position"], report["number"]
                     _add(effort, report["effort"])
@@ -96,17 +96,31 @@ def explored(
                     yield finding
                 else:
                     break  # the time is over: the process need not unload torch first
+            effort.seconds += time.monotonic() - up if up is not None else 0.0
             break
         except AsideDied as death:
-            if not up:
+            if up is None:
                 raise
+            effort.seconds += time.monotonic() - up
             effort.restarts += 1
-            op, dtype, _ = items[position % len(items)]
-            killed = CellKey("process", op, dtype)
-            yield Finding(killed, death.how, "", last, unpinnable="it killed the process")
+            op, dtype, _ = _in_turn(items, seed, position)
+            yield Finding(
+                CellKey("process", op, dtype),
+                death.how,
+                "",
+                last,
+                unpinnable="it killed the process",
+            )
             position = max(position, before) + 1
-    effort.seconds = time.monotonic() - started
     effort.passes = position / len(items)
+
+
+def _in_turn(items: Sequence[Item], seed: int, position: int) -> Item:
+    """The item at this position: each pass goes through all of them in an order of its own."""
+    visit, number = divmod(position, len(items))
+    order = list(items)
+    Random(f"{seed}:{visit}").shuffle(order)
+    return order[number]
 
 
 def _add(effort: Effort, more: Mapping[str, int]) -> None:
@@ -137,19 +151,14 @@ def main(orders: dict[str, Any], pipe: int) -> None:
     device = open_device(registry.load_file(Path(path)) if path else registry.get(orders["device"]))
     unit = 1 if sys.platform == "darwin" else 1024
     items: list[Item] = [(op, dtype, clauses) for op, dtype, clauses in orders["items"]]
-    hunt = Hunt(device, orders["samples"], orders["seed"], orders["end"], tell)
+    end = time.time() + orders["seconds"]
+    hunt = Hunt(device, orders["samples"], orders["seed"], end, tell)
     hunt.seen = {tuple(sign) for sign in orders["seen"]}
     position = orders["position"]
-    order: list[Item] = []
-    visit = -1
-    while time.time() < orders["end"]:
-        if position // len(items) != visit:
-            visit = position // len(items)
-            order = list(items)
-            Random(f"{orders['seed']}:{visit}").shuffle(order)
-        number = position % len(items)
+    while time.time() < end:
+        visit, number = divmod(position, len(items))
         tell(_progress(position, f"{visit}:{number}", Counter(), 0))
-        counts = hunt.item(order[number], visit, number)
+        counts = hunt.item(_in_turn(items, orders["seed"], position), visit, number)
         position += 1
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
         tell(_progress(position, f"{visit}:{number}", counts, peak))

@@ -52,7 +52,7 @@ def explore(
     path, new, known = folder / FINDINGS_FILE, 0, 0
     with path.open("w", encoding="utf-8") as stream:
         try:
-            for finding in explored(bench, items, seed, seconds, effort):
+            for finding in explored(bench, items, seed, seconds, effort) if items else ():
                 line = Line(finding, is_expected(matcher, finding), _script(folder, finding))
                 stream.write(json.dumps({"format": FORMAT, "seed": seed, **asdict(line)}) + "\n")
                 stream.flush()

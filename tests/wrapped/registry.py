@@ -7,7 +7,7 @@ on for a block; ``WRAPPED_FAULTS=name,name`` for a whole process.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -139,6 +139,16 @@ def watched() -> Iterator[set[Kernel]]:
         yield _seen
     finally:
         _seen = before
+
+
+def plant_at(overrides: Mapping[Kernel, Override]) -> None:
+    """Put these in the places of kernels, for good: what a device is broken by that no fault describes.
+
+    Raises FaultConflict where a fault that is on replaces one of the kernels.
+    """
+    if taken := overrides.keys() & _active.keys():
+        raise FaultConflict(f"a fault that is on replaces {next(iter(taken))} already")
+    _active.update(overrides)
 
 
 def plant_from_environment() -> None:
