@@ -141,6 +141,7 @@ def main(orders: dict[str, Any], pipe: int) -> None:
 
     from conformance.worker import limit_threads
     from devices import registry
+    from opinfo.catalog import catalogue
     from opinfo.device import open_device
     from opinfo.layouts import forget_geometries
     from opinfo.reference import forget_dispatches
@@ -149,6 +150,7 @@ def main(orders: dict[str, Any], pipe: int) -> None:
     limit_threads()
     path = orders["descriptor"]
     device = open_device(registry.load_file(Path(path)) if path else registry.get(orders["device"]))
+    catalogue()  # takes seconds: before any work is told to have begun
     unit = 1 if sys.platform == "darwin" else 1024
     items: list[Item] = [(op, dtype, clauses) for op, dtype, clauses in orders["items"]]
     end = time.time() + orders["seconds"]

@@ -95,6 +95,7 @@ def main(orders: dict[str, Any], pipe: int) -> None:
     from conformance.minimise.subject import Subject
     from conformance.worker import limit_threads
     from devices import registry
+    from opinfo.catalog import catalogue
     from opinfo.device import open_device
     from opinfo.layouts import forget_geometries
 
@@ -102,6 +103,7 @@ def main(orders: dict[str, Any], pipe: int) -> None:
     limit_threads()
     path = orders["descriptor"]
     device = open_device(registry.load_file(Path(path)) if path else registry.get(orders["device"]))
+    catalogue()  # takes seconds: before any work is told to have begun
     subjects: OrderedDict[tuple[str, str], Subject] = OrderedDict()
     for given in orders["tasks"]:
         task = Task(CellKey(*given["cell"]), given["layout"], given["kind"])
