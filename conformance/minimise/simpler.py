@@ -70,7 +70,11 @@ def other_samples(drawn: Sequence[Sample]) -> Aspect:
 
 
 def fewer_dimensions(current: Candidate) -> Space:
-    """One dimension less: of all tensors of the largest rank, or of one tensor."""
+    """One dimension less: of all tensors of the largest rank, or of one tensor.
+
+    The second number says what becomes of lists of whole numbers among the arguments: nothing, or what
+    they say of the dropped dimension goes, where they list sizes (1) or dimensions (2).
+    """
     tensors = current.sample.tensors
     rank = current.sample.rank
     strided = [i for i, t in enumerate(tensors) if t.layout == torch.strided and t.dim()]
@@ -81,16 +85,40 @@ def fewer_dimensions(current: Candidate) -> Space:
     # A dimension of size 0 cannot be dropped and anything be left.
     drops = [d for d in drops if d and all(tensors[i].shape[dim] for i, dim in d.items())]
 
-    def build(vector: Vector) -> Candidate:
+    def build(vector: Vector) -> Candidate | None:
         if vector[0] == len(drops):
-            return current
+            return None
         dropped = drops[vector[0]]
+        call = current.sample.call
+        how = _without_size if vector[1] == 1 else _without_dimension
+        dim = next(iter(dropped.values()))
+        changed = _lists((call.args, call.kwargs), lambda v: how(v, dim, rank))
         return with_tensors(
-            current,
+            with_call(current, Call(*changed)) if vector[1] else current,
             [t.select(dropped[i], 0) if i in dropped else t for i, t in enumerate(tensors)],
         )
 
-    return Space((len(drops),), build)
+    return Space((len(drops), 2), build)
+
+
+def _without_size(value: list[int], dim: int, rank: int) -> list[int]:
+    return [*value[:dim], *value[dim + 1 :]] if len(value) == rank else value
+
+
+def _without_dimension(value: list[int], dim: int, rank: int) -> list[int]:
+    places = [v % rank for v in value if -rank <= v < rank]
+    return [v - (v > dim) for v in places if v != dim] if len(places) == len(value) else value
+
+
+def _lists(value: Any, change: Callable[[list[int]], list[int]]) -> Any:
+    """The structure with every list or tuple of whole numbers changed."""
+    if isinstance(value, dict):
+        return {k: _lists(v, change) for k, v in value.items()}
+    if type(value) not in (list, tuple):
+        return value
+    if value and all(type(v) is int for v in value):
+        return type(value)(change(list(value)))
+    return type(value)(_lists(v, change) for v in value)
 
 
 def smaller_sizes(current: Candidate) -> Space:
