@@ -38,6 +38,7 @@ class CellRecord:
     ambiguous: list[str] = field(default_factory=list)
     unsupported: list[tuple[str, str]] = field(default_factory=list)  # exception type, message
     errors: list[str] = field(default_factory=list)
+    unbuilt: list[str] = field(default_factory=list)  # pinned examples that could not be made
     seconds: float = 0.0
 
     def check(self, sample: int, layout: str, count: int = 1) -> None:
@@ -66,7 +67,10 @@ class CellRecord:
         return min(self.failures, key=lambda f: (f.size, len(f.layout)), default=None)
 
     def outcome(self) -> Outcome:
-        """Failures first; a cell with no executed check is never a pass."""
+        """What was pinned and is no longer checked first, so that no expected failure hides it; then
+        failures; a cell with no executed check is never a pass."""
+        if self.unbuilt:
+            return Outcome.ERROR
         if self.failures:
             return Outcome.FAIL
         if self.errors:
@@ -79,6 +83,8 @@ class CellRecord:
 
     def message(self) -> str:
         """One text for the report."""
+        if self.unbuilt:
+            return "; ".join(self.unbuilt)
         if (shown := self.smallest) is not None:
             more = f" ({self.failed} failing checks of {self.checks})" if self.failed > 1 else ""
             return f"[{shown.layout}] {shown.message}{more}"

@@ -19,6 +19,8 @@ from typing import Any
 import click
 
 from conformance.commands.manifest import manifest
+from conformance.commands.minimise import minimise
+from conformance.commands.pin import pin
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from reports.gate import ExitCode
@@ -212,6 +214,9 @@ def run(arguments: tuple[str, ...]) -> int:
         pytest.main(["-p", "conformance.plugin", "--pyargs", "conformance", *joined(arguments)])
     )
 
+
+conform.add_command(minimise)
+conform.add_command(pin)
 
 if __name__ == "__main__":
     conform()

@@ -20,7 +20,7 @@ import msgspec
 
 from devices.cell import CellKey, Outcome, Verdict
 from reports.junit import MARK, MISSING, PLAN_DIGEST, RAN_LAYOUTS, Counts, Element, element_of
-from reports.model import CellResult, Provenance, problem_with
+from reports.model import CellResult, Example, Provenance, problem_with
 from reports.plan import Plan, RunError
 
 _CHUNK = 1 << 20
@@ -50,6 +50,7 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True):
     repro: str | None = None
     seconds: float | str | None = None
     worker: str = ""
+    example: Example | None = None
 
 
 _decode = msgspec.json.Decoder(_Wire).decode
@@ -276,6 +277,7 @@ class _Reader:
             wire.repro,
             seconds,
             wire.worker,
+            wire.example,
         )
 
     def _ran(self, index: int) -> tuple[str, ...]:

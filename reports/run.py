@@ -157,6 +157,9 @@ def redacted(
         why, message, worker = (hide(result.why), hide(result.message), hide(result.worker))
         if (why, message, worker) != (result.why, result.message, result.worker):
             result = dataclasses.replace(result, why=why, message=message, worker=worker)
+        if result.example is not None:
+            told = dataclasses.replace(result.example, message=hide(result.example.message))
+            result = dataclasses.replace(result, example=told)
         kept[cell] = result
     plain = dataclasses.replace(plain, expectations=hide(plain.expectations))
     return {**document, "facts": facts}, kept, plain

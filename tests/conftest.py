@@ -45,12 +45,13 @@ def cache(shared: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def whole_run(shared: Path, cache: Path) -> WholeRun:
-    """Every op in float32, by two workers, with a cold reference cache (about 50 s)."""
+    """Every op in float32, by two workers, with a cold reference cache (about 60 s)."""
     folder, said = shared / "whole-run", shared / "whole-run.txt"
     with only_one(shared, "whole-run"):
         if not said.exists():
             ran = run_pytest(
                 *("-n", "2", "-q", "--device", "cpu", "--expectations", "none"),
+                *("--minimise", "40"),
                 f"--results={folder}",
                 cache=cache,
             )

@@ -16,7 +16,7 @@ from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Difference, differ
 from opinfo.device import Device
 from opinfo.exceptions import Exceptions
 from opinfo.guarded import Guarded, identity
-from opinfo.layouts import Case, Geometry, Layout, covering_set, interned
+from opinfo.layouts import AnyLayout, Case, Geometry, covering_set, interned
 from opinfo.reference import StrideAnswer, StrideReference, ValueAnswer, on_device, value_answer
 from opinfo.samples import Sample
 from opinfo.structure import replace_tensors
@@ -59,7 +59,7 @@ class ItemContext:
     known: Exceptions
     journal: Callable[[str], None] = lambda clause: None
     cases: tuple[Case, ...] = field(default_factory=lambda: covering_set().cases)
-    targets: tuple[Layout, ...] = field(default_factory=lambda: covering_set().targets)
+    targets: tuple[AnyLayout, ...] = field(default_factory=lambda: covering_set().targets)
     _built: dict[tuple[int, int, int], Guarded] = field(default_factory=dict)
     _held: int = 0  # bytes in them, at most
     _values: dict[tuple[int, tuple[int | None, ...]], ValueAnswer] = field(default_factory=dict)

@@ -87,8 +87,9 @@ class ForkServer:
         self._process.wait()
 
     def pytest(self, *arguments: str, **env: str) -> Ran:
-        """``pytest ARGUMENTS`` in the checkout."""
-        return self._ask("pytest", ["-p", "no:randomly", *arguments], env)
+        """``pytest ARGUMENTS`` in the checkout; nothing is minimised where that is not asked for."""
+        quick = () if "--minimise" in arguments else ("--minimise", "0")
+        return self._ask("pytest", ["-p", "no:randomly", *quick, *arguments], env)
 
     def script(self, path: Path) -> Ran:
         """``python PATH``, with torch loaded already."""
