@@ -177,6 +177,7 @@ class Session:
             frozenset(document.get("layouts", ())),
             document.get("raises"),
             document.get("message", ""),
+            document.get("declared", False),
         )
         verdict, why = self.judge(cell, observed, document.get("ran"))
         return CellResult(

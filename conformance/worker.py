@@ -14,6 +14,7 @@ from conformance.contract import load
 from conformance.isolation import Journal
 from conformance.layout import suite
 from conformance.layout.context import ItemContext
+from conformance.planner import undeclared_clauses
 from conformance.session import WorkerOrders, verdict_of
 from devices import registry
 from devices.cell import CellKey, Observed, Outcome, Verdict
@@ -51,6 +52,7 @@ class Worker:
                 known_layouts=covering_set().ids,
             ).active(descriptor.facts())
         self.matcher = Matcher(manifest)
+        self.undeclared = undeclared_clauses(descriptor, load())
         self.folder = Path(orders.results)
         self.journal = Journal(self.folder / "journal", name)
 
@@ -67,7 +69,7 @@ class Worker:
         if self.orders.reference_cache:
             kind = self.device.descriptor.torch_type
             cache = ReferenceCache(cache_root(), self.orders.torch_build, kind, f"{op_id}-{dtype}")
-        recorder = Recorder(op_id, dtype, clauses)
+        recorder = Recorder(op_id, dtype, clauses, self.undeclared)
         strides = StrideReference(self.device.descriptor.torch_type, cache)
         context = ItemContext(
             op=op,
@@ -99,6 +101,7 @@ class Worker:
             frozenset(document["layouts"]),
             document["raises"],
             document["message"],
+            document["declared"],
         )
         verdict, why = verdict_of(self.matcher, cell, observed, document["ran"])
         shown = recorder.cells[cell.clause].smallest

@@ -16,7 +16,7 @@ from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Difference, differ
 from opinfo.device import Device
 from opinfo.exceptions import Exceptions
 from opinfo.guarded import Guarded, identity
-from opinfo.layouts import Case, Geometry, Layout, covering_set, interned
+from opinfo.layouts import CONTIGUOUS, Case, Geometry, Layout, covering_set, interned
 from opinfo.reference import StrideAnswer, StrideReference, ValueAnswer, on_device, value_answer
 from opinfo.samples import Sample
 from opinfo.structure import replace_tensors
@@ -26,6 +26,14 @@ from opinfo.traits import Traits, expand_rule, may_expand, mutates
 _KEPT_BYTES = 2**18
 
 
+class NotPlaced(Exception):
+    """A tensor could not be put on the device: nothing can be said of the clauses that need it."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"putting an input on the device raised {type(cause).__name__}: {cause}")
+        self.cause = cause
+
+
 @dataclass(frozen=True, slots=True)
 class Laid:
     """The tensors of one sample laid out on the device by one case."""
@@ -33,7 +41,7 @@ class Laid:
     sample: Sample
     case: Case
     geometries: tuple[Geometry, ...]
-    guarded: tuple[Guarded | None, ...]  # None for tensors that are not strided
+    guarded: tuple[Guarded | None, ...]  # None where not strided, or the device lays nothing out
     tensors: list[torch.Tensor]
     expanded: tuple[int | None, ...]
 
@@ -69,7 +77,11 @@ class ItemContext:
 
     @contextmanager
     def running(self, *clauses: str) -> Iterator[list[CellRecord | None]]:
-        """Name the clauses that are about to run in the journal, and share the time among them."""
+        """Name the clauses that are about to run in the journal, and share the time among them.
+
+        What cannot be put on the device ends them: unsupported where the device says that it is not
+        implemented, an error otherwise.
+        """
         records = [self.recorder.get(c) for c in clauses]
         wanted = [r for r in records if r is not None]
         if wanted:
@@ -77,6 +89,12 @@ class ItemContext:
         start = time.perf_counter()
         try:
             yield records
+        except NotPlaced as exc:
+            for record in wanted:
+                if isinstance(exc.cause, NotImplementedError):
+                    record.refuse(exc.cause)
+                else:
+                    record.error(str(exc))
         finally:
             share = (time.perf_counter() - start) / max(len(wanted), 1)
             for record in wanted:
@@ -99,6 +117,8 @@ class ItemContext:
             seen.add(key)
             if only is not None and case.id not in only:
                 continue
+            if not self.device.lays_out and not _is_plain(sample, geometries):
+                continue  # by declaration, as the plan says
             yield self.lay(sample, case, geometries)
 
     def mutable_inputs(self, sample: Sample) -> frozenset[int]:
@@ -135,14 +155,14 @@ class ItemContext:
         guarded: list[Guarded | None] = []
         tensors: list[torch.Tensor] = []
         for place, (tensor, geometry) in enumerate(zip(sample.tensors, geometries, strict=True)):
-            if tensor.layout != torch.strided:
+            if tensor.layout != torch.strided or not self.device.lays_out:
                 guarded.append(None)
-                tensors.append(self.device.to_device(tensor))
+                tensors.append(self.place(tensor))
                 continue
             key = (sample.index, place, id(geometry))
             buffer = self._built.get(key)
             if buffer is None:
-                buffer = self._built[key] = Guarded(tensor, geometry, self.device.to_device)
+                buffer = self._built[key] = Guarded(tensor, geometry, self.place)
             guarded.append(buffer)
             tensors.append(buffer.view)
         return Laid(
@@ -153,6 +173,13 @@ class ItemContext:
             tensors,
             tuple(g.expanded for g in geometries),
         )
+
+    def place(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A CPU tensor on the device. Raises NotPlaced."""
+        try:
+            return self.device.to_device(tensor)
+        except Exception as exc:  # a vendor's copy may raise anything
+            raise NotPlaced(exc) from exc
 
     def release(self, sample: Sample) -> None:
         """Drop the buffers of a sample that are too large to keep for the next clause: fresh pages cost
@@ -169,7 +196,9 @@ class ItemContext:
 
     def run(self, function: Callable[..., Any], laid: Laid, **extra: Any) -> Any:
         args, kwargs = laid.sample.call.bind(laid.tensors)
-        return function(*args, **on_device(kwargs, self.device.torch_device), **extra)
+        result = function(*args, **on_device(kwargs, self.device.torch_device), **extra)
+        self.device.settle(result)
+        return result
 
     # -- references
 
@@ -231,6 +260,15 @@ class ItemContext:
         if self.device.from_device is identity:
             return result
         return replace_tensors(result, self.device.from_device)
+
+
+def _is_plain(sample: Sample, geometries: tuple[Geometry, ...]) -> bool:
+    """Whether every strided tensor is contiguous from the start of its storage on."""
+    return all(
+        geometry is CONTIGUOUS.geometry(tensor.shape)
+        for tensor, geometry in zip(sample.tensors, geometries, strict=True)
+        if tensor.layout == torch.strided
+    )
 
 
 def expanded_values(laid: Laid) -> list[torch.Tensor]:
