@@ -174,7 +174,9 @@ class Descriptor:
         if self.init is not None and not (isinstance(self.init, str) and self.init.isidentifier()):
             raise DescriptorError(f"init must be the name of a function, got {self.init!r}")
         if self.init is not None and self.module is None:
-            raise DescriptorError(f"init names {self.init!r}, and no module has it: give module too")
+            raise DescriptorError(
+                f"init names {self.init!r}, and no module has it: give module too"
+            )
         for name in ("sources", "permitted_fallbacks"):
             value = getattr(self, name)
             if isinstance(value, str) or not all(isinstance(item, str) for item in value):

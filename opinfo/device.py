@@ -13,7 +13,6 @@ from devices.errors import ConformError
 from opinfo.guarded import Move, identity
 from opinfo.structure import tensors_of
 
-
 #: What a device must declare before tensors can be laid out on it in more than one way, and guarded.
 LAYOUT_CAPABILITIES = frozenset({"strides", "storage"})
 
