@@ -71,7 +71,14 @@ def open_device(descriptor: Descriptor) -> Device:
             ) from exc
     torch.set_num_threads(1)
     kind = descriptor.torch_type
-    torch_device = torch.device("cpu") if kind == "cpu" else torch.device(kind, 0)
+    try:
+        torch_device = torch.device("cpu") if kind == "cpu" else torch.device(kind, 0)
+    except RuntimeError as exc:
+        after = f", after importing {descriptor.module!r}" if descriptor.module else ""
+        raise DeviceUnusable(
+            f"device {descriptor.name!r}: torch knows no device type {kind!r}{after}: "
+            f"{(str(exc).splitlines() or [''])[0]}"
+        ) from exc
     on_cpu = torch_device.type == "cpu"
 
     def move(tensor: torch.Tensor) -> torch.Tensor:

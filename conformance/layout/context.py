@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from opinfo.traits import Traits, expand_rule, may_expand, mutates
 
 #: Samples up to this size keep their buffers and references for all clauses of an item.
 _KEPT_BYTES = 2**18
+_OURS = str(Path(__file__).resolve().parents[1])
 
 
 class NotPlaced(Exception):
@@ -80,7 +83,8 @@ class ItemContext:
         """Name the clauses that are about to run in the journal, and share the time among them.
 
         What cannot be put on the device ends them: unsupported where the device says that it is not
-        implemented, an error otherwise.
+        implemented, an error otherwise. Any other exception, such as a result that cannot be read back,
+        is an error of these cells, and not the end of the item.
         """
         records = [self.recorder.get(c) for c in clauses]
         wanted = [r for r in records if r is not None]
@@ -95,6 +99,9 @@ class ItemContext:
                     record.refuse(exc.cause)
                 else:
                     record.error(str(exc))
+        except Exception as exc:  # from the device, or a fault of ours: red either way
+            for record in wanted:
+                record.error(_where(exc))
         finally:
             share = (time.perf_counter() - start) / max(len(wanted), 1)
             for record in wanted:
@@ -249,7 +256,10 @@ class ItemContext:
     def differs(self, actual: Any, expected: Any, sample: Sample) -> Difference | None:
         """Compare a device's result with its reference. Where the answer is unique only up to signs or
         phases, compare what upstream's sample says is unique about it."""
-        there = self.fetch(actual)
+        return self.differs_there(self.fetch(actual), expected, sample)
+
+    def differs_there(self, there: Any, expected: Any, sample: Sample) -> Difference | None:
+        """The same of a result that has been fetched."""
         found = difference(there, expected, self.tolerances, roundings=self.roundings)
         if found is not None and "values.not_unique" in self.traits.families:
             return difference(sample.process(there), sample.process(expected), self.tolerances)
@@ -260,6 +270,14 @@ class ItemContext:
         if self.device.from_device is identity:
             return result
         return replace_tensors(result, self.device.from_device)
+
+
+def _where(exc: Exception) -> str:
+    """What a check raised, and where: the line of ours that it came through last."""
+    ours = [f for f in traceback.extract_tb(exc.__traceback__) if f.filename.startswith(_OURS)]
+    place = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
+    line = (str(exc).strip().splitlines() or [""])[0][:300]
+    return f"the check itself raised {type(exc).__name__}{place}: {line}"
 
 
 def _is_plain(sample: Sample, geometries: tuple[Geometry, ...]) -> bool:

@@ -104,6 +104,8 @@ DESCRIPTOR = Descriptor(
     stream_pool_size=32,
     busy=None,  # torch.xpu has no _sleep
     workers_per_device=2,
+    # None: torch-xpu-ops runs a few ops on the CPU (XPUFallback.template), fewer with each release;
+    # a first run says which are left.
     facts=_facts,
     unavailable=_unavailable,
     device_count=_count,
