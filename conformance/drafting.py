@@ -29,8 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from conformance import Descriptor
-from devices.descriptor import common_facts
+from conformance import Descriptor, common_facts
 
 
 def _unavailable() -> str | None:

@@ -43,18 +43,19 @@ def _one_sample(ctx: ItemContext, sample: Sample, record: CellRecord) -> None:
     try:
         result = function(*args, **kwargs)
         ctx.device.settle(result)
+        reference = ctx.fetch(result)
     except NotImplementedError as exc:
         record.refuse(exc)
         return
     except Exception as exc:  # the values clause judges whether the function may raise here
         _all_raise(ctx, sample, record, exc)
         return
-    reference = ctx.fetch(result)
     for name, call in _others(ctx, sample, result):
         try:
             args, kwargs = _fresh(ctx, sample)
             got = call(args, kwargs)
             ctx.device.settle(got)
+            got = ctx.fetch(got)
         except NotImplementedError as exc:
             record.refuse(exc)
             continue
@@ -71,7 +72,7 @@ def _one_sample(ctx: ItemContext, sample: Sample, record: CellRecord) -> None:
                 continue
             problem = f"raised {type(exc).__name__}: {(str(exc).splitlines() or [''])[0][:300]}"
         else:
-            found = ctx.differs(got, _as_variant(name, reference, sample), sample)
+            found = ctx.differs_there(got, _as_variant(name, reference, sample), sample)
             problem = found.text if found is not None else None
         record.check(sample.index, name)
         if problem is not None:
