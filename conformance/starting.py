@@ -10,13 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from types import MappingProxyType
 
 from conformance import drafting
 from conformance.asking import Question, Reply, ask
 from conformance.contract import load
 from devices.cell import CellKey, Observed, Verdict
-from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from devices.expectations import Manifest, Matcher, judge
 from devices.registry import load_file
@@ -88,10 +86,10 @@ def begin(start: Start, tell: Tell) -> int:
         (folder / "descriptor.py").write_text(text, encoding="utf-8")
     except OSError as error:
         raise CannotBegin(f"{folder} cannot be written: {error.strerror or error}") from None
-    described = load_file(folder)
+    load_file(folder)  # what was written can be read
     tell(f"wrote {folder / 'descriptor.py'}: {_summary(reply)}")
     runs = [_run(start, number, tell) for number in range(1, start.runs + 1)]
-    return _write_manifest(start, described, runs, tell)
+    return _write_manifest(start, runs, tell)
 
 
 def _check_name(name: str) -> None:
@@ -148,14 +146,14 @@ def _fails(result: CellResult) -> bool:
     return result.verdict is Verdict.REGRESSION
 
 
-def _write_manifest(start: Start, device: Descriptor, runs: list[Run], tell: Tell) -> int:
+def _write_manifest(start: Start, runs: list[Run], tell: Tell) -> int:
     agreed, apart = agreement(runs)
     path = start.folder / "expected.toml"
     text = drafting.manifest(start.name, agreed.values(), apart, len(runs), date.today())
     path.write_text(text, encoding="utf-8")
     known = {layout for run in runs for result in run.results.values() for layout in result.layouts}
     manifest = Manifest.load(path, known_clauses=set(load().clauses), known_layouts=known)
-    left = _left_over(manifest, device, runs[0]) - set(apart)
+    left = _left_over(manifest, runs[0]) - set(apart)
     if left:  # the draft must describe the run that it was made from
         raise CannotBegin(f"{path} does not describe {min(left)}, which failed: please report this")
     blocks = text.count("[[expect]]")
@@ -204,9 +202,10 @@ def _said(result: CellResult | None) -> str:
     return f"{result.outcome}{layouts}"
 
 
-def _left_over(manifest: Manifest, device: Descriptor, run: Run) -> set[CellKey]:
+def _left_over(manifest: Manifest, run: Run) -> set[CellKey]:
     """The cells that the manifest does not make green."""
-    matcher = Matcher(manifest.active(MappingProxyType(dict(device.facts()))))
+    facts = {name: str(value) for name, value in run.parsed.document.facts.items()}
+    matcher = Matcher(manifest.active(facts))
     return {
         key
         for key, result in run.results.items()
