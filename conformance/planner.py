@@ -13,7 +13,7 @@ from conformance.version import VERSION
 from devices.descriptor import Descriptor
 from devices.pinned import Pinned, digest, read_pinned
 from opinfo.catalog import Op, catalogue
-from opinfo.device import Device
+from opinfo.device import LAYOUT_CAPABILITIES, Device
 from opinfo.exceptions import exceptions
 from opinfo.families import op_family
 from opinfo.layouts import covering_set
@@ -29,10 +29,14 @@ def dtypes_of(op: Op, spec: PlanSpec, descriptor: Descriptor) -> list[str]:
 
 
 def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
-    """The plan of a device: every op and dtype, every checked clause that applies."""
+    """The plan of a device: every op and dtype, every checked clause that applies.
+
+    A clause whose capabilities the device does not declare is planned too: its cells are reported
+    as unsupported by declaration, so that two devices' plans can be held side by side.
+    """
     known = exceptions()
     without_reference: dict[str, list[tuple[str, str]]] = {}
-    undeclared = undeclared_clauses(device.descriptor, contract)
+    missing = ", ".join(sorted(LAYOUT_CAPABILITIES - device.descriptor.capabilities))
 
     def subjects() -> Iterator[Traits]:
         for op in catalogue().values():
@@ -48,9 +52,6 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
                 )
                 without_reference.setdefault(reason, []).append((op.id, dtype))
 
-    def clauses_of(traits: Traits) -> Iterator[str]:
-        return (c for c in applies.applicable(traits) if c not in undeclared)
-
     pins = pins_of(spec, device.descriptor)
     recipe: dict[str, str | int] = {
         "suite": VERSION,
@@ -64,17 +65,20 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
         spec,
         device.name,
         subjects(),
-        clauses_of,
+        applies.applicable,
         known,
         recipe,
         fake_only=device.fake_only,
         pinned=(pin.cell for pin in pins if pin.clause in contract.clauses),
     )
     more = [Excluded("layout.*", reason, tuple(ops)) for reason, ops in without_reference.items()]
-    more += [
-        Excluded(clause, f"requires {missing}, which the descriptor does not declare", ())
-        for clause, missing in undeclared.items()
-    ]
+    if missing:
+        only = tuple((op, dtype) for clause, op, dtype in plan.cells if clause == "layout.values")
+        reason = (
+            "In the contiguous layout alone: others need "
+            f"{missing}, which the descriptor does not declare"
+        )
+        more.append(Excluded("layout.values", reason, only))
     return Plan(
         spec,
         device.name,

@@ -42,9 +42,15 @@ def _is_worker(config: pytest.Config) -> bool:
 
 
 def _takes_the_suite(config: pytest.Config) -> bool:
-    """Whether some argument is the package, a folder around it, or something inside it."""
+    """Whether some argument is the package, a folder around it, or something inside it.
+
+    With ``--pyargs`` an argument may name the package as Python does, wherever it is installed.
+    """
     for arg in config.args:
-        path = Path(os.path.abspath(arg.split("::")[0]))
+        name = arg.split("::")[0]
+        if config.option.pyargs and name.split(".")[0] == _PACKAGE.name:
+            return True
+        path = Path(os.path.abspath(name))
         if path == _PACKAGE or path in _PACKAGE.parents or _PACKAGE in path.parents:
             return True
     return False

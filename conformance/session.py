@@ -182,6 +182,7 @@ class Session:
             frozenset(document.get("layouts", ())),
             document.get("raises"),
             document.get("message", ""),
+            document.get("declared", False),
         )
         verdict, why = self.judge(cell, observed, document.get("ran"))
         return CellResult(
@@ -264,9 +265,9 @@ def prepare(request: Request) -> Session:
     if (why := descriptor.unavailable()) is not None:
         raise ConformError(f"device {descriptor.name!r} cannot be used here: {why}")
     manifest, path = load_manifest(request, descriptor, contract)
-    facts = descriptor.facts()
-    active = manifest.active(facts)
     device = open_device(descriptor)
+    facts = descriptor.facts()  # the device's module, imported by now, may be asked
+    active = manifest.active(facts)
     plan = make_plan(spec, device, contract)
     selected = select(plan, request, clauses)
     matcher = Matcher(active)

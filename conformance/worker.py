@@ -16,7 +16,7 @@ from conformance.layout import suite
 from conformance.layout.context import ItemContext
 from conformance.minimise.script import write_repro
 from conformance.orders import WorkerOrders
-from conformance.planner import known_layouts
+from conformance.planner import known_layouts, undeclared_clauses
 from conformance.session import verdict_of
 from devices import registry
 from devices.cell import CellKey, Observed, Outcome, Verdict
@@ -55,6 +55,7 @@ class Worker:
             ).active(descriptor.facts())
         self.matcher = Matcher(manifest)
         self.pins = by_item(read_pinned(descriptor.folder))
+        self.undeclared = undeclared_clauses(descriptor, load())
         self.folder = Path(orders.results)
         self.journal = Journal(self.folder / "journal", name)
 
@@ -74,7 +75,7 @@ class Worker:
         if self.orders.reference_cache:
             kind = self.device.descriptor.torch_type
             cache = ReferenceCache(cache_root(), self.orders.torch_build, kind, f"{op_id}-{dtype}")
-        recorder = Recorder(op_id, dtype, clauses)
+        recorder = Recorder(op_id, dtype, clauses, self.undeclared)
         strides = StrideReference(self.device.descriptor.torch_type, cache)
         context = ItemContext(
             op=op,
@@ -116,6 +117,7 @@ class Worker:
             frozenset(document["layouts"]),
             document["raises"],
             document["message"],
+            document["declared"],
         )
         verdict, why = verdict_of(self.matcher, cell, observed, document["ran"])
         shown = recorder.cells[cell.clause].smallest

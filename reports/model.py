@@ -104,6 +104,15 @@ class CellResult:
     example: Example | None = None
 
 
+def by_declaration(result: CellResult) -> bool:
+    """Whether nothing was tried, because the descriptor does not declare what the clause requires.
+
+    No other unsupported cell can be ``ok``; a run that says so of a clause whose capabilities are
+    all declared is refused (see ``Run``).
+    """
+    return result.outcome is Outcome.UNSUPPORTED and result.verdict is Verdict.OK
+
+
 def problem_with(result: CellResult) -> str | None:
     """What makes a result no evidence: a verdict or a count that contradicts its outcome."""
     if result.verdict not in VERDICTS[result.outcome]:
@@ -167,7 +176,8 @@ class Run:
     """A run: its plan's document, its provenance, and a result for each cell that has one.
 
     ``parsed`` is the checked plan. Raises RunError where the document is malformed, the
-    provenance belongs to another plan, or a result is for a cell that was not planned.
+    provenance belongs to another plan, a result is for a cell that was not planned, or claims to be
+    unsupported by declaration where the plan's capabilities are all declared.
     """
 
     folder: Path
@@ -184,6 +194,12 @@ class Run:
         if not self.results.keys() <= set(plan.cells):
             stranger = min(self.results.keys() - set(plan.cells))
             raise RunError(f"the run holds a result for {stranger}, which was not planned")
+        for result in self.results.values():
+            if by_declaration(result) and not plan.undeclared(result.key.clause):
+                raise RunError(
+                    f"{result.key} claims to be unsupported by declaration, and the plan declares "
+                    "everything that its clause requires"
+                )
 
     @property
     def missing(self) -> tuple[CellKey, ...]:

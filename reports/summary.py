@@ -26,6 +26,7 @@ _COLUMNS = (
     ("flaky", "flaky"),
     ("ambiguous", "ambiguous"),
     ("unsupported", "unsupported"),
+    ("by declaration", "declared"),
     ("crashes", "crashes"),
     ("hangs", "hangs"),
     ("errors", "errors"),
@@ -89,6 +90,8 @@ def verdict_line(judgement: Judgement) -> str:
     parts = [f"{counts.passed:,} of {number(counts.judged, 'cell')} pass"]
     if counts.ambiguous:
         parts.append(f"{counts.ambiguous:,} more have no agreed reference")
+    if counts.declared:
+        parts.append(f"{counts.declared:,} more are unsupported by declaration")
     parts.append(f"{counts.expected:,} fail as expected")
     parts.append(f"{counts.regressions:,} regressions, {counts.improvements:,} improvements")
     return f"{code.label} (exit {code.value}): " + "; ".join(parts)

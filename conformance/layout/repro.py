@@ -53,7 +53,7 @@ class CallScript:
         ctx, laid = self.ctx, self.laid
         lines = ["tensors = ["]
         for tensor, geometry in zip(laid.sample.tensors, laid.geometries, strict=True):
-            lines.append(f"    {_strided(tensor, geometry)},")
+            lines.append(f"    {_strided(tensor, geometry, guarded=ctx.device.lays_out)},")
         lines.append("]")
         args, kwargs = self.arguments()
         lines += [
@@ -123,6 +123,8 @@ def script(
     """Put the parts together. ``names`` are assigned before the judgement."""
     descriptor = ctx.device.descriptor
     module = f"import {descriptor.module}  # the device's module\n" if descriptor.module else ""
+    if descriptor.init:
+        module += f"\n{descriptor.module}.{descriptor.init}()\n"
     assigned = "".join(f"{name} = {literal(value, ctx)}\n" for name, value in names.items())
     return (
         HEADER.format(
@@ -201,7 +203,9 @@ def literal(value: Any, ctx: ItemContext) -> str:
         return repr(value)
     if isinstance(value, torch.Tensor):
         return _strided(
-            value, Geometry(tuple(value.shape), tuple(value.stride()), 0, value.numel())
+            value,
+            Geometry(tuple(value.shape), tuple(value.stride()), 0, value.numel()),
+            guarded=ctx.device.lays_out,
         )
     if isinstance(value, tuple):
         inner = ", ".join(literal(v, ctx) for v in value)
@@ -223,12 +227,14 @@ def literal(value: Any, ctx: ItemContext) -> str:
     return repr(value)
 
 
-def _strided(tensor: torch.Tensor, geometry: Geometry) -> str:
-    """Source of a tensor of this geometry that holds these values."""
+def _strided(tensor: torch.Tensor, geometry: Geometry, *, guarded: bool = True) -> str:
+    """Source of a tensor of this geometry that holds these values; contiguous where not ``guarded``."""
     if tensor.layout != torch.strided:
         dense = tensor.to_dense()
         data = _data(dense)
         return f"dense({data}, {tensor.dtype}, {tuple(tensor.shape)}).to_{_name(tensor.layout)}()"
+    if not guarded:
+        return f"dense({_data(tensor)}, {tensor.dtype}, {tuple(tensor.shape)}).to(DEVICE)"
     if geometry.expanded is not None:
         tensor = tensor.narrow(geometry.expanded, 0, 1).expand(tensor.shape)
     return (

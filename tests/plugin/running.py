@@ -119,11 +119,11 @@ def cells_of(folder: Path) -> dict[CellKey, CellResult]:
     return dict(load_run(folder).results)
 
 
-def run_conform(*arguments: str, cache: Path) -> Ran:
-    """``conform ARGUMENTS`` in the checkout."""
+def run_conform(*arguments: str, cache: Path, cwd: Path = CHECKOUT) -> Ran:
+    """``conform ARGUMENTS``, in the checkout unless told otherwise."""
     done = subprocess.run(
         [sys.executable, "-m", "conformance.cli", *arguments],
-        cwd=CHECKOUT,
+        cwd=cwd,
         env=environment(cache),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

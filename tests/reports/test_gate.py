@@ -128,11 +128,12 @@ def test_a_lone_shard_is_refused() -> None:
     assert result.exit_code is ExitCode.INCOMPLETE and "merge" in result.problems[0]
 
 
-def test_the_denominator_is_all_planned_cells_less_ambiguous_ones() -> None:
+def test_the_denominator_leaves_out_ambiguous_and_undeclared_cells() -> None:
     made = results(AMBIGUOUS, UNSUPPORTED_INT, failed(CONV, Verdict.EXPECTED))
     del made[BOUNDS]
     counts = gate(a_run(made)).counts
-    assert (counts.passed, counts.judged, counts.planned) == (1, 4, 5)
+    assert (counts.passed, counts.judged, counts.planned) == (1, 3, 5)
+    assert (counts.ambiguous, counts.declared, counts.unsupported) == (1, 1, 0)
 
 
 UNSUPPORTED_INT = replace(UNSUPPORTED, key=ADD_INT)
