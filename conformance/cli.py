@@ -18,6 +18,8 @@ from typing import Any
 
 import click
 
+from conformance.commands.dashboard import dashboard
+from conformance.commands.diff import diff
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from reports.gate import ExitCode
@@ -209,6 +211,9 @@ def run(arguments: tuple[str, ...]) -> int:
         pytest.main(["-p", "conformance.plugin", "--pyargs", "conformance", *joined(arguments)])
     )
 
+
+conform.add_command(dashboard)
+conform.add_command(diff)
 
 if __name__ == "__main__":
     conform()

@@ -161,6 +161,7 @@ class Session:
             self._provenance(partial),
             junitxml=junitxml,
             redact=self.request.redact,
+            manifest=self.expectations.read_bytes() if self.expectations else b"",
         )
         self.clean_up()
         return run, gate(run, partial=partial)

@@ -1,0 +1,34 @@
+"""``conform diff``: two runs compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.option("--limit", default=20, show_default=True, help="Cells shown of each kind of change.")
+def diff(before: Path, after: Path, as_json: bool, limit: int) -> int:
+    """Compare two runs: newly failing, fixed, newly crashing, missing, changed expectation.
+
+    BEFORE and AFTER are results folders, of one device or of two. Exits 1 where a cell newly fails,
+    newly crashes or is missing, 0 where none does, 4 if a run cannot be read.
+    """
+    from reports.diff import as_data, as_text
+    from reports.diff import diff as compare
+    from reports.gate import ExitCode
+    from reports.run import load_run
+    from reports.summary import one_line
+
+    found = compare(load_run(before), load_run(after))
+    if as_json:
+        click.echo(json.dumps(as_data(found), indent=2))
+    else:
+        for line in as_text(found, limit=limit).split("\n"):
+            click.echo(f"{line[: len(line) - len(line.lstrip())]}{one_line(line)}")
+    return ExitCode.REGRESSION.value if found.worse else ExitCode.GREEN.value
