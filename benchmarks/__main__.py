@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import equal_work, matching, memory, phases, throughput
+from benchmarks import dashboard, equal_work, matching, memory, phases, throughput
 
 BENCHMARKS = {
     "equal-work": equal_work.main,
@@ -15,6 +15,7 @@ BENCHMARKS = {
     "throughput": throughput.main,
     "memory": memory.main,
     "phases": phases.main,
+    "dashboard": dashboard.main,
 }
 
 

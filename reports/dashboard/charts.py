@@ -43,7 +43,7 @@ class Point:
     href: str
 
 
-WIDE = (760, 180)
+WIDE = (1160, 190)
 SMALL = (240, 84)
 
 

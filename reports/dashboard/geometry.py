@@ -32,10 +32,13 @@ class Geometry(msgspec.Struct, frozen=True, omit_defaults=True):
     offset: int
     extent: int
     dtype: str = ""
+    role: str = ""  # "out" for a target of out=
 
 
 def of_script(script: str) -> list[Geometry]:
-    """The tensors that a repro script builds with ``strided(…)``, at most six, in order.
+    """The tensors that a repro script builds, at most six: targets of ``out=``, then inputs.
+
+    Inputs are calls of ``strided(…)``, targets stand in ``TARGETS``: see conformance/layout/repro.py.
 
     The script is parsed and never run. One that is not Python gives none.
     """
@@ -45,28 +48,38 @@ def of_script(script: str) -> list[Geometry]:
         tree = ast.parse(script)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    found = []
+    found: list[tuple[str, int, int, Geometry]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id == "strided" and (geometry := _call(node)) is not None:
-                found.append((node.lineno, node.col_offset, geometry))
-    found.sort(key=lambda each: each[:2])
-    return [geometry for _, _, geometry in found[:_MOST_TENSORS]]
+            # data, dtype, size, stride, offset, extent
+            if node.func.id == "strided" and (geometry := _read(node.args[1:], "")):
+                found.append(("strided", node.lineno, node.col_offset, geometry))
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
+            if any(isinstance(name, ast.Name) and name.id == "TARGETS" for name in node.targets):
+                for each in node.value.elts:
+                    if isinstance(each, ast.Tuple) and (geometry := _read(each.elts, "out")):
+                        found.append(("out", each.lineno, each.col_offset, geometry))
+    found.sort(key=lambda each: each[:3])
+    return [geometry for *_, geometry in found[:_MOST_TENSORS]]
 
 
-def _call(node: ast.Call) -> Geometry | None:
-    """``strided(data, dtype, size, stride, offset, extent)``, where the last four are literals."""
-    if len(node.args) != 6 or not isinstance(node.args[1], ast.Attribute):
+def _read(nodes: Sequence[ast.expr], role: str) -> Geometry | None:
+    """A dtype of torch and four literals: size, stride, offset, extent. None for anything else."""
+    if len(nodes) != 5 or not isinstance(nodes[0], ast.Attribute):
         return None
     try:
-        values = [ast.literal_eval(argument) for argument in node.args[2:]]
-        return msgspec.convert(
+        values = [ast.literal_eval(node) for node in nodes[1:]]
+        geometry = msgspec.convert(
             dict(zip(("shape", "stride", "offset", "extent"), map(_listed, values), strict=True))
-            | {"dtype": node.args[1].attr},
+            | {"dtype": nodes[0].attr, "role": role},
             Geometry,
         )
     except (ValueError, msgspec.ValidationError):
         return None
+    sound = len(geometry.shape) == len(geometry.stride) and min(
+        [geometry.offset, geometry.extent, *geometry.shape], default=0
+    ) >= 0
+    return geometry if sound else None
 
 
 def _listed(value: object) -> object:

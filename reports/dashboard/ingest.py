@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from reports.dashboard import axes, documents
+from reports.dashboard.examples import example_of, groups_in
 from reports.dashboard.geometry import Geometry, example, guard_elements, of_script
 from reports.dashboard.manifests import judged
 from reports.dashboard.reading import ReadRun, read
@@ -29,6 +30,7 @@ _PRIVATE = ("host", "device_uuid")
 _SHOWN = {
     "key", "outcome", "verdict", "why", "checks", "samples", "layouts", "ran_layouts",
     "worst_error", "raises", "message", "repro", "seconds", "worker",
+    "example",
 }  # fmt: skip
 
 
@@ -120,12 +122,16 @@ def _undeclared(run: ReadRun) -> dict[str, list[str]]:
 def _shards(run: ReadRun, deciding: Any) -> Iterator[tuple[int, bytes]]:
     """The details of the run's cells, in SHARDS files by operator."""
     shards: dict[int, _Shard] = {}
+    groups = groups_in(run.folder)
     for op, _, start, end in axes.slices(run.axis):
         shard = shards.setdefault(axes.shard_of(op), _Shard())
         shard.counts[op] = (run.checks[start:end], run.samples[start:end])
     for position, result in run.told.items():
         shard = shards[axes.shard_of(result.key.op)]
-        shard.cells[str(position)] = _detail(run, result, shard, deciding.get(position))
+        detail = _detail(run, result, shard, deciding.get(position))
+        if (group := groups.get(str(result.key))) is not None:
+            detail["group"] = group
+        shard.cells[str(position)] = detail
     for number, shard in shards.items():
         yield number, msgspec.json.encode(
             {
@@ -180,6 +186,8 @@ def _detail(
         ]
         if tensors := of_script(script):
             detail["tensors"] = [_geometry(each) for each in tensors]
+    if (smallest := example_of(result)) is not None:
+        detail["example"] = smallest
     if more := _more(result):
         detail["more"] = more
     return detail
@@ -190,7 +198,7 @@ def _geometry(geometry: Geometry) -> dict[str, Any]:
 
 
 def _more(result: CellResult) -> dict[str, Any]:
-    """What later versions tell of a cell besides: a minimised example, the group that it is of."""
+    """What later versions of the suite tell of a cell besides, under the names of their fields."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(result):
         value = getattr(result, field.name)

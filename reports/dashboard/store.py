@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
@@ -104,9 +104,8 @@ def _ingest_all(
 ) -> tuple[list[str], list[str]]:
     processes = min(jobs or _processors(), len(paths))
     if processes > 1 and (jobs or _size(paths) > _WORTH_PROCESSES):
-        # Not fork: the caller may have threads (torch, tests).
-        method = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
-        with ProcessPoolExecutor(processes, get_context(method)) as pool:
+        # Not forked: the caller may have threads (torch, tests).
+        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
             answers = list(pool.map(_ingest, paths, [staging] * len(paths)))
     else:
         answers = [_ingest(path, staging) for path in paths]

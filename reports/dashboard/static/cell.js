@@ -17,7 +17,7 @@ conform.start(async (app, site) => {
     const cell = universe.find(clause, op, dtype);
     document.title = op ? `${op} · ${clause}` : document.title;
     if (cell < 0) {
-      app.replaceChildren(el("p", { class: "notice", role: "alert" }, op || clause
+      app.replaceChildren(el("h1", {}, "Cell"), el("p", { class: "notice", role: "alert" }, op || clause
         ? `No run that is shown has the cell ${clause}::${op}${dtype ? `[${dtype}]` : ""}.` : "Name a cell in the address, or choose one in the grid."),
         el("p", {}, el("a", { href: "grid.html" }, "To the grid")));
       return;
@@ -30,15 +30,15 @@ conform.start(async (app, site) => {
     for (const name of history.axes) axes.set(name, await conform.need(`axes/${name}`));
     const values = { clause, op, dtype };
     app.replaceChildren(
-      el("div", { class: "title-line" }, pieces.square(here.kind, model.told(here)), el("h2", {}, el("code", {}, `${op}${dtype ? `[${dtype}]` : ""}`)), el("span", { class: "tag", "data-status": here.kind }, model.told(here))),
-      el("p", { class: "hint" }, clause, " · ", pieces.opLink(site, op), " · ", el("a", { href: conform.address("grid", { device: device.slug, run: run.id, clause, at: op, col: dtype }) }, "in the grid")),
+      el("div", { class: "title-line" }, pieces.square(here.kind, model.told(here)), el("h1", {}, el("code", {}, `${op}${dtype ? `[${dtype}]` : ""}`)), el("span", { class: "tag", "data-status": here.kind }, model.told(here))),
+      el("p", { class: "lede" }, el("code", {}, clause), " · ", pieces.opLink(site, op), " · ", el("a", { href: conform.address("grid", { device: device.slug, run: run.id, clause, at: op, col: dtype }) }, "in the grid")),
       el("ul", { class: "devices", "aria-label": "Devices" }, site.devices.map((each) => {
         const found = status(runs.find((one) => one.id === (each === device ? run.id : model.newest(each).id)));
-        return el("li", {}, el("a", { href: conform.address("cell", { device: each.slug, ...values }), "aria-current": each === device ? "true" : null }, pieces.square(found.kind, model.told(found)), model.title(each)));
+        return el("li", {}, el("a", { href: conform.address("cell", { device: each.slug, ...values }), "aria-current": each === device ? "true" : null }, pieces.square(found.kind, model.told(found)), model.title(each), found.kind === "absent" ? el("small", {}, "not planned") : null));
       })),
       el("div", { class: "columns" },
-        el("div", {}, happened(run, detail, counts, here), ...layouts(detail, universe), ...repro(detail), ...manifest(document_, detail, device), ...more(detail)),
-        el("div", {}, ...past(history, device, run, values), ...statement(contract, clause), ...environment(document_))));
+        el("div", {}, happened(run, detail, counts, here), ...smallest(detail), ...alike(detail, device), ...layouts(detail, universe), ...repro(detail), ...manifest(document_, detail, device), ...more(detail)),
+        el("div", { class: "beside" }, ...past(history, device, run, values), ...statement(contract, clause), ...environment(document_))));
   }
 
   // What is told of the cell, and [checks, samples]; null where the run's details are not kept.
@@ -97,18 +97,35 @@ conform.start(async (app, site) => {
         ? examples.map((each, i) => conform.strides.figure(each, examples.length > 1 ? (i ? "The other tensors, an example" : "The first tensor, an example") : `${name}, an example`, each.guard))
         : [el("p", { class: "hint" }, `${name} is a directed check, on tensors of its own; it has no picture.`)]));
     }
-    const parts = [el("section", {}, el("h2", {}, "Failing layouts"),
+    const first = detail.layouts.find((name) => drawn(name).length);
+    if (first) choose(first);
+    let inputs = 0;
+    return [el("section", {}, el("h2", {}, "Failing layouts"),
       el("p", {}, `${detail.layouts.length}${ran ? ` of ${ran.length} that ran` : ""} fail.`),
-      el("ul", { class: "layouts" }, buttons.map((button) => el("li", {}, button))))];
-    if (detail.tensors) {
-      parts.push(el("section", {}, el("h3", {}, "The buffers of the failing call"), detail.tensors.map((tensor, i) => conform.strides.figure(
-        { stride: [], shape: [], offset: 0, ...tensor }, `Tensor ${i + 1}`, tensor.guard))));
-    } else {
-      const first = detail.layouts.find((name) => drawn(name).length);
-      if (first) choose(first);
-    }
-    parts.push(picture);
-    return parts;
+      el("ul", { class: "layouts" }, buttons.map((button) => el("li", {}, button))), picture,
+      detail.tensors ? el("details", { open: true }, el("summary", {}, el("b", {}, "The buffers of the failing call that is reproduced below")),
+        detail.tensors.map((tensor) => conform.strides.figure(tensor, tensor.role === "out" ? "Target of out=" : `Input ${++inputs}`, tensor.guard))) : null)];
+  }
+
+  function smallest(detail) {
+    const example = detail?.example;
+    if (!example) return [];
+    return [el("section", {}, el("h2", {}, "Smallest failing example"),
+      el("p", {}, "Layout ", el("code", {}, example.layout), example.tried ? `; ${conform.plural(example.tried, "call")} tried` : "", example.whole ? "" : "; the search ran out of its budget"),
+      copyable(example.call), el("pre", { class: "box" }, example.message),
+      example.tensors.map((tensor, i) => el("div", {}, conform.strides.figure(tensor, `t[${i}]`, tensor.guard), tensor.values ? el("pre", { class: "box" }, tensor.values) : null)))];
+  }
+
+  // The failures that the suite put into one group with this one.
+  function alike(detail, device) {
+    const group = detail?.group;
+    if (!group || group.count < 2) return [];
+    const links = group.cells.map((text) => {
+      const found = /^(.*?)::(.*?)(?:\[([^[\]]*)\])?$/s.exec(text);
+      return el("li", {}, found ? pieces.cellLink({ device: device.slug, clause: found[1], op: found[2], dtype: found[3] || "" }) : text);
+    });
+    return [el("section", {}, el("h2", {}, "Failures like this one"), el("p", {}, `${conform.plural(group.count, "cell")} in one group: ${group.kind}, ${group.family}.`),
+      el("ul", { class: "plain" }, links), group.count > links.length ? el("p", { class: "hint" }, `and ${group.count - links.length} more`) : null)];
   }
 
   function copyable(text, code = true) {
@@ -145,7 +162,7 @@ conform.start(async (app, site) => {
     }))];
   }
 
-  // What later suites tell besides, under its own name: a minimised example, the group it is of.
+  // What later suites tell besides, under its own name.
   function more(detail) {
     return Object.entries(detail?.more || {}).map(([name, text]) => el("section", {}, el("h2", {}, name.replaceAll("_", " ")), copyable(text, false)));
   }
@@ -181,9 +198,9 @@ conform.start(async (app, site) => {
   function statement(contract, id) {
     const clause = contract.clauses.find((each) => each.id === id);
     if (!clause) return [];
-    return [el("section", {}, el("h2", {}, "The clause"), el("p", {}, clause.statement || "No statement was recorded."),
+    return [el("section", {}, el("h2", {}, "The clause"), el("p", {}, pieces.prose(clause.statement || "No statement was recorded.")),
       facts([["Clause", el("a", { href: `contract.html#${encodeURIComponent(id)}` }, id)], ["Level", String(clause.level ?? "none")],
-        ["Source", clause.source || "none"], ["Planted faults", (clause.faults || []).join(", ") || "none"]]))];
+        ["Source", el("span", {}, pieces.prose(clause.source || "none"))], ["Planted faults", (clause.faults || []).join(", ") || "none"]]))];
   }
 
   function environment(document_) {

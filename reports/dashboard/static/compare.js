@@ -33,7 +33,11 @@ conform.start(async (app, site) => {
       const what = site.changes[String.fromCharCode(was[cell], now[cell])];
       if (what) changes.get(what).push(cell);
     }
-    result.replaceChildren(environment(before, after), ...site.changeKinds.map((kind) => list(kind, changes.get(kind.name), { universe, was, now, before, after })));
+    const counts = el("dl", { class: "facts" }, site.changeKinds.map((kind) => el("div", { title: kind.meaning },
+      el("dt", {}, kind.name.replaceAll("-", " ")), el("dd", { "data-change": kind.name }, conform.number(changes.get(kind.name).length)))));
+    const some = site.changeKinds.filter((kind) => changes.get(kind.name).length);
+    result.replaceChildren(environment(before, after), el("section", {}, el("h2", {}, "What changed"), counts,
+      some.length ? null : el("p", {}, "No cell changed.")), ...some.map((kind) => list(kind, changes.get(kind.name), { universe, was, now, before, after })));
   }
 
   function environment(before, after) {
@@ -57,14 +61,14 @@ conform.start(async (app, site) => {
       pieces.cellLink({ device: device.slug, run: after.id, ...universe.names(cell) }), " ",
       el("small", {}, `${model.told(status(was, cell))} → ${model.told(status(now, cell))}`)));
     const text = kind.name.replaceAll("-", " ");
-    return el("section", {}, el("h2", {}, el("span", { "data-change": kind.name }, conform.number(cells.length)), ` ${text}`),
+    return el("section", {}, el("h2", {}, `${text[0].toUpperCase()}${text.slice(1)}`),
       el("p", { class: "hint" }, kind.meaning),
-      cells.length ? el("ul", { class: "plain" }, shown) : null,
+      el("ul", { class: "plain" }, shown),
       cells.length > LONGEST ? el("p", {}, `and ${conform.number(cells.length - LONGEST)} more: `) : null,
-      cells.length ? el("button", { type: "button", class: "quiet", onclick: () => conform.save(`${kind.name}.csv`, "text/csv", [
+      el("button", { type: "button", class: "quiet", onclick: () => conform.save(`${kind.name}.csv`, "text/csv", [
         pieces.csv(["clause", "op", "dtype", "before", "after"]),
         ...cells.map((cell) => { const { clause, op, dtype } = universe.names(cell); return pieces.csv([clause, op, dtype, model.told(status(was, cell)), model.told(status(now, cell))]); }),
-      ].join("")) }, "Download (CSV)") : null);
+      ].join("")) }, "Download (CSV)"));
   }
 
   app.append(place, result);

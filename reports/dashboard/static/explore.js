@@ -11,11 +11,15 @@ conform.start(async (app, site) => {
 
   const grid = conform.virtual({
     label: "Cells found", nameWidth: innerWidth < 700 ? 210 : 520, onactive: () => undefined,
-    onopen: (row, column) => { location.href = conform.address("cell", { device: site.devices[Math.max(column, 0)].slug, ...universe.names(found[row]) }); },
+    onopen: (row, column) => { location.href = link(row, site.devices[Math.max(column, 0)]); },
   });
   const box = conform.querybox(site, () => ({
     ops: universe.ops, clauses: universe.clauses, dtypes: universe.dtypes, families: [...new Set(universe.clauses.map(model.family))],
   }), (tree, text) => { state.set({ q: text }); show(tree); });
+
+  function link(row, device) {
+    return conform.address("cell", { device: device.slug, ...universe.names(found[row]) });
+  }
 
   function show(tree) {
     const began = performance.now();
@@ -27,7 +31,7 @@ conform.start(async (app, site) => {
     grid.show({
       rows: found.length, corner: "Cell", width: 46,
       columns: site.devices.map((device) => ({ label: model.title(device) })),
-      row: (i) => { const { clause, op, dtype } = universe.names(found[i]); return { name: `${op}${dtype ? ` · ${dtype}` : ""} · ${clause}` }; },
+      row: (i) => { const { clause, op, dtype } = universe.names(found[i]); return { name: `${op}${dtype ? ` · ${dtype}` : ""} · ${clause}`, href: link(i, site.devices[0]) }; },
       paint(i, j, square) {
         const status = statuses.get(String.fromCharCode(letters[j][found[i]]));
         square.classList.add(`k-${status.kind}`);

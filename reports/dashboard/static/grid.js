@@ -74,7 +74,7 @@ conform.start(async (app, site) => {
     view = { by, names, columns, rows, squares, mask, clauseFits };
     grid.show({
       rows: rows.length, corner: "Operator", width: by === "clause" ? 30 : 34, columns,
-      row: (i) => (rows[i].group !== undefined ? { name: rows[i].group || "(no namespace)", group: true } : { name: universe.ops[rows[i].op] }),
+      row: (i) => (rows[i].group !== undefined ? { name: rows[i].group || "(no namespace)", group: true } : { name: universe.ops[rows[i].op], href: pieces.opAddress(site, universe.ops[rows[i].op]) }),
       paint,
     });
     const judged = shown - ambiguous;
@@ -164,8 +164,7 @@ conform.start(async (app, site) => {
     state.set({ at: name, col: column < 0 ? "" : columns[column].label });
     const found = members(row, column);
     const why = column >= 0 && columns[column].at < 0 ? el("p", {}, columns[column].title) : null;
-    panel.replaceChildren(
-      el("h3", {}, name), column >= 0 ? el("p", { class: "hint" }, columns[column].label) : null, why,
+    panel.replaceChildren(el("h3", {}, name), el("p", { class: "hint" }, column < 0 ? "every column" : columns[column].label), ...(why ? [why] : []),
       el("p", {}, `${conform.plural(found.length, "cell")}; `, pieces.opLink(site, name)),
       el("ul", {}, found.slice(0, 200).map((cell) => {
         const status = statuses.get(String.fromCharCode(letters[cell]));

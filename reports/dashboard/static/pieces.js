@@ -38,9 +38,16 @@ conform.pieces = (function () {
     return el("a", { href: conform.address("cell", values) }, text.length ? text : `${values.clause} · ${values.op}${values.dtype ? ` · ${values.dtype}` : ""}`);
   }
 
-  function opLink(site, op) {
+  function opAddress(site, op) {
     const slug = Object.hasOwn(site.slugs, op) ? site.slugs[op] : op;
-    return el("a", { href: `${conform.root}op/${encodeURIComponent(slug)}.html` }, "every clause and dtype");
+    return `${conform.root}op/${encodeURIComponent(slug)}.html`;
+  }
+
+  const opLink = (site, op) => el("a", { href: opAddress(site, op) }, "every clause and dtype");
+
+  // Text with code between backticks.
+  function prose(text) {
+    return text.split(/`([^`]+)`/).map((part, place) => (place % 2 ? el("code", {}, part) : part));
   }
 
   // A CSV field; what a spreadsheet would take for a formula gets an apostrophe.
@@ -51,5 +58,5 @@ conform.pieces = (function () {
     }).join(",")}\r\n`;
   }
 
-  return { square, legend, choice, runText, allRuns, deviceOf, cellLink, opLink, csv };
+  return { square, legend, choice, runText, allRuns, deviceOf, cellLink, opAddress, opLink, prose, csv };
 })();

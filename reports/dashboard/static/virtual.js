@@ -10,7 +10,7 @@ conform.virtual = function (settings) {
   const { label, nameWidth, onactive, onopen } = settings;
   const head = el("div", { class: "vhead", role: "row", "aria-rowindex": "1" });
   const body = el("div", { role: "rowgroup" });
-  const top = el("div", { role: "rowgroup" }, head);
+  const top = el("div", { class: "vtop", role: "rowgroup" }, head);
   const grid = el("div", { class: "vgrid", role: "grid", tabindex: "0", "aria-label": label, "aria-readonly": "true" }, top, body);
   let model = null, pool = [], active = null, frame = 0;
 
@@ -74,7 +74,7 @@ conform.virtual = function (settings) {
     held.row.setAttribute("aria-rowindex", String(i + 2));
     held.row.classList.toggle("group", Boolean(told.group));
     held.name.className = `vname${told.group ? " group" : ""}`;
-    held.name.textContent = told.name;
+    held.name.replaceChildren(told.href ? el("a", { href: told.href, tabindex: "-1" }, told.name) : told.name);
     held.name.title = told.name;
     held.name.id = `g-${i}-0`;
     for (let j = 0; j < held.squares.length; j++) {
@@ -115,7 +115,7 @@ conform.virtual = function (settings) {
   grid.addEventListener("scroll", () => { if (!frame) frame = requestAnimationFrame(paint); }, { passive: true });
   grid.addEventListener("click", (event) => {
     const square = event.target.closest("[id^='g-']");
-    if (!square) return;
+    if (!square || event.target.closest("a")) return;
     const [, row, column] = square.id.split("-").map(Number);
     activate(row, column);
   });
