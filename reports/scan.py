@@ -23,7 +23,7 @@ import msgspec
 from devices.cell import CellKey, Outcome, Verdict
 from reports.junit import MISSING, PLAN_DIGEST, Counts, clean, element_of
 from reports.junit_read import details_reader, layout_sets, read_suite
-from reports.model import CellResult
+from reports.model import CellResult, problem_with
 from reports.plan import Plan, RunError, case_name
 
 _BLOCK: Final = 8 << 20
@@ -80,8 +80,8 @@ class _NotCanonical(Exception):
 class Scanned:
     """A family's results by position in ``cells``, those planned for it.
 
-    ``told`` holds every result that is not a plain pass (outcome pass, verdict ok); ``missing``
-    the positions that have no result. A plain pass is known by its counts alone.
+    ``told`` holds every result that is not a plain pass (see ``is_plain``); ``missing`` the
+    positions that have no result. A plain pass is known by its counts alone.
     """
 
     cells: Sequence[CellKey]
@@ -96,10 +96,19 @@ class Scanned:
         position = len(self.checks)
         if result is None:
             self.missing.append(position)
-        elif result.outcome is not Outcome.PASS or result.verdict is not Verdict.OK:
+        elif not is_plain(result):
             self.told[position] = result
         self.checks.append(0 if result is None else max(result.checks, 0))
         self.samples.append(0 if result is None else max(result.samples, 0))
+
+
+def is_plain(result: CellResult) -> bool:
+    """A pass that nothing more is to be told of: verdict ok, and evidence (``problem_with``)."""
+    return (
+        result.outcome is Outcome.PASS
+        and result.verdict is Verdict.OK
+        and problem_with(result) is None
+    )
 
 
 class _Pass(msgspec.Struct, forbid_unknown_fields=True):

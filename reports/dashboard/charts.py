@@ -64,8 +64,8 @@ def line(points: Sequence[Point], size: tuple[int, int], label: str) -> Markup:
         )
 
     parts = [
-        Markup('<svg class="{}" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
-            "chart" if wide else "chart small", width, height, label
+        Markup('<svg class="{}" viewBox="0 0 {} {}" role="{}" aria-label="{}">').format(
+            "chart" if wide else "chart small", width, height, "group" if wide else "img", label
         )
     ]
     base = height - bottom

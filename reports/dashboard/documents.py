@@ -6,6 +6,7 @@ new folder ``v2/``. ``v1/schema/`` holds their JSON schemas, generated from the 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,9 @@ def schema(name: str) -> dict[str, Any]:
 
 def write(path: Path, data: bytes) -> None:
     """Write a file in one step: readers see the old one or the new one."""
+    with contextlib.suppress(OSError):  # not there yet; or not readable, which is told below
+        if path.stat().st_size == len(data) and path.read_bytes() == data:
+            return  # replacing a file makes some file systems write it out at once
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -191,6 +195,8 @@ def write_script(path: Path, key: str, data: bytes) -> None:
     """Write JSON as a script that hands it over under a key.
 
     Pages opened from a file may load scripts, and may not read other files. ``key`` is a slug of
-    our own making.
+    our own making. The JSON stands in a string, because an object in a script takes the key
+    ``__proto__`` for its prototype, and JSON.parse does not.
     """
-    write(path, b'conform.give("' + key.encode("ascii") + b'",' + data + b");\n")
+    text = data.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
+    write(path, b'conform.give("' + key.encode("ascii") + b"\",'" + text + b"');\n")

@@ -179,6 +179,12 @@ def changed(before: RunDocument, after: RunDocument, axes: Mapping[str, Axis]) -
         one, other = old.get(op), new.get(op)
         if one == other:
             continue
+        if one and other and one[:2] == other[:2]:
+            names = _names(axes[after.axis], other[1])
+            for name, *letters in zip(names, one[2], other[2], strict=True):
+                if letters[0] != letters[1] and (what := change(*letters)) is not None:
+                    cells.setdefault(what, []).append((name[0], op, name[1], *letters))
+            continue
         was, now = _letters(one, axes[before.axis]), _letters(other, axes[after.axis])
         for cell in dict.fromkeys((*now, *was)):
             letters = was.get(cell, ABSENT), now.get(cell, ABSENT)
@@ -201,10 +207,13 @@ def _letters(block: _Block | None, axis: Axis) -> dict[tuple[str, str], str]:
     """The letters of an operator's cells, by clause and dtype."""
     if block is None:
         return {}
-    _, pattern, letters = block
-    names = [
+    return dict(zip(_names(axis, block[1]), block[2], strict=True))
+
+
+def _names(axis: Axis, pattern: int) -> list[tuple[str, str]]:
+    """Clause and dtype of each cell of a pattern."""
+    return [
         (axis.clauses[clause], axis.dtypes[dtype])
         for clause, dtypes in axis.patterns[pattern]
         for dtype in dtypes
     ]
-    return dict(zip(names, letters, strict=True))

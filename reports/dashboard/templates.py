@@ -17,7 +17,7 @@ from reports.statuses import KIND_OF, KINDS
 FOLDER = Path(__file__).with_name("templates")
 
 _CODE = re.compile(r"`([^`]+)`")
-_THREAD = re.compile(r"\b(?:([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+))?#(\d{2,7})\b")
+_THREAD = re.compile(r"(?:\b([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)|(?<![\w/&]))#(\d{2,7})\b")
 _LABELS = {kind.name: kind.label for kind in KINDS}
 
 

@@ -11,8 +11,8 @@ const conform = (function () {
   const given = new Map();
   const awaited = new Map();
 
-  function give(key, data) {
-    given.set(key, data);
+  function give(key, json) {
+    given.set(key, JSON.parse(json));
   }
 
   // A promise of the data of a key. A file that is not there is an error for people.

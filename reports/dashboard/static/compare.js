@@ -46,7 +46,7 @@ conform.start(async (app, site) => {
     const rows = names.map((name) => [name, value(before, name), value(after, name)]);
     const differ = rows.filter(([, one, other]) => one !== other);
     const table = (shown) => el("table", {},
-      el("thead", {}, el("tr", {}, ["", `Before: ${before.start.slice(0, 10)}`, `After: ${after.start.slice(0, 10)}`].map((text) => el("th", { scope: "col" }, text)))),
+      el("thead", {}, el("tr", {}, ["Name", `Before: ${before.start.slice(0, 10)}`, `After: ${after.start.slice(0, 10)}`].map((text) => el("th", { scope: "col" }, text)))),
       el("tbody", {}, shown.map(([name, one, other]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, one || "none"), el("td", {}, other || "none")))));
     return el("section", {}, el("h2", {}, "What differs around them"),
       differ.length ? el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Differences of environment" }, table(differ)) : el("p", {}, "torch, driver and everything else that a run notes of its environment are the same."),
