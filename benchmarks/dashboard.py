@@ -20,10 +20,10 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks import browser
 from benchmarks.running import ROOT, verdict
 from benchmarks.synthetic_runs import CHANGING, cells_of, write
 from reports.dashboard import axes as axes_of
-
 from reports.dashboard.documents import RunDocument, write_json, write_script
 from reports.dashboard.reading import run_id
 
@@ -127,6 +127,4 @@ def measure(folder: Path) -> bool:
     good &= verdict("6 x 30 runs, 6 of them new, s", wall, 60, at_least=False)
     good &= verdict("6 x 30 runs, peak MiB", peak, 2048, at_least=False)
     good &= verdict("overview, kB compressed", overview_bytes(site) / 1000, 150, at_least=False)
-    return good
-
-
+    return good & browser.measure(site)

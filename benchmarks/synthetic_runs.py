@@ -48,7 +48,9 @@ def write(folder: Path, device: str, number: int, date: int, cells: list[CellKey
         layouts = LAYOUTS[: 2 + (len(cell.op) + len(cell.dtype)) % 3]
         fails, changes = steady.random() < EXPECTED, daily.random() < CHANGING
         if fails or changes:
-            results[cell] = _failed(cell, layouts, Verdict.EXPECTED if fails else Verdict.REGRESSION)
+            results[cell] = _failed(
+                cell, layouts, Verdict.EXPECTED if fails else Verdict.REGRESSION
+            )
         else:
             results[cell] = CellResult(
                 cell, Outcome.PASS, Verdict.OK, checks=12 + hash_of(cell) % 40, samples=3,
@@ -101,9 +103,7 @@ def _document(device: str, cells: list[CellKey], date: int) -> dict[str, Any]:
     }
 
 
-def _provenance(
-    plan: Mapping[str, Any], device: str, start: datetime, date: int
-) -> Provenance:
+def _provenance(plan: Mapping[str, Any], device: str, start: datetime, date: int) -> Provenance:
     return Provenance(
         plan_hash=plan["hash"], suite_version="0.1.0", suite_commit="", torch=plan["torch"],
         driver=f"26.{date}", device_name=f"Synthetic {device}", device_uuid="", os="linux",

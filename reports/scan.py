@@ -141,9 +141,7 @@ def scan_suite(
     return scanned
 
 
-def _in_full(
-    path: Path, family: str, cells: Sequence[CellKey], plan: Plan, sha256: str
-) -> Scanned:
+def _in_full(path: Path, family: str, cells: Sequence[CellKey], plan: Plan, sha256: str) -> Scanned:
     suite = read_suite(path, family, plan, sha256)
     scanned = Scanned(cells, suite.properties)
     for cell in cells:

@@ -74,9 +74,7 @@ _CODES: Final[Mapping[tuple[Outcome, Verdict], tuple[str, str]]] = {
 }
 
 PASS: Final = "."
-KIND_OF: Final[Mapping[str, str]] = MappingProxyType(
-    {code: kind for code, kind in _CODES.values()} | {ABSENT: "absent"}
-)
+KIND_OF: Final[Mapping[str, str]] = MappingProxyType(dict([*_CODES.values(), (ABSENT, "absent")]))
 OUTCOME_OF: Final[Mapping[str, Outcome]] = MappingProxyType(
     {code: pair[0] for pair, (code, _) in _CODES.items()}
 )

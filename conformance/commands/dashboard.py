@@ -9,14 +9,28 @@ import click
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="SITE",
-              help="The site's folder; runs that it holds already stay, and are not read again.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="SITE",
+    help="The site's folder; runs that it holds already stay, and are not read again.",
+)
 @click.option("--title", default="Compatibility dashboard", show_default=True)
-@click.option("--skip-refused", is_flag=True,
-              help="Leave out runs that must not be published, instead of stopping at them.")
+@click.option(
+    "--skip-refused",
+    is_flag=True,
+    help="Leave out runs that must not be published, instead of stopping at them.",
+)
 @click.option("--fresh", is_flag=True, help="Forget the runs that the site holds already.")
-@click.option("--details", default=2, show_default=True, metavar="N",
-              help="Keep messages and repros of each device's N newest runs (statuses: of all).")
+@click.option(
+    "--details",
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Keep messages and repros of each device's N newest runs (statuses: of all).",
+)
 @click.option("--jobs", default=None, type=click.IntRange(1, 64), help="Processes (default: CPUs).")
 def dashboard(
     runs: tuple[Path, ...],

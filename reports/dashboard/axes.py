@@ -90,11 +90,11 @@ def order(folded: Folded) -> Ordered:
     for op in sorted(by_op):
         pattern = []
         for number, parts in by_op[op].items():
-            names = tuple(name for part, _ in parts for name in part)
-            found = numbered.get(names)
+            listed = tuple(name for part, _ in parts for name in part)
+            found = numbered.get(listed)
             if found is None:
-                found = tuple(dtypes[name] for name in names)
-                numbered[names] = found
+                found = tuple(dtypes[name] for name in listed)
+                numbered[listed] = found
             if not found:
                 continue
             pattern.append((number, found))

@@ -49,7 +49,7 @@ def badge(label: str, text: str, colour: str) -> str:
     title = escape(f"{label}: {text}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" '
-        f'aria-label={quoteattr(f"{label}: {text}")}><title>{title}</title>'
+        f"aria-label={quoteattr(f'{label}: {text}')}><title>{title}</title>"
         f'<clipPath id="r"><rect width="{left + right}" height="20" rx="4"/></clipPath>'
         f'<g clip-path="url(#r)"><rect width="{left}" height="20" fill="#2b2f36"/>'
         f'<rect x="{left}" width="{right}" height="20" fill="{colour}"/></g>'
@@ -61,6 +61,10 @@ def badge(label: str, text: str, colour: str) -> str:
 
 def _width(text: str) -> float:
     return sum(
-        _NARROW if char in "il.,:;' |j!" else _WIDE if char in "mwMW@%" or ord(char) > 0x2000 else _USUAL
+        _NARROW
+        if char in "il.,:;' |j!"
+        else _WIDE
+        if char in "mwMW@%" or ord(char) > 0x2000
+        else _USUAL
         for char in text
     )

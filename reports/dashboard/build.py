@@ -48,9 +48,7 @@ def build(paths: Sequence[Path], folder: Path, options: Options | None = None) -
     """
     options = options or Options()
     site = open_site(folder, fresh=options.fresh)
-    bring_in(
-        site, find_runs(paths), skip_refused=options.skip_refused, jobs=options.jobs
-    )
+    bring_in(site, find_runs(paths), skip_refused=options.skip_refused, jobs=options.jobs)
     if not site.runs:
         from reports.dashboard.reading import Refused
 
@@ -63,9 +61,7 @@ def build(paths: Sequence[Path], folder: Path, options: Options | None = None) -
 
 def _write(site: Site, series: Sequence[Series], options: Options) -> None:
     folder = site.folder
-    devices = [
-        device_document(each, site.contracts[each.latest.contract]) for each in series
-    ]
+    devices = [device_document(each, site.contracts[each.latest.contract]) for each in series]
     pages.copy_assets(folder)
     documents.write_script(
         folder / "data" / "site.js", "site", site_data(site, series, devices, options.now)

@@ -10,8 +10,6 @@ from markupsafe import Markup, escape
 from reports.judgement import Tally
 
 
-
-
 def bar(counts: Tally) -> Markup:
     """A thin bar: passed, failing as expected, and the rest, of the judged cells."""
     judged = counts.judged

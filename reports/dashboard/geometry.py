@@ -54,13 +54,16 @@ def of_script(script: str) -> list[Geometry]:
             # data, dtype, size, stride, offset, extent
             if node.func.id == "strided" and (geometry := _read(node.args[1:], "")):
                 found.append(("strided", node.lineno, node.col_offset, geometry))
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
-            if any(isinstance(name, ast.Name) and name.id == "TARGETS" for name in node.targets):
-                for each in node.value.elts:
-                    if isinstance(each, ast.Tuple) and (geometry := _read(each.elts, "out")):
-                        found.append(("out", each.lineno, each.col_offset, geometry))
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.List) and _targets(node):
+            for each in node.value.elts:
+                if isinstance(each, ast.Tuple) and (geometry := _read(each.elts, "out")):
+                    found.append(("out", each.lineno, each.col_offset, geometry))
     found.sort(key=lambda each: each[:3])
     return [geometry for *_, geometry in found[:_MOST_TENSORS]]
+
+
+def _targets(node: ast.Assign) -> bool:
+    return any(isinstance(name, ast.Name) and name.id == "TARGETS" for name in node.targets)
 
 
 def _read(nodes: Sequence[ast.expr], role: str) -> Geometry | None:
@@ -76,9 +79,10 @@ def _read(nodes: Sequence[ast.expr], role: str) -> Geometry | None:
         )
     except (ValueError, msgspec.ValidationError):
         return None
-    sound = len(geometry.shape) == len(geometry.stride) and min(
-        [geometry.offset, geometry.extent, *geometry.shape], default=0
-    ) >= 0
+    sound = (
+        len(geometry.shape) == len(geometry.stride)
+        and min([geometry.offset, geometry.extent, *geometry.shape], default=0) >= 0
+    )
     return geometry if sound else None
 
 

@@ -94,7 +94,9 @@ def _document(
         },
         undeclared=_undeclared(run),
         exclusions=[
-            documents.Exclusion(clean(each.clause), [clean(op) for op in each.ops], clean(each.reason))
+            documents.Exclusion(
+                clean(each.clause), [clean(op) for op in each.ops], clean(each.reason)
+            )
             for each in parsed.exclusions
         ],
         manifest=manifest,
@@ -133,14 +135,17 @@ def _shards(run: ReadRun, deciding: Any) -> Iterator[tuple[int, bytes]]:
             detail["group"] = group
         shard.cells[str(position)] = detail
     for number, shard in shards.items():
-        yield number, msgspec.json.encode(
-            {
-                "counts": shard.counts,
-                "cells": shard.cells,
-                "lines": list(shard.lines),
-                "sets": [list(names) for names in shard.sets],
-                "pictures": shard.pictures,
-            }
+        yield (
+            number,
+            msgspec.json.encode(
+                {
+                    "counts": shard.counts,
+                    "cells": shard.cells,
+                    "lines": list(shard.lines),
+                    "sets": [list(names) for names in shard.sets],
+                    "pictures": shard.pictures,
+                }
+            ),
         )
 
 
@@ -238,5 +243,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {clean(str(name)): _plain(each) for name, each in value.items()}
     return value
-
-

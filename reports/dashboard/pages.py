@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from markupsafe import Markup
 
-from reports.dashboard import charts, documents, oppages, templates
+from reports.dashboard import charts, documents, oppages, shapes, templates
 from reports.dashboard.documents import Block, DeviceDocument, Manifest
 from reports.dashboard.series import Changed, Series, changed, counted
 from reports.dashboard.store import Site
@@ -63,6 +63,7 @@ def copy_assets(folder: Path) -> None:
     for path in sorted(STATIC.iterdir()):
         if path.is_file():
             documents.write(folder / "assets" / path.name, path.read_bytes())
+    documents.write(folder / "assets" / "statuses.css", shapes.style_sheet().encode())
 
 
 def write(
@@ -98,8 +99,10 @@ def write(
         "methodology": {"rows": rows, "meaning": MEANING},
     }  # fmt: skip
     for page, context in contexts.items():
-        text = templates.environment().get_template(f"{page}.html").render(
-            page=page, **shared, **context
+        text = (
+            templates.environment()
+            .get_template(f"{page}.html")
+            .render(page=page, **shared, **context)
         )
         documents.write(folder / f"{page}.html", text.encode("utf-8"))
 

@@ -15,12 +15,12 @@ import msgspec
 from devices.cell import CellKey, Outcome
 from devices.errors import ConformError
 from reports.dashboard.axes import Axis, order
-from reports.statuses import MISSING, PASS, code_of
 from reports.junit_read import layout_sets, provenance_of
 from reports.model import CellResult, Provenance, check_provenance, problem_with
 from reports.plan import ADDED, Plan, RunError, digest, parse_document, read_plan
 from reports.run import PLAN_FILE, junit_file
 from reports.scan import Scanned, scan_suite
+from reports.statuses import MISSING, PASS, code_of
 
 
 class Refused(ConformError):
@@ -203,9 +203,7 @@ def _scan(
     return scanned
 
 
-def _complete(
-    plan: Plan, codes: list[str], told: Mapping[int, CellResult], source: Path
-) -> None:
+def _complete(plan: Plan, codes: list[str], told: Mapping[int, CellResult], source: Path) -> None:
     missing = codes.count(MISSING)
     if missing:
         first = plan.cells[codes.index(MISSING)]

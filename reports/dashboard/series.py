@@ -181,15 +181,17 @@ def changed(before: RunDocument, after: RunDocument, axes: Mapping[str, Axis]) -
             continue
         if one and other and one[:2] == other[:2]:
             names = _names(axes[after.axis], other[1])
-            for name, *letters in zip(names, one[2], other[2], strict=True):
-                if letters[0] != letters[1] and (what := change(*letters)) is not None:
-                    cells.setdefault(what, []).append((name[0], op, name[1], *letters))
+            for (clause, dtype), was, now in zip(names, one[2], other[2], strict=True):
+                if was != now and (what := change(was, now)) is not None:
+                    cells.setdefault(what, []).append((clause, op, dtype, was, now))
             continue
-        was, now = _letters(one, axes[before.axis]), _letters(other, axes[after.axis])
-        for cell in dict.fromkeys((*now, *was)):
-            letters = was.get(cell, ABSENT), now.get(cell, ABSENT)
-            if (what := change(*letters)) is not None:
-                cells.setdefault(what, []).append((cell[0], op, cell[1], *letters))
+        befores = _letters(one, axes[before.axis])
+        afters = _letters(other, axes[after.axis])
+        for clause, dtype in dict.fromkeys((*afters, *befores)):
+            was = befores.get((clause, dtype), ABSENT)
+            now = afters.get((clause, dtype), ABSENT)
+            if (what := change(was, now)) is not None:
+                cells.setdefault(what, []).append((clause, op, dtype, was, now))
     return Changed({what: cells[what] for what in Change if what in cells})
 
 

@@ -11,10 +11,11 @@ import msgspec
 from reports.dashboard.axes import SHARDS
 from reports.dashboard.documents import DeviceDocument, RunDocument
 from reports.dashboard.series import Series, counted, slug
+from reports.dashboard.shapes import COLOURS, SHAPES
 from reports.dashboard.store import Site
 from reports.diff import MEANING, Change
 from reports.diff import table as changes
-from reports.statuses import KINDS, table
+from reports.statuses import KINDS, Kind, table
 
 # The provenance that a reader of a comparison asks about, the likeliest causes first.
 ENVIRONMENT = (
@@ -32,9 +33,7 @@ def site_data(
         {
             "built": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "statuses": table(),
-            "kinds": [
-                {"name": kind.name, "label": kind.label, "meaning": kind.meaning} for kind in KINDS
-            ],
+            "kinds": [_kind(kind) for kind in KINDS],
             "changes": changes(),
             "changeKinds": [{"name": what.value, "meaning": MEANING[what]} for what in Change],
             "shards": SHARDS,
@@ -52,6 +51,15 @@ def site_data(
             ],
         }
     )
+
+
+def _kind(kind: Kind) -> dict[str, Any]:
+    """A kind of status with its shape (an SVG path on 16 x 16, filled by even-odd) and colours."""
+    told = {"name": kind.name, "label": kind.label, "meaning": kind.meaning}
+    if kind.name not in SHAPES:
+        return told
+    light, dark = COLOURS[kind.name]
+    return {**told, "path": SHAPES[kind.name], "light": light, "dark": dark}
 
 
 def _run(document: RunDocument, told: bool) -> dict[str, Any]:

@@ -69,9 +69,7 @@ def open_site(folder: Path, *, fresh: bool) -> Site:
     return site
 
 
-def bring_in(
-    site: Site, paths: Iterable[Path], *, skip_refused: bool, jobs: int | None
-) -> None:
+def bring_in(site: Site, paths: Iterable[Path], *, skip_refused: bool, jobs: int | None) -> None:
     """Read the runs that the site does not hold. The site's files are touched once all are read.
 
     Raises RunError and Refused; with ``skip_refused`` refusals are noted instead.
@@ -110,9 +108,7 @@ def _ingest_all(
     else:
         answers = [_ingest(path, staging) for path in paths]
     for answer in answers:
-        if isinstance(answer, ConformError) and not (
-            skip_refused and isinstance(answer, Refused)
-        ):
+        if isinstance(answer, ConformError) and not (skip_refused and isinstance(answer, Refused)):
             raise answer
     return (
         [answer for answer in answers if isinstance(answer, str)],
@@ -183,7 +179,9 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
         if not path.is_dir() or plan_file(path).is_file():
             found.append(path)
             continue
-        below = sorted({plan.parent for deep in ("*", "*/*") for plan in path.glob(f"{deep}/{PLAN_FILE}")})
+        below = sorted(
+            {plan.parent for deep in ("*", "*/*") for plan in path.glob(f"{deep}/{PLAN_FILE}")}
+        )
         if not below:
             raise RunError(
                 f"{path}: holds no {PLAN_FILE}, and no folder in it does: expected the folder that "

@@ -99,9 +99,7 @@ def _threads(text: str) -> str:
             continue
         made.append(str(escape(text[last : found.start()])))
         address = f"https://github.com/{repository}/issues/{found[2]}"
-        made.append(
-            f'<a href="{escape(address)}" rel="noopener noreferrer">{escape(found[0])}</a>'
-        )
+        made.append(f'<a href="{escape(address)}" rel="noopener noreferrer">{escape(found[0])}</a>')
         last = found.end()
     made.append(str(escape(text[last:])))
     return "".join(made)

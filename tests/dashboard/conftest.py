@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,11 +10,11 @@ from typing import Any
 import pytest
 
 from reports.dashboard.build import Options, build
+from reports.dashboard.screenshots import find_chromium
+from reports.plan import RunError
 from tests.dashboard.fleet import fleet
 
 NOW = datetime(2026, 10, 5, 12, tzinfo=timezone.utc)
-
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 @pytest.fixture(scope="session")
@@ -39,10 +37,10 @@ def browser() -> Iterator[Any]:
     api = pytest.importorskip(
         "playwright.sync_api", reason="Playwright is not installed: pip install playwright"
     )
-    named = os.environ.get("CONFORM_CHROMIUM")
-    found = named or next((path for name in CHROMIUM if (path := shutil.which(name))), None)
-    if found is None:
-        pytest.skip("no Chromium: install Debian's package chromium, or set CONFORM_CHROMIUM")
+    try:
+        found = find_chromium()
+    except RunError as absent:
+        pytest.skip(str(absent))
     with api.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=found,

@@ -118,7 +118,17 @@ def test_positions_say_where_each_cell_stands_in_the_plan() -> None:
 def test_dtypes_go_from_the_narrow_to_the_wide() -> None:
     names = ("complex64", "float32", "bfloat16", "float16", "int64", "uint8", "int8", "bool", "")
     axis = order(fold(CellKey("c.x", "op", name) for name in names)).axis
-    assert axis.dtypes == ["", "bool", "uint8", "int8", "int64", "bfloat16", "float16", "float32", "complex64"]
+    assert axis.dtypes == [
+        "",
+        "bool",
+        "uint8",
+        "int8",
+        "int64",
+        "bfloat16",
+        "float16",
+        "float32",
+        "complex64",
+    ]
 
 
 def test_shards_are_fnv() -> None:
@@ -126,7 +136,9 @@ def test_shards_are_fnv() -> None:
     assert (shard_of("a"), shard_of("foobar")) == (0xE40C292C % 32, 0xBF9CF968 % 32)
 
 
-@pytest.mark.parametrize("name", ["T", "t", "con", "../x", "a/b", "", "x" * 300, "é", "a~b", "a.", "-a"])
+@pytest.mark.parametrize(
+    "name", ["T", "t", "con", "../x", "a/b", "", "x" * 300, "é", "a~b", "a.", "-a"]
+)
 def test_slugs_are_harmless_file_names(name: str) -> None:
     made = slug(name)
     assert re.fullmatch(r"[a-z0-9][a-z0-9._~-]{0,99}", made)
@@ -211,7 +223,9 @@ def test_the_guard_is_that_of_the_suite() -> None:
     from opinfo.layouts import Layout
 
     real = Layout.parse("channels_last+step_inner+offset").geometry((2, 3, 2, 2))
-    drawn = geometry.Geometry(list(real.shape), list(real.stride), real.offset, real.extent, "float32")
+    drawn = geometry.Geometry(
+        list(real.shape), list(real.stride), real.offset, real.extent, "float32"
+    )
     assert (geometry.OFFSET, geometry.GUARD_BYTES) == (REAL_OFFSET, GUARD_BYTES)
     assert geometry.guard_elements(drawn) == storage_bytes(real, 4) // 4 - real.extent
 
@@ -222,7 +236,9 @@ def test_a_script_gives_the_tensors_of_the_failing_call() -> None:
     assert (given.role, given.shape, given.stride, given.offset) == ("", [2, 3], [0, 2], 17)
 
 
-@pytest.mark.parametrize("script", ["def", "strided(", "strided(1, x, (1,), (1,), -1, 1)", "\0", "(" * 10_000])
+@pytest.mark.parametrize(
+    "script", ["def", "strided(", "strided(1, x, (1,), (1,), -1, 1)", "\0", "(" * 10_000]
+)
 def test_a_script_that_cannot_be_read_gives_no_tensors(script: str) -> None:
     assert geometry.of_script(script) == []
 

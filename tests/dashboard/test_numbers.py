@@ -47,9 +47,7 @@ def newest(runs: list[Path]) -> dict[str, Path]:
     return {"alpha-quick": runs[1], "beta-quick": runs[2], "hostile": runs[3]}
 
 
-def test_the_overview_counts_what_the_junit_files_hold(
-    site: Path, newest: dict[str, Path]
-) -> None:
+def test_the_overview_counts_what_the_junit_files_hold(site: Path, newest: dict[str, Path]) -> None:
     shown = overview(site)
     hostile = next(slug for slug in shown if slug not in newest)
     assert {**shown, "hostile": shown[hostile]} == {

@@ -29,7 +29,9 @@ def run(folder: Path, told: Any, **provenance: Any) -> Path:
 def test_an_incomplete_run_is_refused(tmp_path: Path) -> None:
     told = results()
     del told[CELLS[1]]
-    with pytest.raises(Refused, match=r"incomplete: 1 of 5 planned cells have no outcome, .*add\[int64\]"):
+    with pytest.raises(
+        Refused, match=r"incomplete: 1 of 5 planned cells have no outcome, .*add\[int64\]"
+    ):
         read(run(tmp_path / "run", told))
 
 
@@ -78,7 +80,11 @@ def test_a_start_that_is_no_date_is_refused(tmp_path: Path) -> None:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_a_refused_run_leaves_the_site_as_it_was(tmp_path: Path) -> None:
@@ -110,7 +116,9 @@ def test_with_every_run_refused_there_is_no_site(tmp_path: Path) -> None:
 
 
 def test_what_names_the_machine_is_not_published(tmp_path: Path) -> None:
-    folder = fleet.write(tmp_path / "run", "beta", fleet.BETA, host="build-host-9", device_uuid="GPU-77aa")
+    folder = fleet.write(
+        tmp_path / "run", "beta", fleet.BETA, host="build-host-9", device_uuid="GPU-77aa"
+    )
     build([folder], tmp_path / "site")
     assert [name for name, data in tree(tmp_path / "site").items() if b"build-host-9" in data] == []
     assert [name for name, data in tree(tmp_path / "site").items() if b"GPU-77aa" in data] == []

@@ -87,9 +87,7 @@ REWRITTEN = [
 
 
 @pytest.mark.parametrize(("old", "new"), REWRITTEN)
-def test_another_spelling_of_the_same_file_is_read_in_full(
-    alpha: Path, old: str, new: str
-) -> None:
+def test_another_spelling_of_the_same_file_is_read_in_full(alpha: Path, old: str, new: str) -> None:
     edit(alpha / "junit-layout.xml", old, new)
     sign(alpha)
     agree(alpha)

@@ -3,14 +3,14 @@
 
 conform.start(async (app, site) => {
   const { el, state, model, pieces, query } = conform;
-  const statuses = model.statuses(site);
+  const statuses = model.statuses(site), ranks = model.ranks(site);
   const { runs, universe } = await model.load(site.devices.map((device) => model.newest(device).id));
   const letters = runs.map((run) => universe.letters(run));
   const summary = el("p", { class: "status", role: "status" });
   let found = new Uint32Array(0);
 
   const grid = conform.virtual({
-    label: "Cells found", nameWidth: innerWidth < 700 ? 210 : 520, onactive: () => undefined,
+    site, label: "Cells found", nameWidth: innerWidth < 700 ? 210 : 520, onactive: () => undefined,
     onopen: (row, column) => { location.href = link(row, site.devices[Math.max(column, 0)]); },
   });
   const box = conform.querybox(site, () => ({
@@ -32,12 +32,8 @@ conform.start(async (app, site) => {
       rows: found.length, corner: "Cell", width: 46,
       columns: site.devices.map((device) => ({ label: model.title(device) })),
       row: (i) => { const { clause, op, dtype } = universe.names(found[i]); return { name: `${op}${dtype ? ` · ${dtype}` : ""} · ${clause}`, href: link(i, site.devices[0]) }; },
-      paint(i, j, square) {
-        const status = statuses.get(String.fromCharCode(letters[j][found[i]]));
-        square.classList.add(`k-${status.kind}`);
-        square.setAttribute("aria-label", `${model.title(site.devices[j])}: ${model.told(status)}`);
-        square.title = model.told(status);
-      },
+      rank: (i, j) => ranks[letters[j][found[i]]],
+      label: (i, j) => `${model.title(site.devices[j])}: ${model.told(statuses.get(String.fromCharCode(letters[j][found[i]])))}`,
     });
     summary.replaceChildren(
       el("span", { "data-found": found.length }, el("b", {}, conform.number(found.length)), ` of ${conform.plural(universe.size, "cell")}`),

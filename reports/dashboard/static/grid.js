@@ -9,7 +9,7 @@ conform.start(async (app, site) => {
   let device, run, universe, letters, tree = null, view = null, others = new Map();
 
   const grid = conform.virtual({
-    label: "Status of every operator", nameWidth: innerWidth < 700 ? 150 : 250,
+    site, label: "Status of every operator", nameWidth: innerWidth < 700 ? 150 : 250,
     onactive: chosen, onopen: (row, column) => { const found = members(row, column); if (found.length) location.href = conform.address("cell", values(found[0])); },
   });
   const box = conform.querybox(site, names, (found, text) => { tree = found; state.set({ q: text }); refresh(); });
@@ -75,7 +75,7 @@ conform.start(async (app, site) => {
     grid.show({
       rows: rows.length, corner: "Operator", width: by === "clause" ? 30 : 34, columns,
       row: (i) => (rows[i].group !== undefined ? { name: rows[i].group || "(no namespace)", group: true } : { name: universe.ops[rows[i].op], href: pieces.opAddress(site, universe.ops[rows[i].op]) }),
-      paint,
+      rank, label,
     });
     const judged = shown - ambiguous;
     summary.replaceChildren(
@@ -104,6 +104,9 @@ conform.start(async (app, site) => {
     const found = [];
     const declared = by === "clause" ? Object.keys(run.undeclared).filter((name) => fits(name)) : [];
     const all = [...names.map((name, at) => ({ name, at })).filter(({ at }) => used[at]), ...declared.map((name) => ({ name, at: -1 }))];
+    const families = [...new Set(universe.clauses.map(model.family))];
+    const place = ({ name }) => { const at = families.indexOf(model.family(name)); return at < 0 ? families.length : at; };
+    if (by === "clause") all.sort((a, b) => place(a) - place(b)); // stable: within a family as it was
     for (const { name, at } of all) {
       const of = by === "clause" ? model.family(name) : null;
       const why = at < 0 ? `${name}: unsupported by declaration, requires ${run.undeclared[name].join(", ")}` : name;
@@ -131,13 +134,16 @@ conform.start(async (app, site) => {
     return [...groups].sort(([a], [b]) => (a < b ? -1 : 1)).flatMap(([group, members]) => [{ group: `${group || "torch"} (${members.length})` }, ...members.map((op) => ({ op }))]);
   }
 
-  function paint(i, j, square) {
+  function rank(i, j) {
     const { rows, columns, squares, names } = view;
     const op = rows[i].op, column = columns[j];
-    const rank = op === undefined ? 255 : column.at < 0 ? undeclared : squares[op * names.length + column.at];
-    const kind = rank === 255 ? null : site.kinds[rank];
-    if (kind) square.classList.add(`k-${kind.name}`);
-    square.setAttribute("aria-label", op === undefined ? "" : `${universe.ops[op]}, ${column.label}: ${kind ? kind.label : "no cells"}`);
+    return op === undefined ? 255 : column.at < 0 ? undeclared : squares[op * names.length + column.at];
+  }
+
+  function label(i, j) {
+    const { rows, columns } = view, found = rank(i, j);
+    if (rows[i].op === undefined) return rows[i].group;
+    return `${universe.ops[rows[i].op]}, ${columns[j].label}: ${found === 255 ? "no cells" : site.kinds[found].label}`;
   }
   const undeclared = site.kinds.findIndex((kind) => kind.name === "undeclared");
 
