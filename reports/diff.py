@@ -15,6 +15,7 @@ from devices.cell import CellKey, Outcome
 from reports.judgement import number
 from reports.model import Provenance, Run
 from reports.statuses import ABSENT, KIND_OF, MISSING, OUTCOME_OF, VERDICT_OF, code_of
+from reports.summary import one_line
 
 
 class Change(str, Enum):
@@ -141,12 +142,18 @@ def told(letter: str) -> str:
 def as_text(found: Difference, *, limit: int = 20) -> str:
     """For a terminal: the environment, then the cells, ``limit`` of each kind of change."""
     lines = ["environment:"]
-    lines += [f"  {name}: {old or '-'} -> {new or '-'}" for name, old, new in found.environment]
+    lines += [
+        f"  {name}: {one_line(old) or '-'} -> {one_line(new) or '-'}"
+        for name, old, new in found.environment
+    ]
     if not found.environment:
         lines[0] = "environment: the same"
     for what, cells in found.cells.items():
         lines.append(f"{what} ({number(len(cells), 'cell')}: {MEANING[what]}):")
-        lines += [f"  {cell}: {told(old)} -> {told(new)}" for cell, old, new in cells[:limit]]
+        lines += [
+            f"  {one_line(str(cell))}: {told(old)} -> {told(new)}"
+            for cell, old, new in cells[:limit]
+        ]
         if len(cells) > limit:
             lines.append(f"  and {len(cells) - limit:,} more")
     if not found.cells:

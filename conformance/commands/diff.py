@@ -23,12 +23,10 @@ def diff(before: Path, after: Path, as_json: bool, limit: int) -> int:
     from reports.diff import diff as compare
     from reports.gate import ExitCode
     from reports.run import load_run
-    from reports.summary import one_line
 
     found = compare(load_run(before), load_run(after))
     if as_json:
         click.echo(json.dumps(as_data(found), indent=2))
     else:
-        for line in as_text(found, limit=limit).split("\n"):
-            click.echo(f"{line[: len(line) - len(line.lstrip())]}{one_line(line)}")
+        click.echo(as_text(found, limit=limit))
     return ExitCode.REGRESSION.value if found.worse else ExitCode.GREEN.value

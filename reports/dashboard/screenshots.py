@@ -16,7 +16,7 @@ from reports.plan import RunError
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 # Name, address and height of each picture, in CSS pixels; all are WIDTH wide.
-WIDTH = 1200
+WIDTH = 1280
 PICTURES = (
     ("overview", "index.html", 880),
     ("grid", "grid.html#by=clause&sort=bad", 800),
