@@ -17,6 +17,7 @@ from reports.model import CellResult, problem_with
 
 ABSENT: Final = " "
 MISSING: Final = "n"
+ERROR: Final = "E"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ _CODES: Final[Mapping[tuple[Outcome, Verdict], tuple[str, str]]] = {
     (_O.FAIL, _V.EXPECTED): ("f", "expected"),
     (_O.FAIL, _V.IMPROVEMENT): ("G", "improvement"),
     (_O.FAIL, _V.FLAKY): ("g", "flaky"),
-    (_O.ERROR, _V.REGRESSION): ("E", "error"),
+    (_O.ERROR, _V.REGRESSION): (ERROR, "error"),
     (_O.UNSUPPORTED, _V.OK): ("u", "unsupported"),
     (_O.UNSUPPORTED, _V.EXPECTED): ("v", "expected"),
     (_O.UNSUPPORTED, _V.REGRESSION): ("U", "unsupported"),
@@ -88,7 +89,7 @@ def code_of(result: CellResult | None) -> str:
     if result is None:
         return MISSING
     if problem_with(result) is not None:
-        return "E"
+        return ERROR
     return _CODES[result.outcome, result.verdict][0]
 
 

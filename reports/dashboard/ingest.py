@@ -32,6 +32,7 @@ _SHOWN = {
     "worst_error", "raises", "message", "repro", "seconds", "worker",
     "example",
 }  # fmt: skip
+_OTHERS = tuple(each.name for each in dataclasses.fields(CellResult) if each.name not in _SHOWN)
 
 
 def ingest(path: Path, site: Path) -> str:
@@ -205,11 +206,11 @@ def _geometry(geometry: Geometry) -> dict[str, Any]:
 def _more(result: CellResult) -> dict[str, Any]:
     """What later versions of the suite tell of a cell besides, under the names of their fields."""
     found: dict[str, Any] = {}
-    for field in dataclasses.fields(result):
-        value = getattr(result, field.name)
-        if field.name not in _SHOWN and value:
+    for name in _OTHERS:
+        value = getattr(result, name)
+        if value:
             text = value if isinstance(value, str) else json.dumps(value, default=str, indent=2)
-            found[field.name] = _cut(clean(text), LONGEST_TEXT)
+            found[name] = _cut(clean(text), LONGEST_TEXT)
     return found
 
 

@@ -20,7 +20,7 @@ from reports.model import CellResult, Provenance, check_provenance, problem_with
 from reports.plan import ADDED, Plan, RunError, digest, parse_document, read_plan
 from reports.run import PLAN_FILE, junit_file
 from reports.scan import Scanned, scan_suite
-from reports.statuses import MISSING, PASS, code_of
+from reports.statuses import ERROR, MISSING, PASS, code_of
 
 
 class Refused(ConformError):
@@ -112,7 +112,9 @@ def _read(source: Path) -> ReadRun:
         ):
             checks[position], samples[position] = made, inputs
         for index, result in of_family.told.items():
-            codes[positions[index]] = code_of(result)
+            code = codes[positions[index]] = code_of(result)
+            if code == ERROR and (problem := problem_with(result)) is not None:
+                raise Refused(f"{source}: not evidence: {result.key} {problem}")
             told[place[positions[index]]] = result
         for index in of_family.missing:
             codes[positions[index]] = MISSING
@@ -211,9 +213,6 @@ def _complete(plan: Plan, codes: list[str], told: Mapping[int, CellResult], sour
             f"{source}: incomplete: {missing:,} of {len(codes):,} planned cells have no outcome, "
             f"{first} first"
         )
-    for result in told.values():
-        if (problem := problem_with(result)) is not None:
-            raise Refused(f"{source}: not evidence: {result.key} {problem}")
     if len(told) == len(codes) and all(r.outcome is Outcome.ERROR for r in told.values()):
         said = next((result.message for result in told.values() if result.message), "no message")
         raise Refused(

@@ -14,7 +14,7 @@ import pytest
 from reports.dashboard.series import slug
 from reports.dashboard.templates import prose, web
 from tests.dashboard import fleet
-from tests.dashboard.looking import opened
+from tests.dashboard.looking import opened, visiting
 
 DEVICE = slug(f"{fleet.MARKUP}-quick")
 PAGES = ["index.html", "trends.html", "manifest.html", "contract.html", "methodology.html", "ops.html",
@@ -29,18 +29,20 @@ def harmless(page: Any) -> None:
 
 @pytest.mark.parametrize("csp", [True, False], ids=["with CSP", "escaping alone"])
 def test_no_page_runs_what_a_run_says(browser: Any, site: Path, csp: bool) -> None:
-    for address in PAGES[:1] if csp else PAGES:
-        with opened(browser, site, address, bypass_csp=not csp) as page:
+    with visiting(browser, site, bypass_csp=not csp) as (page, visit):
+        for address in PAGES[:1] if csp else PAGES:
+            visit(address)
             harmless(page)
             if address == "index.html":
                 assert fleet.MARKUP in page.inner_text("main")
 
 
 def test_each_hostile_cell_is_shown_and_inert(browser: Any, site: Path) -> None:
-    for op in (fleet.IMAGE, fleet.BREAK_OUT, "__proto__", fleet.FORMULA):
-        values = {"device": DEVICE, "clause": fleet.VALUES, "op": op, "dtype": fleet.MARKUP}
-        address = "cell.html#" + "&".join(f"{k}={quote(v, safe='')}" for k, v in values.items())
-        with opened(browser, site, address, bypass_csp=True) as page:
+    with visiting(browser, site, bypass_csp=True) as (page, visit):
+        for op in (fleet.IMAGE, fleet.BREAK_OUT, "__proto__", fleet.FORMULA):
+            values = {"device": DEVICE, "clause": fleet.VALUES, "op": op, "dtype": fleet.MARKUP}
+            address = "cell.html#" + "&".join(f"{k}={quote(v, safe='')}" for k, v in values.items())
+            visit(address)
             harmless(page)
             said = page.inner_text("main")
             assert f"{op}[{fleet.MARKUP}]" in said
@@ -52,8 +54,8 @@ def test_each_hostile_cell_is_shown_and_inert(browser: Any, site: Path) -> None:
 
 
 def test_a_hostile_address_is_inert(browser: Any, site: Path) -> None:
+    text = quote(fleet.IMAGE + fleet.MARKUP, safe="")
     for page_name in ("cell", "grid", "explore", "compare"):
-        text = quote(fleet.IMAGE + fleet.MARKUP, safe="")
         address = f"{page_name}.html#" + "&".join(
             f"{name}={text}"
             for name in ("device", "run", "clause", "op", "dtype", "q", "a", "b", "at", "col", "by")

@@ -12,7 +12,7 @@ from reports.dashboard.build import Options, build
 from tests.dashboard import fleet
 from tests.dashboard.conftest import NOW
 from tests.dashboard.independent import cells
-from tests.dashboard.looking import counts, opened
+from tests.dashboard.looking import counts, opened, visiting
 
 PAGES = ("index.html", "grid.html#device=alpha-quick", "explore.html", "compare.html", "trends.html",
          "manifest.html", "contract.html", "methodology.html", "ops.html", "op/linalg.lu.html",
@@ -27,9 +27,10 @@ LU = "cell.html#device=alpha-quick&clause=layout.bounds&op=linalg.lu&dtype=bool"
 def test_pages_have_no_serious_accessibility_finding(
     browser: Any, site: Path, scheme: str, width: int
 ) -> None:
-    for address in PAGES:
-        look = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
-        with opened(browser, site, address, bypass_csp=True, **look) as page:
+    look = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
+    with visiting(browser, site, bypass_csp=True, **look) as (page, visit):
+        for address in PAGES:
+            visit(address)
             page.add_script_tag(path=str(AXE))
             found = page.evaluate("axe.run({resultTypes: ['violations'], preload: false})")
             serious = [
@@ -49,8 +50,9 @@ def test_axe_finds_what_is_planted(browser: Any, site: Path) -> None:
 
 
 def test_no_page_is_wider_than_a_narrow_screen(browser: Any, site: Path) -> None:
-    for address in PAGES:
-        with opened(browser, site, address, viewport={"width": 360, "height": 740}) as page:
+    with visiting(browser, site, viewport={"width": 360, "height": 740}) as (page, visit):
+        for address in PAGES:
+            visit(address)
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert (address, wide) == (address, 360)
 
@@ -94,8 +96,9 @@ def test_without_scripts_the_overview_and_each_operator_are_complete(
         table = page.locator("table").first
         assert table.locator("tbody tr").count() == 3
         assert "expected failure" in table.inner_text()
-    for address in ("grid.html", "explore.html", "compare.html", "cell.html"):
-        with opened(browser, site, address, java_script_enabled=False) as page:
+    with visiting(browser, site, java_script_enabled=False) as (page, visit):
+        for address in ("grid.html", "explore.html", "compare.html", "cell.html"):
+            visit(address)
             assert "needs scripts" in page.locator("main").inner_text()
 
 
