@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -28,6 +29,15 @@ def seconds(command: Sequence[str], environ: Mapping[str, str] | None = None) ->
     if done.returncode not in (0, 1):
         raise RuntimeError(f"{' '.join(command)} exited {done.returncode}:\n{done.stdout[-2000:]}")
     return took
+
+
+def processor_seconds(command: Sequence[str], environ: Mapping[str, str] | None = None) -> float:
+    """User and system seconds of a command, as :func:`seconds` runs it: for commands of one thread, whose wall
+    time says as much about what else the machine does."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds(command, environ)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def verdict(name: str, value: float, limit: float, *, at_least: bool) -> bool:

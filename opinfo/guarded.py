@@ -27,6 +27,7 @@ _NAN_BYTE, _INT_BYTE = 0xFF, 0x5B
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 _TEMPLATES: dict[int, torch.Tensor] = {}
+_TEMPLATE_BYTES = 2**20
 
 Move = Callable[[torch.Tensor], torch.Tensor]
 
@@ -164,9 +165,11 @@ class Guarded:
 
 def _known_bytes(byte: int, count: int) -> torch.Tensor:
     """A fresh tensor of ``count`` bytes. Copying a template costs a third of filling anew."""
+    if count > _TEMPLATE_BYTES:
+        return torch.full((count,), byte, dtype=torch.uint8)
     template = _TEMPLATES.get(byte)
-    if template is None or len(template) < count:
-        template = torch.full((max(count, 2**16),), byte, dtype=torch.uint8)
+    if template is None:
+        template = torch.full((_TEMPLATE_BYTES,), byte, dtype=torch.uint8)
         _TEMPLATES[byte] = template
     return template[:count].clone()
 

@@ -15,12 +15,17 @@ from opinfo.structure import Call, tensors_of
 
 #: Part of the plan's hash: a change in how samples are drawn or chosen changes what a cell means.
 RECIPE = (
-    "1: op_db sample_inputs_func on cpu, seed 0 per op and dtype, greedy cover of shape classes"
+    "2: op_db sample_inputs_func on cpu, seed 0 per op and dtype, greedy cover of shape classes, "
+    "of equals one with at most 2^20 elements"
 )
 SEED = 0
 
 #: Drawing stops here: a few ops (max_pool2d: 1,440) offer thousands that differ in one argument.
 DRAW_LIMIT = 200
+
+#: Elements of an ordinary sample. A larger one costs seconds in every layout, so it is chosen for what only it
+#: has (grid_sampler_3d alone has any: volumes of five million elements).
+ORDINARY = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,8 @@ def choose(samples: Sequence[Sample], count: int) -> list[Sample]:
     """At most ``count`` of the samples: the largest rank first, then whatever adds most that is new.
 
     What counts as new: the rank and size class (0-d, size 0, size 1, small, odd) of each tensor, and the
-    other arguments. Ties go to the earlier sample, so the choice depends on the samples alone.
+    other arguments. Ties go to a sample of ordinary size, then to the earlier one, so the choice depends on the
+    samples alone.
     """
     if len(samples) <= count:
         return list(samples)
@@ -70,7 +76,9 @@ def choose(samples: Sequence[Sample], count: int) -> list[Sample]:
     first = max(samples, key=lambda s: (s.rank, s.numel > 0, -s.index))
     chosen, seen, rest = [first], set(features[first.index]), [s for s in samples if s is not first]
     while len(chosen) < count:
-        best = max(rest, key=lambda s: (len(features[s.index] - seen), -s.index))
+        best = max(
+            rest, key=lambda s: (len(features[s.index] - seen), s.numel <= ORDINARY, -s.index)
+        )
         chosen.append(best)
         rest.remove(best)
         seen |= features[best.index]

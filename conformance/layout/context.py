@@ -24,6 +24,9 @@ from opinfo.traits import Traits, expand_rule, may_expand, mutates
 
 #: Samples up to this size keep their buffers and references for all clauses of an item.
 _KEPT_BYTES = 2**18
+#: Buffers of larger samples are dropped between two cases once they hold this many bytes: some devices have
+#: little memory.
+_MOST_BYTES = 2**23
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class ItemContext:
     cases: tuple[Case, ...] = field(default_factory=lambda: covering_set().cases)
     targets: tuple[Layout, ...] = field(default_factory=lambda: covering_set().targets)
     _built: dict[tuple[int, int, int], Guarded] = field(default_factory=dict)
+    _held: int = 0  # bytes in them, at most
     _values: dict[tuple[int, tuple[int | None, ...]], ValueAnswer] = field(default_factory=dict)
     _tolerances: dict[str, tuple[float, float]] | None = None
 
@@ -132,6 +136,9 @@ class ItemContext:
         return tuple(found)
 
     def lay(self, sample: Sample, case: Case, geometries: tuple[Geometry, ...]) -> Laid:
+        if self._held > _MOST_BYTES:
+            self._built.clear()
+            self._held = 0
         guarded: list[Guarded | None] = []
         tensors: list[torch.Tensor] = []
         for place, (tensor, geometry) in enumerate(zip(sample.tensors, geometries, strict=True)):
@@ -143,6 +150,7 @@ class ItemContext:
             buffer = self._built.get(key)
             if buffer is None:
                 buffer = self._built[key] = Guarded(tensor, geometry, self.device.to_device)
+                self._held += len(buffer.before)  # of samples that are released, too: a bound
             guarded.append(buffer)
             tensors.append(buffer.view)
         return Laid(

@@ -235,3 +235,11 @@ def test_an_op_without_overrides_has_no_tolerance_of_its_own() -> None:
 
 def test_dtypes_are_named_without_torch() -> None:
     assert dtype_name(torch.float8_e5m2) == "float8_e5m2"
+
+
+def test_the_deep_copy_that_loading_leaves_out_is_put_back() -> None:
+    import dataclasses
+
+    catalogue()
+    assert core.asdict is dataclasses.asdict
+    assert "asdict(self)" in inspect.getsource(core.OpInfo.__post_init__)
