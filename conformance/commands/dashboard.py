@@ -48,6 +48,7 @@ def dashboard(
     4 if a run's files cannot be read or were edited.
     """
     from reports.dashboard.build import Options, build
+    from reports.judgement import number
 
     made = build(
         runs,
@@ -57,6 +58,6 @@ def dashboard(
     for refusal in made.refused:
         click.echo(f"left out: {refusal}", err=True)
     click.echo(
-        f"{output / 'index.html'}: {made.devices} devices, {made.runs} runs "
+        f"{output / 'index.html'}: {number(made.devices, 'device')}, {number(made.runs, 'run')} "
         f"({made.read} read, {made.runs - made.read} seen before)"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from reports.dashboard import documents, templates
+from reports.dashboard import documents, markup
 from reports.dashboard.axes import Axis, slices
 from reports.dashboard.series import Series, slug
 from reports.dashboard.store import Site
@@ -47,7 +47,7 @@ def write(folder: Path, series: Sequence[Series], site: Site, title: str) -> Non
         }
         for each in series
     ]
-    template = templates.environment().get_template("op.html")
+    template = markup.environment().get_template("op.html")
     written = set()
     writers = [_Writer(site.axes[each.latest.axis]) for each in series]
     for op in sorted({op for of_series in blocks for op in of_series}):

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from markupsafe import Markup
 
-from reports.dashboard import charts, documents, oppages, shapes, templates
+from reports.dashboard import charts, documents, markup, oppages, shapes
 from reports.dashboard.documents import Block, DeviceDocument, Manifest
 from reports.dashboard.series import Changed, Series, changed, counted
 from reports.dashboard.store import Site
@@ -100,9 +100,7 @@ def write(
     }  # fmt: skip
     for page, context in contexts.items():
         text = (
-            templates.environment()
-            .get_template(f"{page}.html")
-            .render(page=page, **shared, **context)
+            markup.environment().get_template(f"{page}.html").render(page=page, **shared, **context)
         )
         documents.write(folder / f"{page}.html", text.encode("utf-8"))
 
@@ -116,7 +114,7 @@ def _row(series: Series, document: DeviceDocument, site: Site, now: datetime) ->
         total,
         families,
         {name: charts.bar(counts) for name, counts in families.items()},
-        templates.age(series.latest.start, now),
+        markup.age(series.latest.start, now),
         changed(previous, series.latest, site.axes) if previous is not None else None,
     )
 
@@ -232,7 +230,7 @@ def _faults(block: Block, today: str) -> list[str]:
         found.append("expired")
     if block.active and not block.cells:
         found.append("stale")
-    if templates.web(block.issue) is None:
+    if markup.web(block.issue) is None:
         found.append("without issue")
     if not block.active:
         found.append("not on this machine")

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import lxml.html
 import pytest
 
+from reports.dashboard.markup import prose, web
 from reports.dashboard.series import slug
-from reports.dashboard.templates import prose, web
 from tests.dashboard import fleet
 from tests.dashboard.looking import opened, visiting
 
