@@ -23,6 +23,8 @@ from conformance.commands.init import init
 from conformance.commands.manifest import manifest
 from conformance.commands.minimise import minimise
 from conformance.commands.pin import pin
+from conformance.commands.dashboard import dashboard
+from conformance.commands.diff import diff
 from devices.errors import ConformError
 from reports.gate import ExitCode
 
@@ -94,10 +96,6 @@ def conform() -> None:
 
 
 main = conform
-conform.add_command(devices)
-conform.add_command(init)
-
-conform.add_command(manifest)
 
 
 @conform.command()
@@ -182,8 +180,8 @@ def run(arguments: tuple[str, ...]) -> int:
     )
 
 
-conform.add_command(minimise)
-conform.add_command(pin)
+for command in (dashboard, devices, diff, init, manifest, minimise, pin):
+    conform.add_command(command)
 
 if __name__ == "__main__":
     conform()

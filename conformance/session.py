@@ -143,6 +143,7 @@ class Session:
             self._provenance(partial),
             junitxml=junitxml,
             redact=self.request.redact,
+            manifest=self.expectations.read_bytes() if self.expectations else b"",
         )
         self.clean_up()
         result = gate(run, partial=partial)
