@@ -18,13 +18,13 @@ from typing import Any
 
 import click
 
+from conformance.commands.dashboard import dashboard
 from conformance.commands.devices import devices
+from conformance.commands.diff import diff
 from conformance.commands.init import init
 from conformance.commands.manifest import manifest
 from conformance.commands.minimise import minimise
 from conformance.commands.pin import pin
-from conformance.commands.dashboard import dashboard
-from conformance.commands.diff import diff
 from devices.errors import ConformError
 from reports.gate import ExitCode
 

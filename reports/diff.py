@@ -15,7 +15,7 @@ from devices.cell import CellKey, Outcome
 from reports.judgement import number
 from reports.model import Provenance, Run
 from reports.statuses import ABSENT, KIND_OF, MISSING, OUTCOME_OF, VERDICT_OF, code_of
-from reports.summary import one_line
+from reports.text import one_line
 
 
 class Change(str, Enum):
