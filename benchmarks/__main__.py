@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import equal_work, manifest, matching, memory, phases, throughput
+from benchmarks import dashboard, equal_work, manifest, matching, memory, phases, throughput
 
 BENCHMARKS = {
     "equal-work": equal_work.main,
@@ -16,6 +16,7 @@ BENCHMARKS = {
     "throughput": throughput.main,
     "memory": memory.main,
     "phases": phases.main,
+    "dashboard": dashboard.main,
 }
 
 

@@ -2,9 +2,9 @@
 
 What a vendor's package imports::
 
-    from conformance import Capability, Descriptor, Tolerance
+    from conformance import Descriptor, Tolerance, common_facts
 """
 
-from devices.descriptor import Capability, Descriptor, Fact, Tolerance
+from devices.descriptor import Capability, Descriptor, Fact, Tolerance, common_facts
 
-__all__ = ["Capability", "Descriptor", "Fact", "Tolerance"]
+__all__ = ["Capability", "Descriptor", "Fact", "Tolerance", "common_facts"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from devices.cell import CellKey, Outcome
@@ -38,6 +39,8 @@ class CellRecord:
     ambiguous: list[str] = field(default_factory=list)
     unsupported: list[tuple[str, str]] = field(default_factory=list)  # exception type, message
     errors: list[str] = field(default_factory=list)
+    unbuilt: list[str] = field(default_factory=list)  # pinned examples that could not be made
+    undeclared: str = ""  # the capabilities that the clause requires and the descriptor lacks
     seconds: float = 0.0
 
     def check(self, sample: int, layout: str, count: int = 1) -> None:
@@ -66,7 +69,12 @@ class CellRecord:
         return min(self.failures, key=lambda f: (f.size, len(f.layout)), default=None)
 
     def outcome(self) -> Outcome:
-        """Failures first; a cell with no executed check is never a pass."""
+        """What the descriptor does not declare first; then what was pinned and is no longer checked, so
+        that no expected failure hides it; then failures. A cell with no executed check is never a pass."""
+        if self.undeclared:
+            return Outcome.UNSUPPORTED
+        if self.unbuilt:
+            return Outcome.ERROR
         if self.failures:
             return Outcome.FAIL
         if self.errors:
@@ -79,6 +87,10 @@ class CellRecord:
 
     def message(self) -> str:
         """One text for the report."""
+        if self.undeclared:
+            return f"by declaration: the descriptor does not declare {self.undeclared}"
+        if self.unbuilt:
+            return "; ".join(self.unbuilt)
         if (shown := self.smallest) is not None:
             more = f" ({self.failed} failing checks of {self.checks})" if self.failed > 1 else ""
             return f"[{shown.layout}] {shown.message}{more}"
@@ -97,12 +109,13 @@ class CellRecord:
         shown = self.smallest
         outcome = self.outcome()
         raises = shown.raises if shown else None
-        if outcome is Outcome.UNSUPPORTED:
+        if outcome is Outcome.UNSUPPORTED and not self.undeclared:
             raises = self.unsupported[0][0]
         errors = [f.error for f in self.failures if f.error is not None]
         return {
             "cell": list(self.key),
             "outcome": outcome.value,
+            "declared": bool(self.undeclared),
             "checks": self.checks,
             "samples": len(self.samples),
             "layouts": sorted(self.failing),
@@ -115,13 +128,30 @@ class CellRecord:
 
 
 class Recorder:
-    """The cells of one item (op, dtype, suite). Clauses that were not selected have no record."""
+    """The cells of one item (op, dtype, suite). Clauses that were not selected have no record.
 
-    def __init__(self, op: str, dtype: str, clauses: Iterable[str]) -> None:
-        self.cells = {c: CellRecord(CellKey(c, op, dtype)) for c in clauses}
+    ``undeclared`` names, by clause, the capabilities that it requires and the device does not
+    declare: no check is given the records of those clauses, so nothing is tried.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        dtype: str,
+        clauses: Iterable[str],
+        undeclared: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.cells = {
+            c: CellRecord(CellKey(c, op, dtype), undeclared=undeclared.get(c, "")) for c in clauses
+        }
+        self._tried = {c: record for c, record in self.cells.items() if not record.undeclared}
 
     def get(self, clause: str) -> CellRecord | None:
-        return self.cells.get(clause)
+        return self._tried.get(clause)
 
     def __contains__(self, clause: str) -> bool:
-        return clause in self.cells
+        return clause in self._tried
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to try."""
+        return bool(self._tried)

@@ -18,8 +18,13 @@ from typing import Any
 
 import click
 
+from conformance.commands.dashboard import dashboard
+from conformance.commands.devices import devices
+from conformance.commands.diff import diff
+from conformance.commands.init import init
 from conformance.commands.manifest import manifest
-from devices.descriptor import Descriptor
+from conformance.commands.minimise import minimise
+from conformance.commands.pin import pin
 from devices.errors import ConformError
 from reports.gate import ExitCode
 
@@ -92,8 +97,6 @@ def conform() -> None:
 
 main = conform
 
-conform.add_command(manifest)
-
 
 @conform.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
@@ -124,42 +127,6 @@ def contract(as_json: bool, clauses: str | None) -> None:
         click.echo(f"{clause.id} ({state}; level {clause.level}{needs})")
         click.echo(f"    {clause.statement}")
         click.echo(f"    source: {clause.source}")
-
-
-@conform.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
-def devices(as_json: bool) -> None:
-    """Show the devices that can be named, and which of them are usable here."""
-    from devices import registry
-
-    rows = [_device(device) for device in registry.all_devices().values()]
-    broken = [str(problem) for problem in registry.problems()]
-    if as_json:
-        click.echo(json.dumps({"devices": rows, "broken": broken}, indent=2))
-        return
-    width = max((len(row["name"]) for row in rows), default=0)
-    for row in rows:
-        state = "available" if row["unavailable"] is None else f"not here: {row['unavailable']}"
-        click.echo(f"{row['name'].ljust(width)}  {row['title']} (torch type {row['torch_type']})")
-        click.echo(f"{'':{width}}  {state}")
-        declared = ", ".join(row["capabilities"]) or "none"
-        click.echo(f"{'':{width}}  declares: {declared}")
-    for problem in broken:
-        click.echo(f"cannot be loaded: {problem}", err=True)
-
-
-def _device(device: Descriptor) -> dict[str, Any]:
-    try:
-        unavailable = device.unavailable()
-    except Exception as error:  # a vendor's code: any error means unusable
-        unavailable = f"asking whether it is available raised {type(error).__name__}: {error}"
-    return {
-        "name": device.name,
-        "title": device.title,
-        "torch_type": device.torch_type,
-        "unavailable": unavailable,
-        "capabilities": sorted(device.capabilities),
-    }
 
 
 @conform.command()
@@ -212,6 +179,9 @@ def run(arguments: tuple[str, ...]) -> int:
         pytest.main(["-p", "conformance.plugin", "--pyargs", "conformance", *joined(arguments)])
     )
 
+
+for command in (dashboard, devices, diff, init, manifest, minimise, pin):
+    conform.add_command(command)
 
 if __name__ == "__main__":
     conform()

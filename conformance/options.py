@@ -63,6 +63,18 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="DURATION",
         help="start no item after this long (90s, 20m, 1h): partial",
     )
+    add(
+        "--minimise",
+        metavar="N",
+        default="200",
+        help="minimise at most N new failures at the end (default 200; 0: none)",
+    )
+    add(
+        "--explore",
+        metavar="DURATION",
+        help="then search at random for this long (10m); the plan's outcomes stay as they are",
+    )
+    add("--explore-seed", metavar="N", default="0", help="seed of --explore (default 0)")
     add("--no-reference-cache", action="store_true", help="compute every stride reference anew")
     add("--redact", action="store_true", help="leave host name and device uuid out of the results")
 
@@ -80,6 +92,9 @@ class Request:
     expectations: str | None
     results: Path | None
     max_seconds: float | None
+    minimise: int  # new failures that are minimised at most
+    explore_seconds: float | None
+    explore_seed: int
     reference_cache: bool
     redact: bool
     collect_only: bool
@@ -103,7 +118,10 @@ class Request:
             clauses=_listed(option.conform_clauses, "--clauses"),
             expectations=option.conform_expectations,
             results=Path(option.conform_results) if option.conform_results else None,
-            max_seconds=duration(option.conform_max_time) if option.conform_max_time else None,
+            max_seconds=_seconds(option.conform_max_time, "--max-time"),
+            minimise=_count(option.conform_minimise, "--minimise"),
+            explore_seconds=_seconds(option.conform_explore, "--explore"),
+            explore_seed=_count(option.conform_explore_seed, "--explore-seed"),
             reference_cache=not option.conform_no_reference_cache,
             redact=option.conform_redact,
             collect_only=bool(getattr(option, "collectonly", False)),
@@ -143,7 +161,18 @@ def joined(arguments: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def duration(text: str) -> float:
+def _seconds(text: str | None, option: str) -> float | None:
+    return duration(text, option) if text else None
+
+
+def _count(text: str, option: str) -> int:
+    """A whole number from 0. Raises BadOption."""
+    if not (text.isascii() and text.isdigit()):
+        raise BadOption(f"{option} {text!r}: expected a whole number from 0")
+    return int(text)
+
+
+def duration(text: str, option: str = "--max-time") -> float:
     """Seconds of ``90``, ``90s``, ``20m``, ``1h``. Raises BadOption."""
     units = {"s": 1.0, "m": 60.0, "h": 3600.0}
     number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
@@ -152,7 +181,7 @@ def duration(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < float("inf"):
-        raise BadOption(f"--max-time {text!r}: expected a duration such as 90s, 20m or 1h")
+        raise BadOption(f"{option} {text!r}: expected a duration such as 90s, 20m or 1h")
     return seconds
 
 

@@ -11,16 +11,15 @@ from conformance.contract import Contract
 from conformance.layout import applies
 from conformance.version import VERSION
 from devices.descriptor import Descriptor
+from devices.pinned import Pinned, digest, read_pinned
 from opinfo.catalog import Op, catalogue
-from opinfo.device import Device
+from opinfo.device import LAYOUT_CAPABILITIES, Device
 from opinfo.exceptions import exceptions
+from opinfo.families import op_family
 from opinfo.layouts import covering_set
 from opinfo.plan import Excluded, Plan, PlanSpec, build, plan_hash
 from opinfo.samples import RECIPE, choose, draw
 from opinfo.traits import Traits, probe
-
-#: Pinned examples enter the recipe once a device has some.
-_NO_PINS = "none"
 
 
 def dtypes_of(op: Op, spec: PlanSpec, descriptor: Descriptor) -> list[str]:
@@ -30,10 +29,14 @@ def dtypes_of(op: Op, spec: PlanSpec, descriptor: Descriptor) -> list[str]:
 
 
 def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
-    """The plan of a device: every op and dtype, every checked clause that applies."""
+    """The plan of a device: every op and dtype, every checked clause that applies.
+
+    A clause whose capabilities the device does not declare is planned too: its cells are reported
+    as unsupported by declaration, so that two devices' plans can be held side by side.
+    """
     known = exceptions()
     without_reference: dict[str, list[tuple[str, str]]] = {}
-    undeclared = undeclared_clauses(device.descriptor, contract)
+    missing = ", ".join(sorted(LAYOUT_CAPABILITIES - device.descriptor.capabilities))
 
     def subjects() -> Iterator[Traits]:
         for op in catalogue().values():
@@ -49,25 +52,33 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
                 )
                 without_reference.setdefault(reason, []).append((op.id, dtype))
 
-    def clauses_of(traits: Traits) -> Iterator[str]:
-        return (c for c in applies.applicable(traits) if c not in undeclared)
-
+    pins = pins_of(spec, device.descriptor)
     recipe: dict[str, str | int] = {
         "suite": VERSION,
         "plan": spec.name,
         "samples": spec.samples,
         "sampling": RECIPE,
         "layouts": covering_set().version,
-        "pinned": _NO_PINS,
+        "pinned": digest(pins),
     }
     plan = build(
-        spec, device.name, subjects(), clauses_of, known, recipe, fake_only=device.fake_only
+        spec,
+        device.name,
+        subjects(),
+        applies.applicable,
+        known,
+        recipe,
+        fake_only=device.fake_only,
+        pinned=(pin.cell for pin in pins if pin.clause in contract.clauses),
     )
     more = [Excluded("layout.*", reason, tuple(ops)) for reason, ops in without_reference.items()]
-    more += [
-        Excluded(clause, f"requires {missing}, which the descriptor does not declare", ())
-        for clause, missing in undeclared.items()
-    ]
+    if missing:
+        only = tuple((op, dtype) for clause, op, dtype in plan.cells if clause == "layout.values")
+        reason = (
+            "In the contiguous layout alone: others need "
+            f"{missing}, which the descriptor does not declare"
+        )
+        more.append(Excluded("layout.values", reason, only))
     return Plan(
         spec,
         device.name,
@@ -75,7 +86,22 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
         (*plan.excluded, *more),
         recipe,
         plan_hash(plan.cells, recipe),
+        {
+            op: op_family(op, catalogue()[op].ufunc)
+            for op in {cell.op: None for cell in plan.cells}
+            if op in catalogue()
+        },
     )
+
+
+def pins_of(spec: PlanSpec, descriptor: Descriptor) -> tuple[Pinned, ...]:
+    """The pinned examples of a device that the plan takes. Raises PinnedError."""
+    return tuple(pin for pin in read_pinned(descriptor.folder) if spec.takes(pin.dtype))
+
+
+def known_layouts(descriptor: Descriptor) -> frozenset[str]:
+    """Every name that a manifest of this device may use where layouts are."""
+    return covering_set().ids | {pin.layout for pin in read_pinned(descriptor.folder)}
 
 
 def undeclared_clauses(descriptor: Descriptor, contract: Contract) -> dict[str, str]:

@@ -42,9 +42,15 @@ def _is_worker(config: pytest.Config) -> bool:
 
 
 def _takes_the_suite(config: pytest.Config) -> bool:
-    """Whether some argument is the package, a folder around it, or something inside it."""
+    """Whether some argument is the package, a folder around it, or something inside it.
+
+    With ``--pyargs`` an argument may name the package as Python does, wherever it is installed.
+    """
     for arg in config.args:
-        path = Path(os.path.abspath(arg.split("::")[0]))
+        name = arg.split("::")[0]
+        if config.option.pyargs and name.split(".")[0] == _PACKAGE.name:
+            return True
+        path = Path(os.path.abspath(name))
         if path == _PACKAGE or path in _PACKAGE.parents or _PACKAGE in path.parents:
             return True
     return False
@@ -96,7 +102,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         try:
             if not _takes_the_suite(config):
                 return None
-            from conformance.session import find_descriptor
+            from conformance.selection import find_descriptor
 
             descriptor = find_descriptor(Request.of(config))
         except ConformError:
@@ -146,7 +152,7 @@ def _worker(config: pytest.Config) -> Worker:
     """This process' runner, made at first use: a controller of xdist never needs one."""
     found = config.stash.get(_WORKER, None)
     if found is None:
-        from conformance.session import WorkerOrders
+        from conformance.orders import WorkerOrders
         from conformance.worker import Worker
 
         if _is_worker(config):
@@ -243,7 +249,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         config.stash[_ENDED] = f"nothing selected (exit 5): {options} leave no item of the plan"
         return
     try:
-        done, result = run.finish(config.stash[_XMLPATH], stopped=bool(session.shouldfail))
+        reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+        say = _speaker(reporter)
+        done, result = run.finish(config.stash[_XMLPATH], stopped=bool(session.shouldfail), say=say)
         told = publish(result, os.environ)
     except ConformError as error:
         raise pytest.exit.Exception(str(error), returncode=error.exit_code) from None
@@ -251,10 +259,20 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if not code and config.stash[_FOREIGN]:
         code = int(pytest.ExitCode.TESTS_FAILED)
     session.exitstatus = code
-    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     styled = bool(reporter is not None and reporter.hasmarkup)
     text = summarise(done, result, styled=styled)
     config.stash[_ENDED] = "\n".join([text, *told])
+
+
+def _speaker(reporter: Any) -> Callable[[str], None]:
+    """Prints a line at once: what follows may take minutes."""
+
+    def say(text: str) -> None:
+        if reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(f"conformance: {text}")
+
+    return say
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -6,64 +6,39 @@ import hashlib
 import platform
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from conformance.contract import Contract, load
-from conformance.options import Request, matching
-from conformance.planner import capability_states, make_plan, torch_build
+from conformance.explore.findings import explore
+from conformance.folder import failed_in, make_folder
+from conformance.minimise.aside import Bench
+from conformance.minimise.at_end import with_examples
+from conformance.options import Request
+from conformance.order import informative_first
+from conformance.orders import WorkerOrders
+from conformance.planner import capability_states, known_layouts, make_plan, torch_build
+from conformance.selection import find_descriptor, select
 from conformance.version import VERSION
-from devices import registry
 from devices.cell import CellKey, Observed, Outcome, Verdict
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from devices.expectations import Manifest, Matcher, judge
 from opinfo.device import Device, open_device
-from opinfo.layouts import covering_set
 from opinfo.plan import Plan, plan_document, plan_spec
 from opinfo.samples import SEED
+from reports.failures import write_failures
 from reports.gate import GateResult, gate
 from reports.run import CellResult, Provenance, Run, write_run
 
 
-class NothingSelected(ConformError):
-    """The selection leaves no cell of the plan."""
-
-    exit_code = 5
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOrders:
-    """What a worker needs to run items: written once by the controller, read by every worker."""
-
-    device: str
-    descriptor: str | None
-    results: str
-    samples: int
-    expectations: str | None
-    reference_cache: bool
-    torch_build: str
-    deadline: float | None  # time.time() after which no item starts
-    items: list[tuple[str, str, list[str]]]  # op, dtype, clauses; in plan order
-
-    FILE = ".orders.json"
-
-    def write(self) -> Path:
-        path = Path(self.results) / self.FILE
-        path.write_bytes(msgspec.json.encode({f: getattr(self, f) for f in self.__slots__}))
-        return path
-
-    @classmethod
-    def read(cls, path: Path) -> WorkerOrders:
-        data = msgspec.json.decode(path.read_bytes())
-        data["items"] = [(op, dtype, clauses) for op, dtype, clauses in data["items"]]
-        return cls(**data)
+def _silently(text: str) -> None:
+    """Nobody listens."""
 
 
 @dataclass
@@ -82,6 +57,7 @@ class Session:
     folder: Path
     started: datetime
     facts: Mapping[str, str]
+    failed_before: frozenset[CellKey] = frozenset()  # in the run that the folder held
     documents: dict[CellKey, dict[str, Any]] = field(default_factory=dict)
     asked: int = 0  # questions to the stride reference
     missed: int = 0  # … that the cache could not answer
@@ -126,11 +102,14 @@ class Session:
 
     # -- at the end
 
-    def finish(self, junitxml: Path | None, *, stopped: bool) -> tuple[Run, GateResult]:
-        """Judge every cell, write the results folder, and gate. The orders file goes.
+    def finish(
+        self, junitxml: Path | None, *, stopped: bool, say: Callable[[str], None] = _silently
+    ) -> tuple[Run, GateResult]:
+        """Judge every cell, minimise what is new, write the results folder, and gate. The orders file
+        goes.
 
         ``stopped`` says that ``-x`` or ``--maxfail`` ended the run: the items behind are left out, as
-        those that ``-k`` takes away.
+        those that ``-k`` takes away. ``say`` is told what takes time.
         """
         results: dict[CellKey, CellResult] = {}
         partial = bool(self.request.selection)
@@ -144,6 +123,9 @@ class Session:
             document = self.documents.get(cell)
             if document is not None:
                 results[cell] = self._result(cell, document)
+        results = with_examples(
+            results, self.bench, self.plan.families, self.folder, self.request.minimise, say
+        )
         document = plan_document(
             self.plan,
             torch_version=torch.__version__,
@@ -161,9 +143,33 @@ class Session:
             self._provenance(partial),
             junitxml=junitxml,
             redact=self.request.redact,
+            manifest=self.expectations.read_bytes() if self.expectations else b"",
         )
         self.clean_up()
-        return run, gate(run, partial=partial)
+        result = gate(run, partial=partial)
+        write_failures(run, result.judgement)
+        self._explore(wanted, say)
+        return run, result
+
+    def _explore(self, cells: Iterable[CellKey], say: Callable[[str], None]) -> None:
+        """Random search over the selected cells, where it was asked for."""
+        request = self.request
+        if request.explore_seconds is None:
+            return
+        items = items_of(cells)
+        if items:
+            explore(
+                *(self.bench, items, self.matcher, self.folder),
+                *(request.explore_seed, request.explore_seconds, say),
+            )
+
+    @property
+    def bench(self) -> Bench:
+        """What a process aside needs to know of this run."""
+        path = self.request.descriptor
+        return Bench(
+            self.descriptor.name, str(path.absolute()) if path else None, self.plan.spec.samples
+        )
 
     def clean_up(self) -> None:
         """Remove what only the running needs."""
@@ -177,6 +183,7 @@ class Session:
             frozenset(document.get("layouts", ())),
             document.get("raises"),
             document.get("message", ""),
+            document.get("declared", False),
         )
         verdict, why = self.judge(cell, observed, document.get("ran"))
         return CellResult(
@@ -246,24 +253,6 @@ def verdict_of(
     return judgement.verdict, judgement.why
 
 
-def find_descriptor(request: Request) -> Descriptor:
-    """The device that was asked for, or the machine's own. Raises UnknownDevice, DescriptorError."""
-    if request.descriptor is not None:
-        found = registry.load_file(request.descriptor)
-        if request.device is not None and request.device != found.name:
-            raise ConformError(
-                f"--device {request.device} and --descriptor {request.descriptor} disagree: the file "
-                f"describes {found.name!r}. Give one of them."
-            )
-        return found
-    if request.device is not None:
-        return registry.get(request.device)
-    accelerator = (
-        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    )
-    return registry.default_device(accelerator.type if accelerator else None)
-
-
 def prepare(request: Request) -> Session:
     """Everything before the first item. Raises ConformError with one clear message."""
     spec = plan_spec(request.plan)
@@ -277,11 +266,11 @@ def prepare(request: Request) -> Session:
     if (why := descriptor.unavailable()) is not None:
         raise ConformError(f"device {descriptor.name!r} cannot be used here: {why}")
     manifest, path = load_manifest(request, descriptor, contract)
-    facts = descriptor.facts()
-    active = manifest.active(facts)
     device = open_device(descriptor)
+    facts = descriptor.facts()  # the device's module, imported by now, may be asked
+    active = manifest.active(facts)
     plan = make_plan(spec, device, contract)
-    selected = _select(plan, request, clauses)
+    selected = select(plan, request, clauses)
     matcher = Matcher(active)
     for cell in plan.cells:  # contradicting blocks are found before an hour of running, not after
         matcher.expect(cell)
@@ -290,7 +279,8 @@ def prepare(request: Request) -> Session:
     else:
         folder = request.results or Path("conform-results") / f"{plan.device}-{spec.name}"
     folder = folder.absolute()
-    _make_folder(folder)
+    failed_before = failed_in(folder) if request.max_seconds is not None else frozenset()
+    make_folder(folder)
     return Session(
         request=request,
         descriptor=descriptor,
@@ -304,16 +294,18 @@ def prepare(request: Request) -> Session:
         folder=folder,
         started=datetime.now(timezone.utc),
         facts=facts,
+        failed_before=failed_before,
     )
 
 
 def orders_for(session: Session) -> WorkerOrders:
     """What this session's workers are told."""
-    by_item: dict[tuple[str, str], list[str]] = {}
-    for clause, op, dtype in session.selected:
-        by_item.setdefault((op, dtype), []).append(clause)
     request = session.request
     limit = request.max_seconds
+    items = items_of(session.selected)
+    if limit is not None:
+        expected = {c for c in session.selected if session.matcher.expect(c) is not None}
+        items = informative_first(items, session.failed_before, expected, session.plan.families)
     return WorkerOrders(
         device=session.descriptor.name,
         descriptor=str(request.descriptor.absolute()) if request.descriptor else None,
@@ -323,8 +315,16 @@ def orders_for(session: Session) -> WorkerOrders:
         reference_cache=request.reference_cache,
         torch_build=torch_build(),
         deadline=session.started.timestamp() + limit if limit is not None else None,
-        items=[(op, dtype, clauses) for (op, dtype), clauses in by_item.items()],
+        items=items,
     )
+
+
+def items_of(cells: Iterable[CellKey]) -> list[tuple[str, str, list[str]]]:
+    """What a worker runs at once: an op and dtype with its clauses, in the cells' order."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for clause, op, dtype in cells:
+        grouped.setdefault((op, dtype), []).append(clause)
+    return [(op, dtype, clauses) for (op, dtype), clauses in grouped.items()]
 
 
 def load_manifest(
@@ -337,44 +337,11 @@ def load_manifest(
     if path is None:
         return Manifest(), None
     return (
-        Manifest.load(path, known_clauses=set(contract.clauses), known_layouts=covering_set().ids),
+        Manifest.load(
+            path, known_clauses=set(contract.clauses), known_layouts=known_layouts(descriptor)
+        ),
         path.absolute(),
     )
-
-
-def _select(plan: Plan, request: Request, clauses: frozenset[str] | None) -> list[CellKey]:
-    ops = dtypes = None
-    if request.ops is not None:
-        ops = matching("--ops", request.ops, {c.op for c in plan.cells})
-    if request.dtypes is not None:
-        dtypes = matching("--dtypes", request.dtypes, {c.dtype for c in plan.cells})
-    selected = [
-        c
-        for c in plan.cells
-        if (ops is None or c.op in ops)
-        and (dtypes is None or c.dtype in dtypes)
-        and (clauses is None or c.clause in clauses)
-    ]
-    if not selected:
-        chosen = ", ".join(f"{k} {v}" for k, v in request.selection.items()) or "the whole plan"
-        raise NothingSelected(
-            f"nothing selected: {chosen} leaves no cell of plan {plan.spec.name!r}"
-        )
-    return selected
-
-
-def _make_folder(folder: Path) -> None:
-    """An empty results folder: what an earlier run wrote there must not be read as this one's."""
-    try:
-        (folder / "journal").mkdir(parents=True, exist_ok=True)
-        for stale in (
-            *folder.glob("junit-*.xml"),
-            folder / "plan.json",
-            *folder.glob("repro/*/*.py"),
-        ):
-            stale.unlink(missing_ok=True)
-    except OSError as exc:
-        raise ConformError(f"--results {folder}: cannot be written: {exc}") from exc
 
 
 def _commit() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,21 @@ import torch
 
 from conformance.cells import Recorder
 from conformance.contract import load
+from conformance.explore.pins import by_item, run_pins, without_op
 from conformance.isolation import Journal
 from conformance.layout import suite
 from conformance.layout.context import ItemContext
-from conformance.session import WorkerOrders, verdict_of
+from conformance.minimise.script import write_repro
+from conformance.orders import WorkerOrders
+from conformance.planner import known_layouts, undeclared_clauses
+from conformance.session import verdict_of
 from devices import registry
 from devices.cell import CellKey, Observed, Outcome, Verdict
 from devices.expectations import Manifest, Matcher
+from devices.pinned import read_pinned
 from opinfo.catalog import catalogue
 from opinfo.device import Device, open_device
 from opinfo.exceptions import exceptions
-from opinfo.layouts import covering_set
 from opinfo.reference import StrideReference, forget_dispatches
 from opinfo.reference_cache import ReferenceCache, cache_root
 from opinfo.samples import choose, draw
@@ -48,9 +51,11 @@ class Worker:
             manifest = Manifest.load(
                 Path(orders.expectations),
                 known_clauses=set(load().clauses),
-                known_layouts=covering_set().ids,
+                known_layouts=known_layouts(descriptor),
             ).active(descriptor.facts())
         self.matcher = Matcher(manifest)
+        self.pins = by_item(read_pinned(descriptor.folder))
+        self.undeclared = undeclared_clauses(descriptor, load())
         self.folder = Path(orders.results)
         self.journal = Journal(self.folder / "journal", name)
 
@@ -61,13 +66,16 @@ class Worker:
     def run(self, item: str) -> tuple[list[dict[str, Any]], list[str]]:
         """Run one item: its cells as plain data, and a line for each that makes it fail."""
         op_id, dtype, clauses = self.items[item]
+        pins = self.pins.get((op_id, dtype), ())
+        if op_id not in catalogue():  # planned for a pinned example alone
+            return self._told(clauses, without_op(op_id, dtype, clauses, pins))
         op, known = catalogue()[op_id], exceptions()
         samples = choose(draw(op, dtype), self.orders.samples)
         cache = None
         if self.orders.reference_cache:
             kind = self.device.descriptor.torch_type
             cache = ReferenceCache(cache_root(), self.orders.torch_build, kind, f"{op_id}-{dtype}")
-        recorder = Recorder(op_id, dtype, clauses)
+        recorder = Recorder(op_id, dtype, clauses, self.undeclared)
         strides = StrideReference(self.device.descriptor.torch_type, cache)
         context = ItemContext(
             op=op,
@@ -81,15 +89,25 @@ class Worker:
             journal=lambda clause: self.journal.begin(op_id, dtype, clause),
         )
         self.journal.begin(op_id, dtype, clauses[0])
-        documents = suite.run(context)
+        suite.run(context)
+        if pins:
+            run_pins(context, pins)
         self.journal.end()
         forget_dispatches()
         if cache is not None:
             cache.save()
+        documents, bad = self._told(clauses, recorder)
+        documents.append({"references": [strides.asked, strides.missed]})
+        return documents, bad
+
+    def _told(
+        self, clauses: list[str], recorder: Recorder
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """The recorded cells as plain data, each judged, and what is wrong with them."""
+        documents = [recorder.cells[clause].document() for clause in clauses]
         bad: list[str] = []
         for document in documents:
             self._judge(recorder, document, bad)
-        documents.append({"references": [strides.asked, strides.missed]})
         return documents, bad
 
     def _judge(self, recorder: Recorder, document: dict[str, Any], bad: list[str]) -> None:
@@ -99,22 +117,16 @@ class Worker:
             frozenset(document["layouts"]),
             document["raises"],
             document["message"],
+            document["declared"],
         )
         verdict, why = verdict_of(self.matcher, cell, observed, document["ran"])
         shown = recorder.cells[cell.clause].smallest
         if shown is not None and shown.repro is not None:
-            document["repro"] = self._write_repro(cell, shown.repro())
+            document["repro"] = write_repro(self.folder, cell, shown.repro())
         if verdict in BAD:
             bad.append(f"{verdict} {cell}: {observed.message or why}")
             if document.get("repro"):
                 bad.append(f"    repro: python {self.folder / document['repro']}")
-
-    def _write_repro(self, cell: CellKey, text: str) -> str:
-        name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{cell.op}-{cell.dtype}.py")
-        path = self.folder / "repro" / cell.clause / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        return str(path.relative_to(self.folder))
 
 
 def limit_threads() -> None:

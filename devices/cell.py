@@ -68,10 +68,13 @@ class Observed:
     """What was seen of one cell.
 
     ``layouts`` are the stable ids of the layouts that failed (empty where the clause has none),
-    ``raises`` the name of the exception type that decided the outcome, if one did.
+    ``raises`` the name of the exception type that decided the outcome, if one did. ``declared``
+    says of an unsupported cell that nothing was tried, because the descriptor does not declare
+    what its clause requires.
     """
 
     outcome: Outcome
     layouts: frozenset[str] = frozenset()
     raises: str | None = None
     message: str = ""
+    declared: bool = False

@@ -7,7 +7,7 @@ import importlib.metadata
 import math
 import platform
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -115,6 +115,7 @@ class Descriptor:
     title: str  # for people
     sources: tuple[str, ...] = ()  # where its statements come from: headers, pages, issues
     module: str | None = None  # to import before the device can be used
+    init: str | None = None  # a function of that module, without arguments, to call then
     capabilities: frozenset[str] = field()
     dtypes: frozenset[str] = field()  # that allocate, and convert to and from float32
     dtypes_by_op: Mapping[str, frozenset[str]] = field(default_factory=dict)  # narrower than dtypes
@@ -128,6 +129,8 @@ class Descriptor:
     facts: Callable[[], Mapping[str, str]] = common_facts  # checked against FACTS when called
     unavailable: Callable[[], str | None] = _usable  # None, or one line on why not usable here
     device_count: Callable[[], int] = _one_device
+    # Waits until these tensors are computed, and raises what failed late; None: ops raise at once.
+    settle: Callable[[Sequence[Any]], None] | None = None
     to_device: Callable[[Any], Any] | None = None  # a CPU tensor to the device; None: .to()
     from_device: Callable[[Any], Any] | None = None  # the way back; None: .cpu()
     expectations: Path | None = None  # filled by the registry: expected.toml, where there is one
@@ -168,6 +171,12 @@ class Descriptor:
             )
         if self.module is not None and (not isinstance(self.module, str) or not self.module):
             raise DescriptorError(f"module must be the name of a module, got {self.module!r}")
+        if self.init is not None and not (isinstance(self.init, str) and self.init.isidentifier()):
+            raise DescriptorError(f"init must be the name of a function, got {self.init!r}")
+        if self.init is not None and self.module is None:
+            raise DescriptorError(
+                f"init names {self.init!r}, and no module has it: give module too"
+            )
         for name in ("sources", "permitted_fallbacks"):
             value = getattr(self, name)
             if isinstance(value, str) or not all(isinstance(item, str) for item in value):
@@ -208,7 +217,7 @@ class Descriptor:
         for name in ("facts", "unavailable", "device_count"):
             if not callable(getattr(self, name)):
                 raise DescriptorError(f"{name} must be a function, got {getattr(self, name)!r}")
-        for name in ("busy", "to_device", "from_device"):
+        for name in ("busy", "settle", "to_device", "from_device"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise DescriptorError(f"{name} must be a function or None, got {value!r}")

@@ -23,6 +23,7 @@ class Judgement:
 
 _OK: Final = Judgement(Verdict.OK)
 _AMBIGUOUS: Final = Judgement(Verdict.OK, "ambiguous reference: in no numerator")
+_DECLARED: Final = Judgement(Verdict.OK, "unsupported by declaration: never a pass")
 _MISSING: Final = Judgement(Verdict.MISSING, "planned, and has no outcome: the run is incomplete")
 _RECORD: Final = "`conform manifest update RUN` narrows or removes the block"
 
@@ -58,10 +59,16 @@ def judge(
     and it failed in none, or where no block has this exception type and message; an improvement
     instead (not for flaky) where a listed layout passed. An expired flaky expectation counts as
     no block.
+
+    A cell that is unsupported by declaration is ``ok`` without a block and counted apart, never as
+    a pass. A block that covers it is an ``improvement``, whatever it expects: what a device does
+    not support is said in its descriptor, so the block goes.
     """
     outcome = observed.outcome
     if outcome is Outcome.NOT_RUN:
         return _MISSING
+    if outcome is Outcome.UNSUPPORTED and observed.declared:
+        return _declared(expectation)
     if expectation is None:
         return _without_block(observed)
     if outcome is Outcome.ERROR:
@@ -91,6 +98,13 @@ def _without_block(observed: Observed) -> Judgement:
         return _AMBIGUOUS
     why = f"{observed.outcome}{_details(observed)}, and no block of the manifest expects it"
     return Judgement(Verdict.REGRESSION, why)
+
+
+def _declared(expectation: Expectation | None) -> Judgement:
+    if expectation is None:
+        return _DECLARED
+    why = f"unsupported by declaration, expected {_expected(expectation)}: {_RECORD}"
+    return Judgement(Verdict.IMPROVEMENT, why, expectation.blocks)
 
 
 def _flaky(expectation: Expectation, observed: Observed, expired: bool) -> Judgement:

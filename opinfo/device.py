@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from opinfo.guarded import Move, identity
+from opinfo.structure import tensors_of
+
+#: What a device must declare before tensors can be laid out on it in more than one way, and guarded.
+LAYOUT_CAPABILITIES = frozenset({"strides", "storage"})
 
 
 class DeviceUnusable(ConformError):
@@ -36,23 +41,44 @@ class Device:
         """On ``cpu`` itself eager CPU is no second opinion: only FakeTensor counts."""
         return self.descriptor.name == "cpu"
 
+    @property
+    def lays_out(self) -> bool:
+        """Whether it declares what every layout but contiguous needs, and guarded buffers do."""
+        return self.descriptor.capabilities >= LAYOUT_CAPABILITIES
+
+    def settle(self, result: Any) -> None:
+        """Wait until the tensors of a result are computed. Raises what failed late, where the
+        descriptor knows how."""
+        if self.descriptor.settle is not None:
+            self.descriptor.settle(tensors_of(result))
+
 
 def open_device(descriptor: Descriptor) -> Device:
-    """Import the device's module, limit torch to one thread, and run a tiny op on it.
+    """Import and start the device's module, limit torch to one thread, and run a tiny op on it.
 
     Raises DeviceUnusable with what went wrong.
     """
     if descriptor.module is not None:
+        doing = f"importing {descriptor.module!r}"
         try:
-            importlib.import_module(descriptor.module)
+            module = importlib.import_module(descriptor.module)
+            doing = f"{descriptor.module}.{descriptor.init}()"
+            if descriptor.init is not None:
+                getattr(module, descriptor.init)()
         except Exception as exc:  # a vendor's import may raise anything
             raise DeviceUnusable(
-                f"device {descriptor.name!r}: importing {descriptor.module!r} failed: "
-                f"{type(exc).__name__}: {exc}"
+                f"device {descriptor.name!r}: {doing} failed: {type(exc).__name__}: {exc}"
             ) from exc
     torch.set_num_threads(1)
     kind = descriptor.torch_type
-    torch_device = torch.device("cpu") if kind == "cpu" else torch.device(kind, 0)
+    try:
+        torch_device = torch.device("cpu") if kind == "cpu" else torch.device(kind, 0)
+    except RuntimeError as exc:
+        after = f", after importing {descriptor.module!r}" if descriptor.module else ""
+        raise DeviceUnusable(
+            f"device {descriptor.name!r}: torch knows no device type {kind!r}{after}: "
+            f"{(str(exc).splitlines() or [''])[0]}"
+        ) from exc
     on_cpu = torch_device.type == "cpu"
 
     def move(tensor: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 from devices._toml import tomllib
 
@@ -81,19 +82,95 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
+class FreeLayout:
+    """A layout outside the named factors: any order, step, expanded dimension and offset.
+
+    It fits shapes of every rank. ``order`` lists dimensions from outermost to innermost in memory: what a
+    shape does not have is skipped, what is not listed comes last. ``steps`` multiply the strides from the
+    innermost dimension outwards, where the missing ones are 1.
+    """
+
+    order: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+    expand: int | None = None  # the dimension of stride 0, where it is longer than 1
+    offset: int = 0  # storage elements before the view
+
+    @property
+    def id(self) -> str:
+        """Such as ``free:order=2.0.1,steps=1.3,expand=0,offset=5``; read back by :func:`parse_layout`."""
+        parts = []
+        if self.order:
+            parts.append("order=" + ".".join(map(str, self.order)))
+        if self.steps:
+            parts.append("steps=" + ".".join(map(str, self.steps)))
+        if self.expand is not None:
+            parts.append(f"expand={self.expand}")
+        if self.offset:
+            parts.append(f"offset={self.offset}")
+        return "free:" + ",".join(parts)
+
+    @classmethod
+    def parse(cls, text: str) -> FreeLayout:
+        """Read an id. Raises ValueError."""
+        order: tuple[int, ...] = ()
+        steps: tuple[int, ...] = ()
+        expand: int | None = None
+        offset = 0
+        for part in text.removeprefix("free:").split(",") if text != "free:" else ():
+            name, _, value = part.partition("=")
+            numbers = tuple(int(n) for n in value.split("."))
+            if any(n < 0 for n in numbers) or (name in ("expand", "offset") and len(numbers) > 1):
+                raise ValueError(f"layout {text!r}: {part!r} is not of the form")
+            if name == "order":
+                order = numbers
+            elif name == "steps" and all(numbers):
+                steps = numbers
+            elif name == "expand":
+                expand = numbers[0]
+            elif name == "offset":
+                offset = numbers[0]
+            else:
+                raise ValueError(f"layout {text!r}: unknown part {part!r}")
+        return cls(order, steps, expand, offset)
+
+    def geometry(self, shape: Sequence[int], *, may_expand: bool = True) -> Geometry:
+        """Strides and offset of a view of ``shape``; parts that mean nothing for it fall away."""
+        rank = len(shape)
+        listed = [d for d in dict.fromkeys(self.order) if d < rank]
+        order = listed + [d for d in range(rank) if d not in listed]
+        expanded = self.expand if may_expand else None
+        if expanded is not None and (expanded >= rank or shape[expanded] < 2):
+            expanded = None
+        stride, step = [0] * rank, 1
+        walked = [d for d in reversed(order) if d != expanded]
+        for position, dim in enumerate(walked):
+            step *= self.steps[position] if position < len(self.steps) else 1
+            stride[dim] = step
+            step *= max(shape[dim], 1)
+        last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1 if all(shape) else 0
+        return interned(
+            Geometry(tuple(shape), tuple(stride), self.offset, self.offset + last, expanded)
+        )
+
+
+AnyLayout: TypeAlias = Layout | FreeLayout
+
+
+def parse_layout(text: str) -> AnyLayout:
+    """The layout with this id, named or free. Raises ValueError."""
+    return FreeLayout.parse(text) if text.startswith("free:") else Layout.parse(text)
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """How the tensors of one call are laid out: the first one, and all the rest."""
 
     id: str
-    first: Layout
-    rest: Layout
+    first: AnyLayout
+    rest: AnyLayout
 
-    def layout(self, position: int) -> Layout:
+    def layout(self, position: int) -> AnyLayout:
         return self.first if position == 0 else self.rest
-
-    @property
-    def expands(self) -> bool:
-        return self.first.expand != "none" or self.rest.expand != "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +259,10 @@ def interned(geometry: Geometry) -> Geometry:
 
 
 _INTERNED: dict[Geometry, Geometry] = {}
+
+
+def forget_geometries() -> None:
+    """Drop what is interned: random shapes and layouts would gather without end. Only between items, since
+    within one geometries are told apart by ``id``."""
+    _INTERNED.clear()
+    _geometry.cache_clear()

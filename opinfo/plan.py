@@ -75,6 +75,7 @@ class Plan:
     excluded: tuple[Excluded, ...]
     recipe: Mapping[str, str | int]  # whatever else decides what a cell means
     hash: str = field(default="")
+    families: Mapping[str, str] = field(default_factory=dict)  # of ops, for reports
 
     def items(self) -> dict[tuple[str, str], list[str]]:
         """Clauses by (op, dtype), in plan order."""
@@ -93,10 +94,13 @@ def build(
     recipe: Mapping[str, str | int],
     *,
     fake_only: bool,
+    pinned: Iterable[CellKey] = (),
 ) -> Plan:
     """Plan the cells of ``subjects`` (:class:`opinfo.traits.Traits`, or anything with ``op`` and ``dtype``).
 
     ``applies`` gives the clauses of one subject; exclusions take cells out again, each with its reason.
+    Cells of ``pinned`` examples that the plan would not have come last: that such an example can no longer
+    be checked must be seen.
     """
     cells: list[CellKey] = []
     left_out: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -107,6 +111,8 @@ def build(
                 cells.append(CellKey(clause, subject.op, subject.dtype))
             else:
                 left_out.setdefault((clause, entry.reason), []).append((subject.op, subject.dtype))
+    planned = set(cells)
+    cells += [cell for cell in dict.fromkeys(pinned) if cell not in planned]
     excluded = tuple(Excluded(c, reason, tuple(ops)) for (c, reason), ops in left_out.items())
     return Plan(spec, device, tuple(cells), excluded, recipe, plan_hash(cells, recipe))
 
@@ -174,6 +180,7 @@ def plan_document(
             }
             for e in plan.excluded
         ],
+        "families": dict(plan.families),
         "cells": nest(plan.cells),
     }
     if selected is not None:

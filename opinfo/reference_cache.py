@@ -14,17 +14,10 @@ from typing import Any
 
 import msgspec
 
+from devices.cache import cache_root as cache_root
+
 #: Raised when the meaning of a question or an answer changes.
 FORMAT = 1
-
-
-def cache_root() -> Path:
-    """``$TORCH_CONFORMANCE_CACHE``, else the user's cache folder."""
-    explicit = os.environ.get("TORCH_CONFORMANCE_CACHE")
-    if explicit:
-        return Path(explicit)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "torch-conformance"
 
 
 class ReferenceCache:

@@ -49,9 +49,9 @@ class Sample:
         return sum(t.numel() for t in self.tensors)
 
 
-def draw(op: Op, dtype: str, limit: int = DRAW_LIMIT) -> list[Sample]:
-    """Up to ``limit`` samples of an op, the same whenever they are drawn."""
-    seed_everything(SEED)
+def draw(op: Op, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> list[Sample]:
+    """Up to ``limit`` samples of an op, the same whenever they are drawn with this seed."""
+    seed_everything(seed)
     samples: list[Sample] = []
     with warnings.catch_warnings(), torch.no_grad(), direct_seeding():
         warnings.simplefilter("ignore")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 
 from devices.cell import CellKey, Outcome, Verdict
-from reports.model import CellResult, Run, problem_with
+from reports.model import CellResult, Run, by_declaration, problem_with
 
 
 class ExitCode(IntEnum):
@@ -29,7 +29,8 @@ class ExitCode(IntEnum):
 class Tally:
     """Counts of cells. Always ``passed`` of ``judged``: never a percentage alone.
 
-    ``unsupported``, ``crashes``, ``hangs`` and ``errors`` count outcomes; ``expected``,
+    ``unsupported``, ``crashes``, ``hangs`` and ``errors`` count outcomes, less the cells that are
+    unsupported by declaration: those are ``declared``, passed over and not judged; ``expected``,
     ``regressions``, ``improvements`` and ``flaky`` count verdicts, so a cell may be in one of each.
     ``no_evidence`` are results that contradict themselves, counted nowhere else.
     """
@@ -38,6 +39,7 @@ class Tally:
     passed: int = 0
     ambiguous: int = 0
     unsupported: int = 0
+    declared: int = 0
     crashes: int = 0
     hangs: int = 0
     errors: int = 0
@@ -50,8 +52,9 @@ class Tally:
 
     @property
     def judged(self) -> int:
-        """The denominator: planned cells less those whose references disagree."""
-        return self.planned - self.ambiguous
+        """The denominator: planned cells less those whose references disagree, and those that the
+        device does not support by declaration."""
+        return self.planned - self.ambiguous - self.declared
 
     def add(self, result: CellResult | None) -> None:
         self.planned += 1
@@ -59,6 +62,8 @@ class Tally:
             self.missing += 1
         elif problem_with(result) is not None:
             self.no_evidence += 1
+        elif by_declaration(result):
+            self.declared += 1
         else:
             for table in (_OUTCOMES, _VERDICTS):
                 name = table.get(result.outcome if table is _OUTCOMES else result.verdict)
@@ -215,8 +220,14 @@ def _nothing_checked(run: Run, cells: Iterable[CellKey]) -> str | None:
     """Why the machine is to blame, where something was tried and nothing could be checked."""
     results = [run.results[cell] for cell in cells if cell in run.results]
     unchecked = (Outcome.ERROR, Outcome.NOT_RUN)
-    if not results or any(result.outcome not in unchecked for result in results):
+    checked = (r for r in results if r.outcome not in unchecked and not by_declaration(r))
+    if not results or any(checked):
         return None
+    if all(map(by_declaration, results)):
+        return (
+            f"not one of {number(len(results), 'cell')} was checked: all are unsupported by "
+            "declaration; expected a device that declares what some selected clause requires"
+        )
     said = next((result.message for result in results if result.message), "no message")
     return (
         f"not one of {number(len(results), 'cell')} could be checked: expected a working device "

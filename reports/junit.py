@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, BinaryIO
 from xml.sax.saxutils import escape, quoteattr
 
@@ -245,6 +245,8 @@ def wire_of(result: CellResult, sets: Mapping[tuple[str, ...], int]) -> dict[str
         wire["worst_error"] = _number(result.worst_error)
     if float(f"{result.seconds:.6f}") != result.seconds:
         wire["seconds"] = _number(result.seconds)
+    if result.example is not None:
+        wire["example"] = asdict(result.example)
     return wire
 
 
@@ -284,6 +286,8 @@ def explain(result: CellResult) -> str:
         lines.append(f"raised: {result.raises}")
     if result.message:
         lines.append(result.message)
+    if result.example is not None:
+        lines += result.example.lines()
     if result.repro:
         lines.append(f"reproduce, in the results folder: python {result.repro}")
     return "\n".join(lines)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 from xml.parsers import expat
@@ -20,7 +21,7 @@ import msgspec
 
 from devices.cell import CellKey, Outcome, Verdict
 from reports.junit import MARK, MISSING, PLAN_DIGEST, RAN_LAYOUTS, Counts, Element, element_of
-from reports.model import CellResult, Provenance, problem_with
+from reports.model import CellResult, Example, Provenance, problem_with
 from reports.plan import Plan, RunError
 
 _CHUNK = 1 << 20
@@ -50,6 +51,7 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True):
     repro: str | None = None
     seconds: float | str | None = None
     worker: str = ""
+    example: Example | None = None
 
 
 _decode = msgspec.json.Decoder(_Wire).decode
@@ -86,6 +88,25 @@ def read_suite(path: Path, family: str, plan: Plan, sha256: str) -> Suite:
     if summed.hexdigest() != sha256:
         raise RunError(f"{path}: changed since the run wrote it (SHA-256 differs from plan.json)")
     return reader.suite
+
+
+def details_reader(
+    path: Path, family: str, plan: Plan, sets: list[tuple[str, ...]]
+) -> Callable[[CellKey, str, str], CellResult]:
+    """A reader of single testcases: (cell, time, system-out) to a result. It raises RunError.
+
+    ``sets`` are the suite's numbered sets of layouts.
+    """
+    reader = _Reader(path, family, plan)
+    return partial(reader.details, sets)
+
+
+def layout_sets(properties: Mapping[str, str], source: Path) -> list[tuple[str, ...]]:
+    """The suite's numbered sets of layouts. Raises RunError where they are malformed."""
+    try:
+        return msgspec.json.decode(properties.get(RAN_LAYOUTS, ""), type=list[tuple[str, ...]])
+    except msgspec.DecodeError as error:
+        raise RunError(f"{source}: property {RAN_LAYOUTS!r} is malformed: {error}") from None
 
 
 def provenance_of(properties: Mapping[str, str], source: Path) -> Provenance:
@@ -138,6 +159,13 @@ class _Reader:
         parser.StartDoctypeDeclHandler = self._doctype
         parser.EntityDeclHandler = self._entity
         self._parser = parser
+
+    def details(
+        self, sets: list[tuple[str, ...]], cell: CellKey, time: str, text: str
+    ) -> CellResult:
+        """The result of one testcase, by the text of its system-out. Raises RunError."""
+        self._sets, self._cell, self._time = sets, cell, time
+        return self._result(text)
 
     def feed(self, data: bytes, *, last: bool) -> None:
         self._parser.Parse(data, last)
@@ -276,6 +304,7 @@ class _Reader:
             wire.repro,
             seconds,
             wire.worker,
+            wire.example,
         )
 
     def _ran(self, index: int | None) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path, PurePosixPath
@@ -29,6 +30,52 @@ VERDICTS: Mapping[Outcome, frozenset[Verdict]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class ExampleTensor:
+    """One tensor of a minimised example. ``values`` is Python source, cut where it is long."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    values: str = ""
+
+    def __str__(self) -> str:
+        where = f", storage offset {self.offset}" if self.offset else ""
+        values = f" = {self.values}" if self.values else ""
+        return f"{self.dtype} of shape {self.shape}, strides {self.stride}{where}{values}"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """The smallest failing call that was found for a cell: fewest dimensions, smallest sizes, simplest
+    layout, arguments and values.
+
+    ``call`` names the tensors ``t[0]``, ``t[1]``, …; a directed check makes its own, and none are listed.
+    ``tried`` counts the calls of the search; ``whole`` is False where its budget ended it.
+    """
+
+    call: str
+    layout: str
+    message: str
+    tensors: tuple[ExampleTensor, ...] = ()
+    tried: int = 0
+    whole: bool = True
+
+    @property
+    def complexity(self) -> tuple[int, int, int]:
+        """Dimensions, then elements, then the length of the layout's name."""
+        dims = sum(len(t.shape) for t in self.tensors)
+        return (dims, sum(math.prod(t.shape) for t in self.tensors), len(self.layout))
+
+    def lines(self) -> list[str]:
+        """The example for people."""
+        ended = "" if self.whole else " (the search ran out of its budget)"
+        found = [f"smallest failing example, layout {self.layout}{ended}: {self.call}"]
+        found += [f"    t[{number}]: {tensor}" for number, tensor in enumerate(self.tensors)]
+        return [*found, f"    {self.message}"]
+
+
+@dataclass(frozen=True, slots=True)
 class CellResult:
     """What became of one cell.
 
@@ -37,6 +84,7 @@ class CellResult:
     that failed, sorted; ``ran_layouts`` those that ran. ``worst_error`` is the largest absolute
     difference seen, None where nothing was compared by value. ``repro`` is a path relative to the
     results folder. ``seconds`` is wall time; kept to the microsecond it costs no space of its own.
+    ``example`` is the minimised failure, where the failure was minimised.
     """
 
     key: CellKey
@@ -53,6 +101,16 @@ class CellResult:
     repro: str | None = None
     seconds: float = 0.0
     worker: str = ""
+    example: Example | None = None
+
+
+def by_declaration(result: CellResult) -> bool:
+    """Whether nothing was tried, because the descriptor does not declare what the clause requires.
+
+    No other unsupported cell can be ``ok``; a run that says so of a clause whose capabilities are
+    all declared is refused (see ``Run``).
+    """
+    return result.outcome is Outcome.UNSUPPORTED and result.verdict is Verdict.OK
 
 
 def problem_with(result: CellResult) -> str | None:
@@ -118,7 +176,8 @@ class Run:
     """A run: its plan's document, its provenance, and a result for each cell that has one.
 
     ``parsed`` is the checked plan. Raises RunError where the document is malformed, the
-    provenance belongs to another plan, or a result is for a cell that was not planned.
+    provenance belongs to another plan, a result is for a cell that was not planned, or claims to be
+    unsupported by declaration where the plan's capabilities are all declared.
     """
 
     folder: Path
@@ -135,6 +194,12 @@ class Run:
         if not self.results.keys() <= set(plan.cells):
             stranger = min(self.results.keys() - set(plan.cells))
             raise RunError(f"the run holds a result for {stranger}, which was not planned")
+        for result in self.results.values():
+            if by_declaration(result) and not plan.undeclared(result.key.clause):
+                raise RunError(
+                    f"{result.key} claims to be unsupported by declaration, and the plan declares "
+                    "everything that its clause requires"
+                )
 
     @property
     def missing(self) -> tuple[CellKey, ...]:

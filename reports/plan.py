@@ -48,6 +48,7 @@ class Clause(msgspec.Struct, frozen=True):
     status: str
     provisional: bool = False  # reported, and not gating, for one minor version
     statement: str = ""
+    requires: tuple[str, ...] = ()  # capabilities
 
 
 class Capability(msgspec.Struct, frozen=True):
@@ -98,6 +99,15 @@ class Plan:
     cells: tuple[CellKey, ...]
     selected: tuple[CellKey, ...]
     names: dict[tuple[str, str], CellKey]
+
+    def undeclared(self, clause: str) -> tuple[str, ...]:
+        """The capabilities that a clause requires and the device does not declare."""
+        known = self.document.capabilities
+        return tuple(
+            name
+            for name in self.clauses[clause].requires
+            if name not in known or not known[name].declared
+        )
 
     def family(self, cell: CellKey) -> str:
         return self.clauses[cell.clause].family

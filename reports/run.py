@@ -29,6 +29,7 @@ from reports.plan import ADDED, Plan, RunError, digest, parse_document, read_pla
 __all__ = ["CellResult", "Provenance", "Run", "RunError", "load_run", "write_run"]
 
 PLAN_FILE = "plan.json"
+MANIFEST_FILE = "expected.toml"
 _REDACTED = "[redacted]"
 
 
@@ -44,12 +45,14 @@ def write_run(
     provenance: Provenance,
     junitxml: Path | None = None,
     redact: bool = False,
+    manifest: bytes = b"",
 ) -> Run:
     """Write the run's files into ``folder``, and all suites into ``junitxml`` where it is given.
 
     A selected cell without a result is written as missing. Each file is replaced at once; those of
     an earlier run in the same folder are removed. ``redact`` leaves out the device's uuid and the
-    host's name, in free text too. Returns the run as it was written. Raises RunError where plan,
+    host's name, in free text too. ``manifest`` is the text of the expected failures that the run was
+    judged by, kept beside the rest as ``expected.toml``. Returns the run as it was written. Raises RunError where plan,
     results and provenance do not belong together, or a file cannot be written.
     """
     document = _plain(plan_document)
@@ -74,6 +77,10 @@ def write_run(
         for family in {clause.family for clause in plan.clauses.values()}:
             if junit_file(family) not in files and junit_file(family) != _name_in(folder, junitxml):
                 (folder / junit_file(family)).unlink(missing_ok=True)
+        if manifest:
+            _replace(folder / MANIFEST_FILE, lambda sink: sink.write(manifest))
+        else:
+            (folder / MANIFEST_FILE).unlink(missing_ok=True)
         whole = {**document, "provenance": dataclasses.asdict(provenance), "files": files}
         text = json.dumps(whole, separators=(",", ":"), allow_nan=False) + "\n"
         _replace(folder / PLAN_FILE, lambda sink: sink.write(text.encode()))
@@ -157,6 +164,9 @@ def redacted(
         why, message, worker = (hide(result.why), hide(result.message), hide(result.worker))
         if (why, message, worker) != (result.why, result.message, result.worker):
             result = dataclasses.replace(result, why=why, message=message, worker=worker)
+        if result.example is not None:
+            told = dataclasses.replace(result.example, message=hide(result.example.message))
+            result = dataclasses.replace(result, example=told)
         kept[cell] = result
     plain = dataclasses.replace(plain, expectations=hide(plain.expectations))
     return {**document, "facts": facts}, kept, plain

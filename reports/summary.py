@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 
-from devices.cell import Verdict
+from reports.failures import MARKDOWN_FILE, groups_of, text_lines
+from reports.groups import Group
 from reports.judgement import ExitCode, Judgement, Tally, number
-from reports.junit import clean, headline
+from reports.junit import headline
 from reports.model import CellResult, Run
 from reports.plan import PLANNED
+from reports.text import md, one_line, repro_command, table_row
 
 # More clauses than this are shown by family.
 _MANY = 25
@@ -27,6 +26,7 @@ _COLUMNS = (
     ("flaky", "flaky"),
     ("ambiguous", "ambiguous"),
     ("unsupported", "unsupported"),
+    ("by declaration", "declared"),
     ("crashes", "crashes"),
     ("hangs", "hangs"),
     ("errors", "errors"),
@@ -90,6 +90,8 @@ def verdict_line(judgement: Judgement) -> str:
     parts = [f"{counts.passed:,} of {number(counts.judged, 'cell')} pass"]
     if counts.ambiguous:
         parts.append(f"{counts.ambiguous:,} more have no agreed reference")
+    if counts.declared:
+        parts.append(f"{counts.declared:,} more are unsupported by declaration")
     parts.append(f"{counts.expected:,} fail as expected")
     parts.append(f"{counts.regressions:,} regressions, {counts.improvements:,} improvements")
     return f"{code.label} (exit {code.value}): " + "; ".join(parts)
@@ -171,93 +173,69 @@ def _wrap(text: str) -> str:
 def _failures(
     run: Run, results: Sequence[CellResult], kind: str, limit: int, style: Callable[[str, str], str]
 ) -> list[str]:
-    lines: list[str] = []
-    for result in results[:limit]:
-        bad = "bad" if result.verdict is Verdict.REGRESSION else "note"
-        label = style(f"{kind} {result.verdict}", bad)
-        lines.append(f"{label}: {result.key}: {result.outcome}: {one_line(headline(result))}")
-        if (command := repro_command(run.folder, result)) is not None:
-            lines.append(f"    {command}")
-    if len(results) > limit:
-        lines.append(f"and {len(results) - limit:,} more in {_where(run, results[limit:])}")
+    groups = groups_of(run, results)
+    lines = text_lines(run.folder, groups, kind, limit, style)
+    if len(groups) > limit:
+        lines.append(_rest(run, groups[limit:]))
     return lines
 
 
-def _where(run: Run, results: Iterable[CellResult]) -> Path:
-    """The one file that holds the results, else the folder."""
-    families = {run.parsed.family(result.key) for result in results}
-    return run.folder / f"junit-{families.pop()}.xml" if len(families) == 1 else run.folder
-
-
-def repro_command(folder: Path, result: CellResult) -> str | None:
-    """The command that shows the fault again, to be run from here."""
-    if result.repro is None:
-        return None
-    return f"python {shlex.quote(str(folder / result.repro))}"
-
-
-def one_line(text: str) -> str:
-    """The text without line breaks and control characters, which could forge output."""
-    spaced = re.sub(r"\s+", " ", clean(text)).strip()
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in spaced)
+def _rest(run: Run, groups: Sequence[Group]) -> str:
+    """What is not shown, and where it is."""
+    report = run.folder / MARKDOWN_FILE
+    where = report if report.exists() else run.folder
+    cells = sum(len(group.results) for group in groups)
+    return f"and {number(len(groups), 'more group')} ({number(cells, 'cell')}) in {where}"
 
 
 def markdown(run: Run, judgement: Judgement, *, limit: int = 20) -> str:
     """The summary for a CI's page (GitHub-flavoured)."""
     code = judgement.exit_code
-    lines = [f"## torch-conformance: {code.label} (exit {code.value})", "", _md(title(run)), ""]
-    lines += [_md(verdict_line(judgement)), ""]
+    lines = [f"## torch-conformance: {code.label} (exit {code.value})", "", md(title(run)), ""]
+    lines += [md(verdict_line(judgement)), ""]
     if judgement.problems:
-        lines += [f"- {_md(problem)}" for problem in judgement.problems] + [""]
+        lines += [f"- {md(problem)}" for problem in judgement.problems] + [""]
     header, rows = table(run, judgement)
-    lines.append(_row(header))
-    lines.append(_row(["---"] + ["---:"] * (len(header) - 1), escaped=False))
-    lines += [_row(row) for row in rows] + [""]
+    lines.append(table_row(header))
+    lines.append(table_row(["---"] + ["---:"] * (len(header) - 1), escaped=False))
+    lines += [table_row(row) for row in rows] + [""]
     for heading, results in (
         ("New", judgement.new),
         ("Provisional, not gating", judgement.provisional),
     ):
         if results:
             lines += _md_failures(run, heading, results, limit)
-    lines += [f"{_md(note)}\n" for note in unchecked(run)]
+    lines += [f"{md(note)}\n" for note in unchecked(run)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def _md_failures(run: Run, heading: str, results: Sequence[CellResult], limit: int) -> list[str]:
-    lines = [f"### {heading}", "", _row(["verdict", "cell", "outcome", "message", "repro"])]
-    lines.append(_row(["---"] * 5, escaped=False))
-    for result in results[:limit]:
+    groups = groups_of(run, results)
+    head = ["verdict", "cell", "outcome", "message", "repro", "alike"]
+    lines = [
+        f"### {heading}",
+        "",
+        table_row(head),
+        table_row(["---"] * 5 + ["---:"], escaped=False),
+    ]
+    for group in groups[:limit]:
+        result = group.example
         lines.append(
-            _row(
+            table_row(
                 [
                     result.verdict.value,
                     str(result.key),
                     result.outcome.value,
                     headline(result),
                     repro_command(run.folder, result) or "",
+                    f"{len(group.results):,}",
                 ]
             )
         )
     lines.append("")
-    if len(results) > limit:
-        rest = _where(run, results[limit:])
-        lines += [_md(f"and {len(results) - limit:,} more in {rest}"), ""]
+    if len(groups) > limit:
+        lines += [md(_rest(run, groups[limit:])), ""]
     return lines
-
-
-_MD = re.compile(r"([\\`*_\[\](){}|~#$!+@-])")
-_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-
-
-def _md(text: str) -> str:
-    """Text that markdown shows as it is, in a table too."""
-    entities = re.sub("[&<>]", lambda match: _HTML[match.group()], one_line(text))
-    # A colon between slashes would be made a link.
-    return _MD.sub(r"\\\1", entities).replace("://", "&#58;//")
-
-
-def _row(cells: Iterable[str], *, escaped: bool = True) -> str:
-    return "| " + " | ".join(_md(cell) if escaped else cell for cell in cells) + " |"
 
 
 def workflow_commands(judgement: Judgement) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from devices.cache import cache_root
 from devices.cell import CellKey
 from reports.model import CellResult
 from tests.plugin.running import ForkServer, Ran, cells_of, only_one, run_pytest
@@ -32,18 +33,25 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def cache(shared: Path) -> Path:
-    """The session's own cache of stride references."""
-    return shared / "reference-cache"
+    """The session's own cache of stride references. Builds of the simulated device are the user's."""
+    folder, builds = shared / "reference-cache", cache_root() / "simulated"
+    with only_one(shared, "reference-cache"):
+        builds.mkdir(parents=True, exist_ok=True)
+        if not (folder / "simulated").exists():
+            folder.mkdir(exist_ok=True)
+            (folder / "simulated").symlink_to(builds.absolute())
+    return folder
 
 
 @pytest.fixture(scope="session")
 def whole_run(shared: Path, cache: Path) -> WholeRun:
-    """Every op in float32, by two workers, with a cold reference cache (about 50 s)."""
+    """Every op in float32, by two workers, with a cold reference cache (about 60 s)."""
     folder, said = shared / "whole-run", shared / "whole-run.txt"
     with only_one(shared, "whole-run"):
         if not said.exists():
             ran = run_pytest(
                 *("-n", "2", "-q", "--device", "cpu", "--expectations", "none"),
+                *("--minimise", "40"),
                 f"--results={folder}",
                 cache=cache,
             )

@@ -16,6 +16,7 @@ from devices.descriptor import Descriptor, common_facts
 from devices.errors import ConformError
 from devices.lifecycle.evidence import Evidence
 from devices.manifest import Manifest
+from devices.pinned import read_pinned
 from devices.vocabulary import DTYPES
 from opinfo.layouts import covering_set
 from reports.evidence import evidence_of
@@ -78,10 +79,15 @@ class Given:
         return Read(path, path.read_bytes().decode("utf-8-sig"), manifest)
 
     def load(self, path: Path) -> Manifest:
-        return Manifest.load(path, set(self.contract.clauses), covering_set().ids)
+        return Manifest.load(path, set(self.contract.clauses), self._layouts(path))
 
     def parse(self, text: str, path: Path) -> Manifest:
-        return Manifest.parse(text, path, set(self.contract.clauses), covering_set().ids)
+        return Manifest.parse(text, path, set(self.contract.clauses), self._layouts(path))
+
+    def _layouts(self, path: Path) -> frozenset[str]:
+        """The covering set's, and the examples that are pinned beside the manifest or its device."""
+        folders = [path.parent, self.descriptor.folder if self.descriptor is not None else None]
+        return covering_set().ids | {pin.layout for each in folders for pin in read_pinned(each)}
 
     def _path(self, *, may_be_new: bool) -> Path:
         if self.path is not None:

@@ -48,15 +48,18 @@ def _one_call(ctx: ItemContext, laid: Laid) -> None:
         return
     value_clause = "layout.expanded_read" if laid.expands else "layout.values"
     values = get(value_clause)
+    fetched = None
     try:
         result = ctx.run(ctx.op.function, laid)
+        if values is not None:
+            fetched = ctx.fetch(result)  # what fails late is the call's failure too
     except Exception as exc:  # anything may come out of a kernel; it is judged, not swallowed
         if values is not None:
             _judge_raise(ctx, laid, values, exc)
         check_inputs(ctx, laid)
         return
     if values is not None:
-        _judge_values(ctx, laid, values, result)
+        _judge_values(ctx, laid, values, fetched)
     outputs = [t for t in tensors_of(result) if t.layout == torch.strided]
     if (record := get("layout.output_strides")) is not None:
         _judge_strides(ctx, laid, record, result, outputs)
@@ -117,7 +120,7 @@ def _judge_values(ctx: ItemContext, laid: Laid, record: CellRecord, result: Any)
             )
         )
         return
-    found = ctx.differs(result, expected.result, laid.sample)
+    found = ctx.differs_there(result, expected.result, laid.sample)
     if found is not None:
         record.fail(
             Failure(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Difference, differ
 from opinfo.device import Device
 from opinfo.exceptions import Exceptions
 from opinfo.guarded import Guarded, identity
-from opinfo.layouts import Case, Geometry, Layout, covering_set, interned
+from opinfo.layouts import CONTIGUOUS, AnyLayout, Case, Geometry, covering_set, interned
 from opinfo.reference import StrideAnswer, StrideReference, ValueAnswer, on_device, value_answer
 from opinfo.samples import Sample
 from opinfo.structure import replace_tensors
@@ -27,6 +29,15 @@ _KEPT_BYTES = 2**18
 #: Buffers of larger samples are dropped between two cases once they hold this many bytes: some devices have
 #: little memory.
 _MOST_BYTES = 2**23
+_OURS = str(Path(__file__).resolve().parents[1])
+
+
+class NotPlaced(Exception):
+    """A tensor could not be put on the device: nothing can be said of the clauses that need it."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"putting an input on the device raised {type(cause).__name__}: {cause}")
+        self.cause = cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +47,7 @@ class Laid:
     sample: Sample
     case: Case
     geometries: tuple[Geometry, ...]
-    guarded: tuple[Guarded | None, ...]  # None for tensors that are not strided
+    guarded: tuple[Guarded | None, ...]  # None where not strided, or the device lays nothing out
     tensors: list[torch.Tensor]
     expanded: tuple[int | None, ...]
 
@@ -59,7 +70,7 @@ class ItemContext:
     known: Exceptions
     journal: Callable[[str], None] = lambda clause: None
     cases: tuple[Case, ...] = field(default_factory=lambda: covering_set().cases)
-    targets: tuple[Layout, ...] = field(default_factory=lambda: covering_set().targets)
+    targets: tuple[AnyLayout, ...] = field(default_factory=lambda: covering_set().targets)
     _built: dict[tuple[int, int, int], Guarded] = field(default_factory=dict)
     _held: int = 0  # bytes in them, at most
     _values: dict[tuple[int, tuple[int | None, ...]], ValueAnswer] = field(default_factory=dict)
@@ -73,7 +84,12 @@ class ItemContext:
 
     @contextmanager
     def running(self, *clauses: str) -> Iterator[list[CellRecord | None]]:
-        """Name the clauses that are about to run in the journal, and share the time among them."""
+        """Name the clauses that are about to run in the journal, and share the time among them.
+
+        What cannot be put on the device ends them: unsupported where the device says that it is not
+        implemented, an error otherwise. Any other exception, such as a result that cannot be read back,
+        is an error of these cells, and not the end of the item.
+        """
         records = [self.recorder.get(c) for c in clauses]
         wanted = [r for r in records if r is not None]
         if wanted:
@@ -81,6 +97,15 @@ class ItemContext:
         start = time.perf_counter()
         try:
             yield records
+        except NotPlaced as exc:
+            for record in wanted:
+                if isinstance(exc.cause, NotImplementedError):
+                    record.refuse(exc.cause)
+                else:
+                    record.error(str(exc))
+        except Exception as exc:  # from the device, or a fault of ours: red either way
+            for record in wanted:
+                record.error(_where(exc))
         finally:
             share = (time.perf_counter() - start) / max(len(wanted), 1)
             for record in wanted:
@@ -103,6 +128,8 @@ class ItemContext:
             seen.add(key)
             if only is not None and case.id not in only:
                 continue
+            if not self.device.lays_out and not _is_plain(sample, geometries):
+                continue  # by declaration, as the plan says
             yield self.lay(sample, case, geometries)
 
     def mutable_inputs(self, sample: Sample) -> frozenset[int]:
@@ -142,14 +169,14 @@ class ItemContext:
         guarded: list[Guarded | None] = []
         tensors: list[torch.Tensor] = []
         for place, (tensor, geometry) in enumerate(zip(sample.tensors, geometries, strict=True)):
-            if tensor.layout != torch.strided:
+            if tensor.layout != torch.strided or not self.device.lays_out:
                 guarded.append(None)
-                tensors.append(self.device.to_device(tensor))
+                tensors.append(self.place(tensor))
                 continue
             key = (sample.index, place, id(geometry))
             buffer = self._built.get(key)
             if buffer is None:
-                buffer = self._built[key] = Guarded(tensor, geometry, self.device.to_device)
+                buffer = self._built[key] = Guarded(tensor, geometry, self.place)
                 self._held += len(buffer.before)  # of samples that are released, too: a bound
             guarded.append(buffer)
             tensors.append(buffer.view)
@@ -161,6 +188,13 @@ class ItemContext:
             tensors,
             tuple(g.expanded for g in geometries),
         )
+
+    def place(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A CPU tensor on the device. Raises NotPlaced."""
+        try:
+            return self.device.to_device(tensor)
+        except Exception as exc:  # a vendor's copy may raise anything
+            raise NotPlaced(exc) from exc
 
     def release(self, sample: Sample) -> None:
         """Drop the buffers of a sample that are too large to keep for the next clause: fresh pages cost
@@ -177,7 +211,9 @@ class ItemContext:
 
     def run(self, function: Callable[..., Any], laid: Laid, **extra: Any) -> Any:
         args, kwargs = laid.sample.call.bind(laid.tensors)
-        return function(*args, **on_device(kwargs, self.device.torch_device), **extra)
+        result = function(*args, **on_device(kwargs, self.device.torch_device), **extra)
+        self.device.settle(result)
+        return result
 
     # -- references
 
@@ -228,7 +264,10 @@ class ItemContext:
     def differs(self, actual: Any, expected: Any, sample: Sample) -> Difference | None:
         """Compare a device's result with its reference. Where the answer is unique only up to signs or
         phases, compare what upstream's sample says is unique about it."""
-        there = self.fetch(actual)
+        return self.differs_there(self.fetch(actual), expected, sample)
+
+    def differs_there(self, there: Any, expected: Any, sample: Sample) -> Difference | None:
+        """The same of a result that has been fetched."""
         found = difference(there, expected, self.tolerances, roundings=self.roundings)
         if found is not None and "values.not_unique" in self.traits.families:
             return difference(sample.process(there), sample.process(expected), self.tolerances)
@@ -239,6 +278,23 @@ class ItemContext:
         if self.device.from_device is identity:
             return result
         return replace_tensors(result, self.device.from_device)
+
+
+def _where(exc: Exception) -> str:
+    """What a check raised, and where: the line of ours that it came through last."""
+    ours = [f for f in traceback.extract_tb(exc.__traceback__) if f.filename.startswith(_OURS)]
+    place = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
+    line = (str(exc).strip().splitlines() or [""])[0][:300]
+    return f"the check itself raised {type(exc).__name__}{place}: {line}"
+
+
+def _is_plain(sample: Sample, geometries: tuple[Geometry, ...]) -> bool:
+    """Whether every strided tensor is contiguous from the start of its storage on."""
+    return all(
+        geometry is CONTIGUOUS.geometry(tensor.shape)
+        for tensor, geometry in zip(sample.tensors, geometries, strict=True)
+        if tensor.layout == torch.strided
+    )
 
 
 def expanded_values(laid: Laid) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ import inspect
 import textwrap
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from conformance.cells import CellRecord, Failure
@@ -61,30 +62,42 @@ def run(
                 problem,
                 raises=raises,
                 size=number,
-                repro=_repro(ctx, record.key.clause, layout, check, inplace, parameters),
+                repro=DirectedScript(ctx, record.key.clause, layout, check, inplace, parameters),
             )
         )
 
 
-def _repro(
-    ctx: ItemContext,
-    clause: str,
-    layout: str,
-    check: Check,
-    inplace: bool,
-    parameters: dict[str, Any],
-) -> Callable[[], str]:
-    def write() -> str:
-        source = textwrap.dedent(inspect.getsource(check)).replace(": Any", "")
+@dataclass(frozen=True, slots=True)
+class DirectedScript:
+    """Writes the script of one failing directed check when it is called; says which one that was."""
+
+    ctx: ItemContext
+    clause: str
+    layout: str
+    check: Check
+    inplace: bool
+    parameters: dict[str, Any]
+
+    def __call__(self) -> str:
+        source = textwrap.dedent(inspect.getsource(self.check)).replace(": Any", "")
         source = source.replace(" -> str | None", "")
-        arguments = ", ".join(f"{k}={repro.literal(v, ctx)}" for k, v in parameters.items())
-        body = f"{repro.method_source(ctx)}\nop = method\n\n\n" if inplace else ""
+        arguments = self.arguments()
+        body = f"{repro.method_source(self.ctx)}\nop = method\n\n\n" if self.inplace else ""
         body += (
             "def move(tensor):\n    return tensor.to(DEVICE)\n\n\n"
             "def back(tensor):\n    return tensor.cpu()\n\n\n"
             f"{source}\n\n"
-            f"CHECK = lambda: {check.__name__}(op, move, back, {arguments})\n"
+            f"CHECK = lambda: {self.check.__name__}(op, move, back, {arguments})\n"
         )
-        return repro.script(ctx, layout, "directed", body.splitlines(), clause=clause)
+        return repro.script(
+            self.ctx, self.layout, "directed", body.splitlines(), clause=self.clause
+        )
 
-    return write
+    def arguments(self) -> str:
+        return ", ".join(f"{k}={repro.literal(v, self.ctx)}" for k, v in self.parameters.items())
+
+    def call(self) -> str:
+        """The check in one line: ``ignores_input(torch.addmm, shapes=…, poison=…)``."""
+        function = self.ctx.op.inplace if self.inplace else self.ctx.op.function
+        name = (repro.public_name(function) if function else None) or self.ctx.op.id
+        return f"{self.check.__name__}({', '.join(filter(None, (name, self.arguments())))})"

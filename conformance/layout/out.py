@@ -19,7 +19,7 @@ from conformance.layout.targets import (
     target_argument,
 )
 from opinfo.guarded import Guarded
-from opinfo.layouts import Geometry, Layout
+from opinfo.layouts import AnyLayout, Geometry
 from opinfo.reference import significant
 from opinfo.samples import Sample
 
@@ -71,7 +71,7 @@ def _one_target(
     result: Any,
     wanted: list[torch.Tensor],
     geometries: tuple[Geometry, ...],
-    layout: Layout,
+    layout: AnyLayout,
 ) -> None:
     name = f"out={layout.id}"
     kept_record, bounds = ctx.recorder.get("layout.out_kept"), ctx.recorder.get("layout.bounds")

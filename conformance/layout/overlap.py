@@ -61,14 +61,16 @@ def _expanded_self(ctx: ItemContext, sample: Sample, record: CellRecord) -> bool
     def attempt(move: Move) -> tuple[bool, list[Guarded]]:
         target = Guarded(values[0], geometry, move)
         others = [move(t.clone()) for t in values[1:]]
-        return _refused(ctx, ctx.op.inplace, sample, [target.view, *others], {}), [target]
+        where = _device_of(ctx, move)
+        return _refused(where, ctx.op.inplace, sample, [target.view, *others], {}), [target]
 
     def fake() -> bool:
         shapes = [
             geometry if i == 0 else CONTIGUOUS.geometry(t.shape) for i, t in enumerate(values)
         ]
         with FakeTensorMode():
-            return _raises(ctx, ctx.op.inplace, sample, _fakes(ctx, values, shapes), {})
+            fakes = _fakes(ctx, values, shapes)
+            return _raises(ctx.device.torch_device, ctx.op.inplace, sample, fakes, {})
 
     _judge(ctx, sample, record, "self=expanded", attempt, fake, geometry.expanded)
     return True
@@ -90,14 +92,14 @@ def _expanded_out(ctx: ItemContext, sample: Sample, record: CellRecord) -> bool:
         ]
         out = {"out": target_argument(result, [t.view for t in targets])}
         tensors = [move(t.clone()) for t in sample.tensors]
-        return _refused(ctx, ctx.op.function, sample, tensors, out), targets
+        return _refused(_device_of(ctx, move), ctx.op.function, sample, tensors, out), targets
 
     def fake() -> bool:
         shapes = [CONTIGUOUS.geometry(t.shape) for t in sample.tensors]
         with FakeTensorMode():
             out = {"out": target_argument(result, _fakes(ctx, outputs, geometries))}
             tensors = _fakes(ctx, sample.tensors, shapes)
-            return _raises(ctx, ctx.op.function, sample, tensors, out)
+            return _raises(ctx.device.torch_device, ctx.op.function, sample, tensors, out)
 
     _judge(ctx, sample, record, "out=expanded", attempt, fake)
     return True
@@ -124,7 +126,8 @@ def _partial_overlap(ctx: ItemContext, sample: Sample, record: CellRecord) -> bo
         both.remember(ctx.device.from_device)
         target = both.view[1:].view(first.shape)
         tensors = [view, *[move(t.clone()) for t in sample.tensors[1:]]]
-        refused = _refused(ctx, ctx.op.function, sample, tensors, {"out": target})
+        where = _device_of(ctx, move)
+        refused = _refused(where, ctx.op.function, sample, tensors, {"out": target})
         both.view = target  # what is judged; the storage around it stays guarded
         both.geometry = Geometry(tuple(first.shape), tuple(target.stride()), 1, first.numel() + 1)
         return refused, [both]
@@ -202,8 +205,13 @@ def _functional(ctx: ItemContext, sample: Sample) -> tuple[Any, list[torch.Tenso
     return None if outputs is None else (expected.result, outputs)
 
 
+def _device_of(ctx: ItemContext, move: Move) -> torch.device:
+    """Where an attempt's tensors lie: ops that make tensors are told by argument."""
+    return ctx.device.torch_device if move is ctx.device.to_device else torch.device("cpu")
+
+
 def _refused(
-    ctx: ItemContext,
+    where: torch.device,
     function: Any,
     sample: Sample,
     tensors: Sequence[torch.Tensor],
@@ -212,13 +220,13 @@ def _refused(
     """Whether the call raises or warns."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        if _raises(ctx, function, sample, tensors, extra):
+        if _raises(where, function, sample, tensors, extra):
             return True
     return any("memory" in str(w.message) for w in caught)
 
 
 def _raises(
-    ctx: ItemContext,
+    where: torch.device,
     function: Any,
     sample: Sample,
     tensors: Sequence[torch.Tensor],
@@ -226,7 +234,7 @@ def _raises(
 ) -> bool:
     args, kwargs = sample.call.bind(list(tensors))
     try:
-        function(*args, **on_device(kwargs, ctx.device.torch_device), **extra)
+        function(*args, **on_device(kwargs, where), **extra)
     except Exception:  # a refusal is the answer
         return True
     return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,6 +37,60 @@ _CLAUSE_OF = {
 _READABLE = 24
 
 
+@dataclass(frozen=True, slots=True)
+class CallScript:
+    """Writes the script for one failing call when it is called; says which call that was."""
+
+    ctx: ItemContext
+    laid: Laid
+    kind: str
+    layout: str
+    clause: str
+    inplace: bool
+    names: dict[str, Any]
+
+    def __call__(self) -> str:
+        ctx, laid = self.ctx, self.laid
+        lines = ["tensors = ["]
+        for tensor, geometry in zip(laid.sample.tensors, laid.geometries, strict=True):
+            lines.append(f"    {_strided(tensor, geometry, guarded=ctx.device.lays_out)},")
+        lines.append("]")
+        args, kwargs = self.arguments()
+        lines += [
+            "",
+            "",
+            "def arguments(t):",
+            '    """The call\'s arguments with the tensors ``t`` in their places."""',
+            f"    return {literal(args, ctx)}, {literal(kwargs, ctx)}",
+            "",
+        ]
+        if self.inplace:
+            lines += ["", method_source(ctx)]
+        return script(ctx, self.layout, self.kind, lines, clause=self.clause, **self.names)
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call's arguments, with ``t[n]`` in the places of its tensors."""
+        numbering = iter(range(len(self.laid.sample.tensors)))
+        call = self.laid.sample.call
+        placed: tuple[tuple[Any, ...], dict[str, Any]] = replace_tensors(
+            (call.args, call.kwargs), lambda _: _Place(next(numbering))
+        )
+        return placed
+
+    def call(self) -> str:
+        """The call in one line: ``torch.median(t[0], 0, out=…)``."""
+        args, kwargs = self.arguments()
+        function = self.ctx.op.inplace if self.inplace else self.ctx.op.function
+        assert function is not None
+        parts = [literal(a, self.ctx) for a in args]
+        parts += [f"{name}={literal(value, self.ctx)}" for name, value in kwargs.items()]
+        if "FORM" in self.names or self.layout.startswith("out="):
+            parts.append("out=…")
+        variant = self.names.get("VARIANT")
+        of = f", as {variant}" if variant else ""
+        return f"{public_name(function) or self.ctx.op.id}({', '.join(parts)}){of}"
+
+
 def for_call(
     ctx: ItemContext,
     laid: Laid,
@@ -44,7 +99,7 @@ def for_call(
     layout: str | None = None,
     inplace: bool = False,
     **names: Any,
-) -> Callable[[], str]:
+) -> CallScript:
     """A writer of the script for a failing call of the op.
 
     ``layout`` names what failed, where that is not the inputs' layout; ``inplace`` gives the judgement the
@@ -53,29 +108,7 @@ def for_call(
     clause = _CLAUSE_OF.get(kind, f"layout.{kind}")
     if kind == "values" and laid.expands:
         clause = "layout.expanded_read"
-
-    def write() -> str:
-        lines = ["tensors = ["]
-        for tensor, geometry in zip(laid.sample.tensors, laid.geometries, strict=True):
-            lines.append(f"    {_strided(tensor, geometry)},")
-        lines.append("]")
-        numbering = iter(range(len(laid.sample.tensors)))
-        placed = replace_tensors(
-            (laid.sample.call.args, laid.sample.call.kwargs), lambda _: _Place(next(numbering))
-        )
-        lines += [
-            "",
-            "",
-            "def arguments(t):",
-            '    """The call\'s arguments with the tensors ``t`` in their places."""',
-            f"    return {literal(placed[0], ctx)}, {literal(placed[1], ctx)}",
-            "",
-        ]
-        if inplace:
-            lines += ["", method_source(ctx)]
-        return script(ctx, layout or laid.case.id, kind, lines, clause=clause, **names)
-
-    return write
+    return CallScript(ctx, laid, kind, layout or laid.case.id, clause, inplace, names)
 
 
 def script(
@@ -90,6 +123,8 @@ def script(
     """Put the parts together. ``names`` are assigned before the judgement."""
     descriptor = ctx.device.descriptor
     module = f"import {descriptor.module}  # the device's module\n" if descriptor.module else ""
+    if descriptor.init:
+        module += f"\n{descriptor.module}.{descriptor.init}()\n"
     assigned = "".join(f"{name} = {literal(value, ctx)}\n" for name, value in names.items())
     return (
         HEADER.format(
@@ -168,7 +203,9 @@ def literal(value: Any, ctx: ItemContext) -> str:
         return repr(value)
     if isinstance(value, torch.Tensor):
         return _strided(
-            value, Geometry(tuple(value.shape), tuple(value.stride()), 0, value.numel())
+            value,
+            Geometry(tuple(value.shape), tuple(value.stride()), 0, value.numel()),
+            guarded=ctx.device.lays_out,
         )
     if isinstance(value, tuple):
         inner = ", ".join(literal(v, ctx) for v in value)
@@ -190,12 +227,14 @@ def literal(value: Any, ctx: ItemContext) -> str:
     return repr(value)
 
 
-def _strided(tensor: torch.Tensor, geometry: Geometry) -> str:
-    """Source of a tensor of this geometry that holds these values."""
+def _strided(tensor: torch.Tensor, geometry: Geometry, *, guarded: bool = True) -> str:
+    """Source of a tensor of this geometry that holds these values; contiguous where not ``guarded``."""
     if tensor.layout != torch.strided:
         dense = tensor.to_dense()
         data = _data(dense)
         return f"dense({data}, {tensor.dtype}, {tuple(tensor.shape)}).to_{_name(tensor.layout)}()"
+    if not guarded:
+        return f"dense({_data(tensor)}, {tensor.dtype}, {tuple(tensor.shape)}).to(DEVICE)"
     if geometry.expanded is not None:
         tensor = tensor.narrow(geometry.expanded, 0, 1).expand(tensor.shape)
     return (

@@ -148,20 +148,37 @@ def fresh():
     return args, kwargs
 
 
+def settled(result):
+    # Some devices raise when a result is read, not before.
+    for t in flat(result):
+        t.cpu()
+    return result
+
+
+want, refused, expected = None, None, None
 args, kwargs = fresh()
-want = op(*args, **kwargs)
+try:
+    want = settled(op(*args, **kwargs))
+except Exception as exc:
+    refused = exc
+    cpu_args, cpu_kwargs = arguments([contiguous(t) for t in tensors])
+    expected = op(*cpu_args, **cpu_kwargs)
 args, kwargs = fresh()
 try:
     if VARIANT == "out":
-        given = [torch.empty_like(t) for t in flat(want)]
-        got = given[0] if isinstance(want, torch.Tensor) else type(want)(given) if isinstance(want, list) else tuple(given)
+        shape = want if refused is None else expected
+        given = [torch.empty_like(t, device=DEVICE) for t in flat(shape)]
+        got = given[0] if isinstance(shape, torch.Tensor) else type(shape)(given) if isinstance(shape, list) else tuple(given)
         op(*args, **kwargs, out=got)
     else:
         variant = {"method": info.method_variant, "operator": info.operator_variant}
         variant |= {"inplace": info.inplace_variant, "inplace_operator": info.inplace_operator_variant}
         got = variant[VARIANT](*args, **kwargs)
+    settled(got)
 except Exception as exc:
-    finish(f"the {VARIANT} variant raised {type(exc).__name__}: {exc}")
+    finish(None if refused else f"the {VARIANT} variant raised {type(exc).__name__}: {exc}")
+if refused:
+    finish(f"the function raises {type(refused).__name__}: {refused}; the {VARIANT} variant does not")
 if VARIANT.startswith("inplace"):
     want = want.to(args[0].dtype)
 finish(wrong(got, [w.cpu() for w in flat(want)]))

@@ -32,7 +32,7 @@ def check(ctx: ItemContext) -> None:
 
 
 def _fresh(ctx: ItemContext, sample: Sample) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    tensors = [ctx.device.to_device(t.clone()) for t in sample.tensors]
+    tensors = [ctx.place(t.clone()) for t in sample.tensors]
     args, kwargs = sample.call.bind(tensors)
     return args, on_device(kwargs, ctx.device.torch_device)
 
@@ -42,13 +42,20 @@ def _one_sample(ctx: ItemContext, sample: Sample, record: CellRecord) -> None:
     args, kwargs = _fresh(ctx, sample)
     try:
         result = function(*args, **kwargs)
-    except Exception:  # the values clause judges whether the function may raise here
+        ctx.device.settle(result)
+        reference = ctx.fetch(result)
+    except NotImplementedError as exc:
+        record.refuse(exc)
         return
-    reference = ctx.fetch(result)
+    except Exception as exc:  # the values clause judges whether the function may raise here
+        _all_raise(ctx, sample, record, exc)
+        return
     for name, call in _others(ctx, sample, result):
         try:
             args, kwargs = _fresh(ctx, sample)
             got = call(args, kwargs)
+            ctx.device.settle(got)
+            got = ctx.fetch(got)
         except NotImplementedError as exc:
             record.refuse(exc)
             continue
@@ -65,7 +72,7 @@ def _one_sample(ctx: ItemContext, sample: Sample, record: CellRecord) -> None:
                 continue
             problem = f"raised {type(exc).__name__}: {(str(exc).splitlines() or [''])[0][:300]}"
         else:
-            found = ctx.differs(got, _as_variant(name, reference, sample), sample)
+            found = ctx.differs_there(got, _as_variant(name, reference, sample), sample)
             problem = found.text if found is not None else None
         record.check(sample.index, name)
         if problem is not None:
@@ -80,6 +87,33 @@ def _one_sample(ctx: ItemContext, sample: Sample, record: CellRecord) -> None:
                     ),
                 )
             )
+
+
+def _all_raise(ctx: ItemContext, sample: Sample, record: CellRecord, raised: Exception) -> None:
+    """Where the function raises and the CPU's does not, the variants agree by raising too."""
+    answer = ctx.expected(contiguous_inputs(ctx, sample))
+    if answer.raises is not None:
+        return
+    for name, call in _others(ctx, sample, answer.result):
+        args, kwargs = _fresh(ctx, sample)
+        try:
+            ctx.device.settle(call(args, kwargs))
+        except Exception:  # any exception is agreement
+            record.check(sample.index, name)
+            continue
+        record.check(sample.index, name)
+        laid = contiguous_inputs(ctx, sample)
+        record.fail(
+            Failure(
+                name,
+                f"the function raises {type(raised).__name__} "
+                f"({(str(raised).splitlines() or [''])[0][:200]}), the {name} variant does not",
+                size=sample.numel,
+                repro=repro.for_call(
+                    ctx, laid, "variants", layout=name, VARIANT=name, OP_ID=ctx.op.id
+                ),
+            )
+        )
 
 
 def _others(

@@ -9,7 +9,7 @@ import pytest
 from conformance import contract
 from conformance.contract import Status
 from devices.cell import Outcome
-from tests.wrapped import table
+from tests import table
 from tests.wrapped.descriptor import DESCRIPTOR
 from tests.wrapped.faults import (
     REGISTRY,

@@ -87,8 +87,9 @@ class ForkServer:
         self._process.wait()
 
     def pytest(self, *arguments: str, **env: str) -> Ran:
-        """``pytest ARGUMENTS`` in the checkout."""
-        return self._ask("pytest", ["-p", "no:randomly", *arguments], env)
+        """``pytest ARGUMENTS`` in the checkout; nothing is minimised where that is not asked for."""
+        quick = () if "--minimise" in arguments else ("--minimise", "0")
+        return self._ask("pytest", ["-p", "no:randomly", *quick, *arguments], env)
 
     def script(self, path: Path) -> Ran:
         """``python PATH``, with torch loaded already."""
@@ -118,11 +119,11 @@ def cells_of(folder: Path) -> dict[CellKey, CellResult]:
     return dict(load_run(folder).results)
 
 
-def run_conform(*arguments: str, cache: Path) -> Ran:
-    """``conform ARGUMENTS`` in the checkout."""
+def run_conform(*arguments: str, cache: Path, cwd: Path = CHECKOUT) -> Ran:
+    """``conform ARGUMENTS``, in the checkout unless told otherwise."""
     done = subprocess.run(
         [sys.executable, "-m", "conformance.cli", *arguments],
-        cwd=CHECKOUT,
+        cwd=cwd,
         env=environment(cache),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

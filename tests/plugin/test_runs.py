@@ -56,7 +56,7 @@ def few(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Few:
 
 def found(cell: CellResult) -> CellResult:
     """A result without what may differ from run to run."""
-    return replace(cell, seconds=0.0, worker="", repro=None)
+    return replace(cell, seconds=0.0, worker="", repro=None, example=None)
 
 
 def order(ran: Ran) -> list[str]:

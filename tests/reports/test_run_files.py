@@ -313,3 +313,10 @@ def test_importing_reports_leaves_torch_out() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_manifest_that_a_run_was_judged_by_is_kept_beside_it(tmp_path: Path) -> None:
+    write_run(tmp_path, plan_document(), results(), PROVENANCE, manifest=b"# the text")
+    assert (tmp_path / "expected.toml").read_bytes() == b"# the text"
+    write_run(tmp_path, plan_document(), results(), PROVENANCE)
+    assert not (tmp_path / "expected.toml").exists()

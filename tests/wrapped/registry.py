@@ -7,7 +7,7 @@ on for a block; ``WRAPPED_FAULTS=name,name`` for a whole process.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -64,6 +64,7 @@ class Fault:
 REGISTRY: dict[str, Fault] = {}
 
 _active: dict[Kernel, Override] = {}
+_for_good: set[Kernel] = set()  # what plant_at replaced
 _seen: set[Kernel] | None = None
 
 
@@ -139,6 +140,18 @@ def watched() -> Iterator[set[Kernel]]:
         yield _seen
     finally:
         _seen = before
+
+
+def plant_at(overrides: Mapping[Kernel, Override]) -> None:
+    """Put these in the places of kernels, for good: what a device is broken by that no fault describes.
+
+    A descriptor's file may be executed twice in a process: the later overrides win. Raises FaultConflict
+    where a fault that is on replaces one of the kernels.
+    """
+    if taken := [k for k in overrides if k in _active and k not in _for_good]:
+        raise FaultConflict(f"a fault that is on replaces {taken[0]} already")
+    _active.update(overrides)
+    _for_good.update(overrides)
 
 
 def plant_from_environment() -> None:

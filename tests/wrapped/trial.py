@@ -1,42 +1,15 @@
-"""Runs of the layout suite on the wrapped device: once clean, then with each fault on.
-
-An item is an op and a dtype; its cells are the clauses that apply. The clean run notes which kernels each
-item reaches. With a fault on, exactly the items that reach a kernel which it replaces are run again: no
-other item can tell the difference.
-"""
+"""The wrapped device as a rig for trials (tests/trials.py): what is run on it."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
-import torch
-
-from conformance.cells import CellRecord, Recorder
-from conformance.layout import suite
-from conformance.layout.applies import applicable
-from conformance.layout.context import ItemContext
-from devices.cell import CellKey, Outcome
-from opinfo.catalog import Op, catalogue
-from opinfo.device import Device, open_device
-from opinfo.exceptions import exceptions
-from opinfo.reference import StrideReference
-from opinfo.reference_cache import ReferenceCache
-from opinfo.samples import Sample, choose, draw
-from opinfo.traits import Traits, probe
+from tests import trials
+from tests.trials import Item, Trial
 from tests.wrapped.descriptor import DESCRIPTOR
 from tests.wrapped.faults import Fault, planted, watched
-from tests.wrapped.registry import Kernel
 
-#: Samples of an op. More of ``add``: only its fifth has two operands of one shape, which broadcasting of
-#: self needs.
-SAMPLES, MORE_SAMPLES = 3, {"add": 6}
-
-Item = tuple[str, str]  # op, dtype
+__all__ = ["ITEMS", "Bench", "Trial", "planted_items"]
 
 #: Ops whose cells all pass on the CPU's kernels, with what the faults are planted in among them.
 ITEMS: tuple[Item, ...] = (
@@ -58,147 +31,24 @@ ITEMS: tuple[Item, ...] = (
     ("transpose", "complex64"),
 )  # fmt: skip
 
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One item on the device: its cells, and the kernels that they reached."""
-
-    cells: dict[CellKey, CellRecord]
-    kernels: frozenset[Kernel]
-
-    def summary(self) -> dict[CellKey, tuple[Outcome, int]]:
-        """Outcome and number of checks of each cell."""
-        return {key: (record.outcome(), record.checks) for key, record in self.cells.items()}
+RIG = trials.Rig(
+    descriptor=DESCRIPTOR,
+    items=ITEMS,
+    planted=planted,
+    watched=watched,
+    places=lambda fault: frozenset(fault.kernels),
+    # Only the fifth sample of add has two operands of one shape, which broadcasting of self needs.
+    more_samples={"add": 6},
+)
 
 
-class Subject:
-    """An item with what its runs share: samples, traits and stride references."""
-
-    def __init__(self, item: Item, device: Device, cache: Path) -> None:
-        name, self.dtype = item
-        self.op: Op = catalogue()[name]
-        self.device = device
-        self.samples: list[Sample] = choose(
-            draw(self.op, self.dtype), MORE_SAMPLES.get(name, SAMPLES)
-        )
-        self.traits: Traits = probe(self.op, self.dtype, self.samples, exceptions())
-        self.cache = ReferenceCache(cache, torch.__version__, "cpu", f"{name}-{self.dtype}")
-
-    def run(self) -> Run:
-        """Every clause that applies, once."""
-        known, op, dtype = exceptions(), self.op.id, self.dtype
-        fake_only = self.device.fake_only
-        clauses = [
-            clause
-            for clause in applicable(self.traits)
-            if known.excluded(clause, op, dtype, fake_only=fake_only) is None
-        ]
-        recorder = Recorder(op, dtype, clauses)
-        strides = StrideReference(self.device.descriptor.torch_type, self.cache)
-        context = ItemContext(
-            self.op, dtype, self.traits, self.samples, self.device, strides, recorder, known
-        )
-        with watched() as kernels, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            suite.run(context)
-        self.cache.save()
-        return Run({record.key: record for record in recorder.cells.values()}, frozenset(kernels))
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A cell that is not as it was in the clean run: outcome and number of checks, before and after."""
-
-    cell: CellKey
-    before: tuple[Outcome, int] | None
-    after: tuple[Outcome, int] | None
-
-    def __str__(self) -> str:
-        clause, op, dtype = self.cell
-        return f"{clause} {op}[{dtype}]: {self.before} became {self.after}"
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """What became of the cells with one fault on."""
-
-    fault: Fault
-    runs: dict[Item, Run]
-    changes: tuple[Change, ...]
-
-    def caught(self, clause: str) -> list[CellRecord]:
-        """The failed cells of a clause, at ops that the fault is planted in."""
-        return [
-            record
-            for (op, dtype), run in self.runs.items()
-            if op in self.fault.ops and dtype in self.fault.dtypes
-            for key, record in run.cells.items()
-            if key.clause == clause and record.outcome() is Outcome.FAIL
-        ]
-
-    @property
-    def missed(self) -> list[str]:
-        """Clauses that the fault breaks, and that did not fail."""
-        return [clause for clause in self.fault.clauses if not self.caught(clause)]
-
-    @property
-    def untouched(self) -> list[Item]:
-        """Items that the fault is planted in, and that failed none of its clauses."""
-        failed = {record.key[1:] for clause in self.fault.clauses for record in self.caught(clause)}
-        return [item for item in planted_items(self.fault) if item not in failed]
-
-    @property
-    def strays(self) -> list[Change]:
-        """Changed cells outside the fault's radius."""
-        return [
-            change
-            for change in self.changes
-            if not self.fault.allows(change.cell.clause, change.cell.op)
-        ]
-
-
-class Bench:
-    """The clean run, and trials against it."""
+class Bench(trials.Bench):
+    """The clean run of the wrapped device, and trials against it."""
 
     def __init__(self, cache: Path) -> None:
-        self.device = open_device(DESCRIPTOR)
-        self._cache = cache
-
-    @cached_property
-    def subjects(self) -> dict[Item, Subject]:
-        return {item: Subject(item, self.device, self._cache) for item in ITEMS}
-
-    @cached_property
-    def clean(self) -> dict[Item, Run]:
-        return {item: subject.run() for item, subject in self.subjects.items()}
-
-    def trial(self, fault: Fault) -> Trial:
-        """Run what the fault can reach with the fault on, and compare cell by cell."""
-        reached = [i for i, run in self.clean.items() if run.kernels & set(fault.kernels)]
-        with planted(fault.name):
-            runs = {item: self.subjects[item].run() for item in reached}
-        changes = [c for item, run in runs.items() for c in _changes(self.clean[item], run)]
-        return Trial(fault, runs, tuple(changes))
+        super().__init__(RIG, cache)
 
 
 def planted_items(fault: Fault) -> list[Item]:
     """The items among ITEMS that a fault is planted in."""
-    return [(op, dtype) for op, dtype in ITEMS if op in fault.ops and dtype in fault.dtypes]
-
-
-def _changes(before: Run, after: Run) -> Iterator[Change]:
-    old, new = before.summary(), after.summary()
-    for key in dict.fromkeys([*old, *new]):
-        if old.get(key) != new.get(key):
-            yield Change(key, old.get(key), new.get(key))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch with one thread, as runs have it, and with as many as before afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return trials.planted_items(RIG, fault)

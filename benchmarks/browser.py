@@ -1,0 +1,109 @@
+"""How fast the pages of a large site are in Chromium: first paint, filtering, scrolling.
+
+Wall times include whatever else the machine does; so beside them stands the time that the page's
+main thread was busy, as Chromium's own counters have it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from benchmarks.running import verdict
+from reports.dashboard.screenshots import find_chromium
+from reports.plan import RunError
+
+QUERIES = (
+    "status:bad",
+    "alpha:fail and not beta:fail",
+    "clause:layout.* dtype:bfloat16",
+    "alpha:fail and not beta:fail clause:layout.* dtype:bfloat16 op:op1*",
+    "",
+)
+
+# Type a query, and wait until what it found was painted.
+_FILTER = """
+(query) => new Promise((done) => {
+  const input = document.querySelector("#query"), began = performance.now();
+  input.value = query;
+  input.dispatchEvent(new Event("input"));
+  requestAnimationFrame(() => setTimeout(() => done(performance.now() - began)));
+})
+"""
+
+# Scroll from top to bottom and back, 90 pixels a frame; the time of each frame in ms.
+_SCROLL = """
+() => new Promise((done) => {
+  const grid = document.querySelector(".vgrid"), times = [];
+  let last = performance.now(), step = 90;
+  function frame(now) {
+    times.push(now - last);
+    last = now;
+    if (grid.scrollTop + grid.clientHeight >= grid.scrollHeight - 1) step = -90;
+    grid.scrollTop += step;
+    if (times.length < 400) requestAnimationFrame(frame);
+    else done(times.slice(1));
+  }
+  requestAnimationFrame(frame);
+})
+"""
+
+
+def busy(session: Any) -> float:
+    """Processor seconds of the main thread so far."""
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
+
+
+def measure(site: Path) -> bool:
+    """Open the overview, the grid and the exploring page of a site. True if every budget holds."""
+    try:
+        from playwright.sync_api import sync_playwright
+
+        found = find_chromium()
+    except (ModuleNotFoundError, RunError) as absent:
+        print(f"browser: not measured: {absent}")
+        return True
+    good = True
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        for name, columns in (("index", ""), ("grid", "#by=clause"), ("explore", "")):
+            page = chromium.new_page()
+            session = page.context.new_cdp_session(page)
+            session.send("Performance.enable", {"timeDomain": "threadTicks"})
+            page.goto(f"file://{site}/{name}.html{columns}")
+            if name != "index":
+                page.wait_for_function("document.documentElement.dataset.ready", timeout=60_000)
+            paint = page.evaluate(
+                "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+            )
+            good &= verdict(f"{name}: first paint, ms", paint, 1000, at_least=False)
+            if name != "index":
+                print(f"{name}: ready after {page.evaluate('performance.now()'):.0f} ms, "
+                      f"{1000 * busy(session):.0f} ms busy")  # fmt: skip
+                good &= _filters(page, session, name)
+            if name == "grid":
+                good &= _scrolls(page, session)
+            page.close()
+        chromium.close()
+    return good
+
+
+def _filters(page: Any, session: Any, name: str) -> bool:
+    times, work = [], []
+    for query in QUERIES * 2:
+        before = busy(session)
+        times.append(float(page.evaluate(_FILTER, query)))
+        work.append(1000 * (busy(session) - before))
+    print(f"{name}: filtering busy for {statistics.median(work):.0f} ms, at most {max(work):.0f}")
+    return verdict(f"{name}: filtering, median ms", statistics.median(times), 100, at_least=False)
+
+
+def _scrolls(page: Any, session: Any) -> bool:
+    before = busy(session)
+    times = sorted(page.evaluate(_SCROLL))
+    work = 1000 * (busy(session) - before) / len(times)
+    print(f"grid: frames of {statistics.median(times):.1f} ms in the median, "
+          f"{times[int(0.95 * len(times))]:.1f} at the 95th percentile")  # fmt: skip
+    return verdict("grid: main thread busy in a frame of scrolling, ms", work, 16.6, at_least=False)

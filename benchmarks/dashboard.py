@@ -1,0 +1,130 @@
+"""The site of a fleet: 6 devices x 252,000 cells, one run each, then thirty.
+
+The runs of the first 29 dates are put into the site as a build would have left them (their JUnit
+files would be 9 GB); the thirtieth date's six are written in full and read. Times are wall seconds
+and processor seconds of the build and its workers; browsers are measured in benchmarks/browser.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import msgspec
+
+from benchmarks import browser
+from benchmarks.running import ROOT, verdict
+from benchmarks.synthetic_runs import CHANGING, cells_of, write
+from reports.dashboard import axes as axes_of
+from reports.dashboard.documents import RunDocument, write_json, write_script
+from reports.dashboard.reading import run_id
+
+DEVICES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")
+DATES = 30
+
+_BUILD = """
+import resource, sys, time
+from pathlib import Path
+from reports.dashboard.build import build
+start = time.perf_counter()
+made = build([Path(sys.argv[1])], Path(sys.argv[2]))
+wall = time.perf_counter() - start
+own, workers = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+print(wall, own.ru_utime + own.ru_stime + workers.ru_utime + workers.ru_stime,
+      own.ru_maxrss / 1024, workers.ru_maxrss / 1024, made.runs, made.read)
+"""
+
+
+def timed(runs: Path, site: Path) -> tuple[float, float, float, int, int]:
+    """Build in a fresh process: wall and processor seconds, peak MiB, runs held, runs read.
+
+    The peak is the controller's and twice the largest worker's: as many as there are processors.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", _BUILD, str(runs), str(site)],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    wall, processor, own, worker, held, read = done.stdout.split()
+    workers = float(worker) * min(os.cpu_count() or 1, len(DEVICES))
+    return float(wall), float(processor), float(own) + workers, int(held), int(read)
+
+
+def age(site: Path, dates: int) -> None:
+    """Give the site runs of earlier dates, as if they had been read on their days."""
+    runs = site / "v1" / "runs"
+    for path in sorted(runs.glob("*.json")):
+        document = msgspec.json.decode(path.read_bytes(), type=RunDocument)
+        first = datetime.fromisoformat(document.start.replace("Z", "+00:00"))
+        axis = msgspec.json.decode(
+            (site / "v1" / "axes" / f"{document.axis}.json").read_bytes(), type=axes_of.Axis
+        )
+        for back in range(1, dates + 1):
+            start = (first - timedelta(days=back)).astimezone(timezone.utc)
+            sha256 = f"{back:02d}{document.sha256[2:]}"
+            codes = "".join(_changed(document.codes, f"{path.stem}/{back}"))
+            older = msgspec.structs.replace(
+                document, sha256=sha256, id=run_id(start, sha256), codes=codes,
+                start=start.strftime("%Y-%m-%dT%H:%M:%SZ"), counts=axes_of.count(axis, codes),
+            )  # fmt: skip
+            data = write_json(runs / f"{older.id}.json", older)
+            write_script(site / "data" / "runs" / f"{older.id}.js", f"runs/{older.id}", data)
+
+
+def _changed(codes: str, seed: str) -> Iterator[str]:
+    """The letters with some cells failing on this date alone."""
+    chance = random.Random(seed)
+    plain = codes.replace("F", ".")
+    where = sorted(chance.sample(range(len(plain)), int(CHANGING * len(plain))))
+    start = 0
+    for place in where:
+        yield plain[start:place]
+        yield "F" if plain[place] == "." else plain[place]
+        start = place + 1
+    yield plain[start:]
+
+
+def overview_bytes(site: Path) -> int:
+    """What the overview loads, compressed as web hosts do (gzip, level 6)."""
+    names = ("index.html", "assets/site.css", "assets/theme.js", "assets/base.js",
+             "assets/overview.js", "assets/icon.svg")  # fmt: skip
+    return sum(len(gzip.compress((site / name).read_bytes(), 6)) for name in names)
+
+
+def write_date(folder: Path, date: int) -> None:
+    """Write the six runs of one date."""
+    cells = cells_of()
+    for number, device in enumerate(DEVICES):
+        write(folder / device, device, number, date, cells)
+
+
+def main() -> bool:
+    folder = Path(tempfile.mkdtemp(prefix="conform-dashboard-"))
+    try:
+        return measure(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def measure(folder: Path) -> bool:
+    """Build twice below ``folder``, and print what it took."""
+    site = folder / "site"
+    write_date(folder / "first", DATES - 1)
+    wall, processor, peak, held, read = timed(folder / "first", site)
+    print(f"from nothing: {held} runs, {read} read; {processor:.1f} processor s, {peak:.0f} MiB")
+    good = verdict("6 x 1 run from nothing, s", wall, 20, at_least=False)
+    age(site, DATES - 2)
+    write_date(folder / "last", DATES)
+    wall, processor, peak, held, read = timed(folder / "last", site)
+    print(f"incremental: {held} runs, {read} read; {processor:.1f} processor s")
+    good &= verdict("6 x 30 runs, 6 of them new, s", wall, 60, at_least=False)
+    good &= verdict("6 x 30 runs, peak MiB", peak, 2048, at_least=False)
+    good &= verdict("overview, kB compressed", overview_bytes(site) / 1000, 150, at_least=False)
+    return good & browser.measure(site)

@@ -1,0 +1,150 @@
+"""One op and dtype on a device, and single candidates run on it: one sample in one layout.
+
+A run makes every check on all samples and layouts of an item. The minimiser, random search and pinned
+examples make the same checks on one candidate; what comes out are the same failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from conformance.cells import CellRecord, Failure, Recorder
+from conformance.layout import suite
+from conformance.layout.context import ItemContext
+from opinfo.catalog import Op, catalogue
+from opinfo.device import Device
+from opinfo.exceptions import Exceptions, exceptions
+from opinfo.layouts import CONTIGUOUS, AnyLayout, Case, covering_set, parse_layout
+from opinfo.reference import StrideReference
+from opinfo.samples import Sample, choose, draw
+from opinfo.traits import Traits, probe
+from reports.deviation import deviation
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A sample, the layouts of its first and other tensors, and that of an ``out=`` target."""
+
+    sample: Sample
+    first: AnyLayout = CONTIGUOUS
+    rest: AnyLayout = CONTIGUOUS
+    target: AnyLayout = CONTIGUOUS
+
+    @property
+    def case(self) -> Case:
+        """The layouts of the inputs as a case; one name where there is one layout."""
+        if self.first == self.rest or len(self.sample.tensors) < 2:
+            return Case(self.first.id, self.first, self.rest)
+        return Case(f"{self.first.id}/{self.rest.id}", self.first, self.rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What makes two failures of one cell the same: the kind of deviation or exception, and the sort of
+    check. ``where`` is ``inputs`` or ``target`` for a layout of either, else a directed check's name."""
+
+    kind: str
+    where: str
+
+    @classmethod
+    def of(cls, failure: Failure) -> Sign:
+        return cls(deviation(failure.message, failure.raises), where_of(failure.layout))
+
+
+def where_of(layout: str) -> str:
+    """The sort of check that reports a failure under this layout name."""
+    target = layout.startswith("out=")
+    try:
+        for part in layout.removeprefix("out=").split("/"):
+            parse_layout(part)
+    except ValueError:
+        return layout
+    return "target" if target else "inputs"
+
+
+@dataclass
+class Subject:
+    """An op and dtype on a device."""
+
+    op: Op
+    dtype: str
+    device: Device
+    count: int  # samples that the plan takes
+    known: Exceptions = field(default_factory=exceptions)
+
+    @classmethod
+    def of(cls, op: str, dtype: str, device: Device, count: int) -> Subject:
+        """Raises KeyError where torch's database has no such op."""
+        return cls(catalogue()[op], dtype, device, count)
+
+    @cached_property
+    def drawn(self) -> list[Sample]:
+        """Everything that the database offers, as far as the plan looks at it."""
+        return draw(self.op, self.dtype)
+
+    @cached_property
+    def samples(self) -> list[Sample]:
+        """Those that a plan takes."""
+        return choose(self.drawn, self.count)
+
+    @cached_property
+    def traits(self) -> Traits:
+        return probe(self.op, self.dtype, self.samples, self.known)
+
+    @cached_property
+    def strides(self) -> StrideReference:
+        """Without a cache file: candidates are asked about once."""
+        return StrideReference(self.device.descriptor.torch_type, None)
+
+    def run(
+        self,
+        candidate: Candidate,
+        clauses: Sequence[str],
+        checks: Sequence[Callable[[ItemContext], None]] = suite.CHECKS,
+    ) -> dict[str, CellRecord]:
+        """Make the checks of these clauses on one candidate."""
+        recorder = Recorder(self.op.id, self.dtype, clauses)
+        cases, targets = (candidate.case,), (candidate.target,)
+        suite.run(self._context([candidate.sample], recorder, cases, targets), checks)
+        return recorder.cells
+
+    def run_layout(self, sample: Sample, clause: str, layout: str) -> CellRecord:
+        """Make one clause's checks on one sample, in the layout of this name where it is one of inputs or
+        targets, else in all layouts."""
+        covering = covering_set()
+        cases = tuple(c for c in covering.cases if c.id == layout) or covering.cases
+        targets = tuple(t for t in covering.targets if f"out={t.id}" == layout) or covering.targets
+        if layout.startswith("out=") or layout in covering.directed:
+            cases = covering.cases[:1]
+        recorder = Recorder(self.op.id, self.dtype, [clause])
+        suite.run(self._context([sample], recorder, cases, targets))
+        return recorder.cells[clause]
+
+    def run_all(self, clause: str) -> CellRecord:
+        """Make one clause's checks as the plan does: every chosen sample in every layout."""
+        recorder = Recorder(self.op.id, self.dtype, [clause])
+        covering = covering_set()
+        suite.run(self._context(self.samples, recorder, covering.cases, covering.targets))
+        return recorder.cells[clause]
+
+    def _context(
+        self,
+        samples: list[Sample],
+        recorder: Recorder,
+        cases: tuple[Case, ...],
+        targets: tuple[AnyLayout, ...],
+    ) -> ItemContext:
+        return ItemContext(
+            self.op,
+            self.dtype,
+            self.traits,
+            samples,
+            self.device,
+            self.strides,
+            recorder,
+            self.known,
+            cases=cases,
+            targets=targets,
+        )

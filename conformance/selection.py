@@ -1,0 +1,62 @@
+"""Which device, and which cells of its plan, a run takes."""
+
+from __future__ import annotations
+
+import torch
+
+from conformance.options import Request, matching
+from devices import registry
+from devices.cell import CellKey
+from devices.descriptor import Descriptor
+from devices.errors import ConformError
+from opinfo.plan import Plan
+
+
+class NothingSelected(ConformError):
+    """The selection leaves no cell of the plan."""
+
+    exit_code = 5
+
+
+def find_descriptor(request: Request) -> Descriptor:
+    """The device that was asked for, or the machine's own. Raises UnknownDevice, DescriptorError."""
+    if request.descriptor is not None:
+        found = registry.load_file(request.descriptor)
+        if request.device is not None and request.device != found.name:
+            raise ConformError(
+                f"--device {request.device} and --descriptor {request.descriptor} disagree: the file "
+                f"describes {found.name!r}. Give one of them."
+            )
+        return found
+    if request.device is not None:
+        return registry.get(request.device)
+    return machines_own()
+
+
+def machines_own() -> Descriptor:
+    """The machine's accelerator, else ``simulated``, else ``cpu``."""
+    accelerator = (
+        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    )
+    return registry.default_device(accelerator.type if accelerator else None)
+
+
+def select(plan: Plan, request: Request, clauses: frozenset[str] | None) -> list[CellKey]:
+    ops = dtypes = None
+    if request.ops is not None:
+        ops = matching("--ops", request.ops, {c.op for c in plan.cells})
+    if request.dtypes is not None:
+        dtypes = matching("--dtypes", request.dtypes, {c.dtype for c in plan.cells})
+    selected = [
+        c
+        for c in plan.cells
+        if (ops is None or c.op in ops)
+        and (dtypes is None or c.dtype in dtypes)
+        and (clauses is None or c.clause in clauses)
+    ]
+    if not selected:
+        chosen = ", ".join(f"{k} {v}" for k, v in request.selection.items()) or "the whole plan"
+        raise NothingSelected(
+            f"nothing selected: {chosen} leaves no cell of plan {plan.spec.name!r}"
+        )
+    return selected

@@ -1,0 +1,133 @@
+"""NVIDIA GPUs through CUDA.
+
+From torch's headers, documentation and own tables. Not tried: no NVIDIA GPU was at hand when it was
+written, so every statement here is one that a first run may correct.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+
+from devices._lent import first_that_loads, known, lent, plain_version, torch_lacks, version_in
+from devices.descriptor import Descriptor, common_facts
+
+
+def _unavailable() -> str | None:
+    if (lacks := torch_lacks("torch_cuda")) is not None:
+        return lacks
+    if first_that_loads(("libcuda.so.1", "nvcuda.dll")) is None:
+        return "no NVIDIA driver: its library (libcuda.so.1) cannot be loaded"
+    gpus = Path("/proc/driver/nvidia/gpus")
+    if gpus.is_dir() and not any(gpus.iterdir()):
+        return "the NVIDIA driver sees no GPU (/proc/driver/nvidia/gpus is empty)"
+    return None
+
+
+def _facts() -> Mapping[str, str]:
+    """The driver's release is read from the kernel module: torch knows only which CUDA it serves."""
+    torch = lent("torch")
+    return {
+        **common_facts(),
+        **known(
+            {
+                "driver": version_in("/sys/module/nvidia/version"),
+                "runtime": plain_version(torch.version.cuda),
+                "device_name": torch.cuda.get_device_name(0),
+            }
+        ),
+    }
+
+
+@functools.cache
+def _cycles_per_ms() -> float:
+    """Measured once, as torch's own tests do (torch.testing._internal.common_utils)."""
+    cuda = lent("torch.cuda")
+    cycles, rates = 1_000_000, []
+    for _ in range(5):
+        start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        start.record()
+        cuda._sleep(cycles)
+        end.record()
+        end.synchronize()
+        rates.append(cycles / start.elapsed_time(end))
+    return float(sorted(rates)[len(rates) // 2])
+
+
+def busy(milliseconds: float) -> None:
+    """Keep the current stream busy: torch.cuda._sleep spins for a number of clock cycles."""
+    lent("torch.cuda")._sleep(max(1, int(milliseconds * _cycles_per_ms())))
+
+
+def _count() -> int:
+    return int(lent("torch.cuda").device_count())
+
+
+DESCRIPTOR = Descriptor(
+    name="cuda",
+    torch_type="cuda",
+    title="NVIDIA GPU",
+    sources=(
+        "c10/core/AllocatorConfig.h: kMinBlockSize",
+        "c10/cuda/CUDAStream.cpp: kStreamsPerPoolBits",
+        "https://docs.pytorch.org/docs/stable/notes/cuda.html",
+        "https://docs.pytorch.org/docs/stable/torch_cuda_memory.html",
+        "torch.cuda: streams.py, graphs.py, memory.py",
+        "torch.testing._internal.opinfo: dtypesIfCUDA, for dtypes by op",
+    ),
+    capabilities=frozenset(
+        {
+            "strides",
+            "storage",
+            "streams",
+            "events",
+            "timed_events",
+            "event_ipc",
+            "stream_priority",
+            "native_handle",
+            "external_streams",
+            "allocator_statistics",
+            "allocator_memory_info",
+            "allocator_fraction",
+            "allocator_settings",
+            "allocator_pools",
+            "allocator_history",
+            "allocator_pluggable",
+            "pinned_memory",
+            "host_statistics",
+            "graphs",
+            "graph_pools",
+            "graph_modes",
+            "graph_callables",
+            "generator",
+            "multi_device",
+            "peer_access",
+            "properties",
+            "device_assert",
+            "dlpack",
+            "serialization",
+            "autocast",
+            "compile",
+            "inductor",
+            "profiler",
+            "distributed",
+            "fork_detection",
+            "deterministic_algorithms",
+        }
+    ),
+    # dtypes by op are the database's own. Not float4_e2m1fn_x2, bits* and the quantised ones.
+    dtypes=frozenset(
+        {"bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"}
+        | {"float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"}
+        | {"float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"}
+    ),
+    alignment=512,  # every block begins at a multiple of kMinBlockSize
+    granularity=512,
+    stream_pool_size=32,  # per priority
+    busy=busy,
+    workers_per_device=4,  # contexts of some hundred MiB each; a worker's own tensors are small
+    facts=_facts,
+    unavailable=_unavailable,
+    device_count=_count,
+)

@@ -1,0 +1,99 @@
+"""Intel Gaudi through habana_frameworks, in eager mode.
+
+From Intel's documentation. Not tried: no Gaudi was at hand when it was written, so every statement here is
+one that a first run may correct. Eager mode (PT_HPU_LAZY_MODE=0), the documented default, is described.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from pathlib import Path
+
+from devices._lent import is_installed, known, lent, plain_version, version_in
+from devices.descriptor import Descriptor, common_facts
+
+
+def _unavailable() -> str | None:
+    if not is_installed("torch"):
+        return "torch is not installed"
+    if not is_installed("habana_frameworks"):
+        return "the module habana_frameworks (Intel Gaudi's PyTorch bridge) is not installed"
+    if not any(Path("/dev/accel").glob("accel*")):
+        return "no Gaudi driver: /dev/accel, which the habanalabs kernel module makes, is empty"
+    return None
+
+
+def _facts() -> Mapping[str, str]:
+    """The driver's version is the kernel module's, the runtime's that of the PyTorch bridge."""
+    try:
+        runtime = importlib.metadata.version("habana-torch-plugin")
+    except importlib.metadata.PackageNotFoundError:
+        runtime = ""  # a bridge that was built from source: not known
+    name = str(lent("habana_frameworks.torch.hpu").get_device_name())
+    return {
+        **common_facts(),
+        **known(
+            {
+                "driver": version_in("/sys/module/habanalabs/version"),
+                "runtime": plain_version(runtime),
+                "device_name": name,
+            }
+        ),
+    }
+
+
+def _count() -> int:
+    return int(lent("habana_frameworks.torch.hpu").device_count())
+
+
+DESCRIPTOR = Descriptor(
+    name="hpu",
+    torch_type="hpu",
+    title="Intel Gaudi",
+    sources=(
+        "https://docs.habana.ai/en/latest/PyTorch/Reference/PyTorch_Support_Matrix.html",
+        "https://docs.habana.ai/en/latest/Pytorch_Operators/Pytorch_Operators.html",
+        "https://docs.habana.ai/en/latest/PyTorch/Python_Packages.html: importing, autoloading",
+        "https://docs.habana.ai/en/latest/PyTorch/PyTorch_Model_Porting: Placement of Ops on HPU",
+        "torch.testing._internal.opinfo: dtypesIfHPU, for dtypes by op",
+    ),
+    module="habana_frameworks.torch.core",
+    # Not graphs: HPU graphs are lazy mode's alone. Not inductor: torch.compile goes to hpu_backend.
+    capabilities=frozenset(
+        {
+            "strides",
+            "storage",
+            "streams",
+            "events",
+            "timed_events",
+            "allocator_statistics",
+            "allocator_memory_info",
+            "pinned_memory",
+            "generator",
+            "properties",
+            "serialization",
+            "autocast",
+            "compile",
+            "profiler",
+            "distributed",
+        }
+    ),
+    # The support matrix, as far as eager mode goes. int64 is kept as int32 unless
+    # PT_ENABLE_INT64_SUPPORT=1; not float64 and complex.
+    dtypes=frozenset(
+        {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32"}
+        | {"float8_e4m3fn", "float8_e5m2"}
+    ),
+    alignment=64,  # not documented: the least that c10 gives anyone (c10::gAlignment)
+    granularity=None,
+    stream_pool_size=None,
+    busy=None,
+    workers_per_device=1,  # a process takes a Gaudi for itself
+    # What is not registered for HPU, or not for the dtype, runs on the CPU by design; the bridge
+    # keeps that list, so it is not repeated here.
+    permitted_fallbacks=frozenset({"*"}),
+    facts=_facts,
+    unavailable=_unavailable,
+    device_count=_count,
+)

@@ -1,0 +1,1 @@
+"""torch's lazy tensors on the TorchScript backend."""

@@ -1,0 +1,93 @@
+"""Lazy tensors (``torch._lazy``) on torch's in-tree TorchScript backend: a second device everywhere.
+
+Ops are traced into a graph, which the CPU runs through TorchScript when a value is asked for or a step
+is marked. A lazy tensor has a shape and a dtype; it reports the strides of a contiguous tensor, offset
+0 and no address whatever view it stands for, so neither strides nor storage are declared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+from devices._lent import is_installed, lent
+from devices.descriptor import Descriptor
+
+#: Barriers until a late error has been told: torch 2.13 raises each one twice.
+_BARRIERS = 4
+
+
+def settle(tensors: Sequence[Any]) -> None:
+    """Compute these tensors and wait for them. Raises the first late error, and leaves none behind.
+
+    A failed graph's error is raised by the barrier that waits for it, and once more by the next one
+    (seen in torch 2.13: an innocent op is then blamed). So barriers follow until one is clean.
+
+    Not ``mark_step``: it computes every live tensor in one graph, and the cache of compiled graphs
+    takes ``b - a`` for ``a - b`` where both are among its roots (seen in torch 2.13: with lazy
+    a = 5 and b = 2, ``stack([a, b, b - a])`` behind ``stack([a, b, a - b])`` gives 2, 5, -3). What
+    a call returns would depend on the calls before it.
+    """
+    lazy = lent("torch._lazy")
+    first: Exception | None = None
+    for _ in range(_BARRIERS):
+        try:
+            lazy.sync_multi(list(tensors), [])
+            lazy.wait_device_ops()
+        except RuntimeError as error:
+            first = first or error
+        else:
+            break
+    if first is not None:
+        raise first
+
+
+def from_device(tensor: Any) -> Any:
+    """A tensor's value on the CPU. What failed on the way is raised here, and blames no later op."""
+    try:
+        return tensor.cpu()
+    except RuntimeError:
+        with contextlib.suppress(RuntimeError):  # the same error once more
+            settle([tensor])
+        raise
+
+
+def _unavailable() -> str | None:
+    if not is_installed("torch"):
+        return "torch is not installed"
+    if platform.system() == "Windows":  # caffe2/CMakeLists.txt: BUILD_LAZY_TS_BACKEND is for others
+        return "torch is built without the TorchScript backend of lazy tensors on Windows"
+    return None
+
+
+DESCRIPTOR = Descriptor(
+    name="lazy",
+    torch_type="lazy",
+    title="Lazy tensors on TorchScript",
+    sources=(
+        "torch/csrc/lazy/tutorial.md",
+        "torch/_lazy/__init__.py",
+        "torch/_lazy/ts_backend.py",
+        "torch/csrc/lazy/core/tensor_impl.cpp: strides are those of a contiguous tensor, no storage",
+        "torch/csrc/lazy/ts_backend/ts_eager_fallback.cpp: what has no node runs on the CPU",
+    ),
+    module="torch._lazy.ts_backend",
+    init="init",
+    # Not generator: torch.Generator(device="lazy") raises. Not events, streams, properties or an
+    # allocator: lazy is no accelerator for torch.accelerator. Not deterministic_algorithms: the
+    # flag is read when the graph runs, not when the op is called.
+    capabilities=frozenset(),
+    # Tried: each allocates, and converts to and from float32.
+    dtypes=frozenset(
+        {"bool", "uint8", "int8", "int16", "int32", "int64"}
+        | {"float16", "bfloat16", "float32", "float64", "complex64", "complex128"}
+    ),
+    # Ops without a node run on the CPU by design (ts_eager_fallback.cpp), whichever they are.
+    permitted_fallbacks=frozenset({"*"}),
+    workers_per_device=2,
+    unavailable=_unavailable,
+    settle=settle,
+    from_device=from_device,
+)

@@ -1,0 +1,85 @@
+"""Apple GPUs through Metal Performance Shaders.
+
+From torch's headers, documentation and own tables. Not tried: no Mac was at hand when it was written,
+so every statement here is one that a first run may correct.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+
+from devices._lent import is_installed, known, lent
+from devices.descriptor import Descriptor, common_facts
+
+
+def _unavailable() -> str | None:
+    if not is_installed("torch"):
+        return "torch is not installed"
+    if platform.system() != "Darwin":
+        return f"MPS exists on macOS alone; this is {platform.system()}"
+    if platform.machine() != "arm64":
+        return f"torch for macOS needs Apple silicon (arm64); this is {platform.machine()}"
+    return None
+
+
+def _facts() -> Mapping[str, str]:
+    """macOS brings the driver, so its version is the driver's; there is no runtime beside it."""
+    name = lent("torch.backends.mps").get_name()
+    return {
+        **common_facts(),
+        **known({"driver": platform.mac_ver()[0], "device_name": name}),
+    }
+
+
+DESCRIPTOR = Descriptor(
+    name="mps",
+    torch_type="mps",
+    title="Apple GPU",
+    sources=(
+        "https://docs.pytorch.org/docs/stable/notes/mps.html: no float64",
+        "https://docs.pytorch.org/docs/stable/mps.html",
+        "ATen/mps/MPSAllocator.h: alignUp to the page, kMaxScalarAlloc",
+        "ATen/mps/MPSGuardImpl.h: a new stream is the default one",
+        "torch.testing._internal.common_mps: dtypes by op that its tests leave out",
+    ),
+    # Not streams: a new stream is the default one. Not multi_device: there is one.
+    # Not allocator_statistics: torch.mps counts allocated and driver bytes, nothing else.
+    capabilities=frozenset(
+        {
+            "strides",
+            "storage",
+            "events",
+            "timed_events",
+            "allocator_fraction",
+            "generator",
+            "serialization",
+            "dlpack",
+            "autocast",
+            "compile",
+            "inductor",
+            "profiler",
+            "fork_detection",
+        }
+    ),
+    # No float64, complex128 and float8: Metal has none (notes/mps).
+    dtypes=frozenset(
+        {"bool", "uint8", "int8", "int16", "int32", "int64"}
+        | {"float16", "bfloat16", "float32", "complex64"}
+    ),
+    dtypes_by_op={
+        # torch.testing._internal.common_mps: convolutions of integers are not supported on MPS.
+        f"nn.functional.conv{kind}{rank}d": frozenset(
+            {"float16", "bfloat16", "float32", "complex64"}
+        )
+        for kind in ("", "_transpose")
+        for rank in (1, 2, 3)
+    },
+    alignment=64,  # not documented: Metal's heaps decide; 64 is the least that c10 gives (gAlignment)
+    granularity=None,  # sizes are rounded by a table that depends on the machine's memory
+    stream_pool_size=None,
+    busy=None,  # torch.mps has no primitive that spins
+    workers_per_device=1,
+    facts=_facts,
+    unavailable=_unavailable,
+)

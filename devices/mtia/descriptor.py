@@ -1,0 +1,78 @@
+"""Meta's MTIA, whose back end is not public.
+
+From torch.mtia's own Python, which is all that is public of it. Not tried: no such device and no torch
+built for one was at hand when it was written, so every statement here is one that a first run may correct.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Mapping
+
+from devices._lent import is_installed, known, lent, torch_lacks
+from devices.descriptor import Descriptor, common_facts
+
+
+def _unavailable() -> str | None:
+    if not is_installed("torch"):
+        return "torch is not installed"
+    version = importlib.metadata.version("torch")
+    public = re.search(r"\+(cpu|cu\d+|rocm|xpu)", version)
+    if public or any(torch_lacks(f"torch_{kind}") is None for kind in ("cuda", "hip", "xpu")):
+        return f"torch {version} is a public build; MTIA needs one from inside Meta"
+    if not lent("torch")._C._mtia_isBuilt():
+        return "the installed torch is built without MTIA"
+    return None if lent("torch.mtia").is_available() else "torch.mtia finds no device"
+
+
+def _facts() -> Mapping[str, str]:
+    """The name, if the properties hold one; how the driver's version is read is not public."""
+    properties = lent("torch.mtia").get_device_properties(0)
+    name = str(properties.get("name", "")) or None
+    return {**common_facts(), **known({"device_name": name})}
+
+
+def _count() -> int:
+    return int(lent("torch.mtia").device_count())
+
+
+DESCRIPTOR = Descriptor(
+    name="mtia",
+    torch_type="mtia",
+    title="Meta MTIA",
+    sources=(
+        "torch/mtia/__init__.py, memory.py, mtia_graph.py",
+        "https://docs.pytorch.org/docs/stable/mtia.html",
+    ),
+    capabilities=frozenset(
+        {
+            "strides",
+            "storage",
+            "streams",
+            "events",
+            "allocator_statistics",
+            "allocator_history",
+            "graphs",
+            "graph_pools",
+            "generator",
+            "multi_device",
+            "properties",
+            "serialization",
+            "autocast",
+            "fork_detection",
+        }
+    ),
+    # Which dtypes it has is not public, apart from bfloat16 (torch.mtia.is_bf16_supported).
+    dtypes=frozenset(
+        {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32"}
+    ),
+    alignment=64,  # not public: the least that c10 gives anyone (c10::gAlignment)
+    granularity=None,
+    stream_pool_size=None,
+    busy=None,
+    workers_per_device=1,
+    facts=_facts,
+    unavailable=_unavailable,
+    device_count=_count,
+)

@@ -1,0 +1,111 @@
+"""AMD GPUs through ROCm: torch calls them "cuda" too.
+
+From torch's headers, documentation and own tables. Not tried: no AMD GPU was at hand when it was
+written, so every statement here is one that a first run may correct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from devices._lent import first_that_loads, known, lent, plain_version, torch_lacks, version_in
+from devices.cuda.descriptor import busy
+from devices.descriptor import Descriptor, common_facts
+
+
+def _unavailable() -> str | None:
+    if (lacks := torch_lacks("torch_hip")) is not None:
+        return lacks
+    if not Path("/dev/kfd").exists():
+        return "no AMD GPU driver: /dev/kfd, which the amdgpu kernel module makes, is missing"
+    libraries = ("libamdhip64.so", "libamdhip64.so.6", "libamdhip64.so.7")  # the wheel has its own
+    lacks = torch_lacks("amdhip64")
+    if lacks is not None and first_that_loads(libraries) is None:
+        return "the HIP runtime (libamdhip64.so) is neither in torch/lib nor found by the loader"
+    return None
+
+
+def _facts() -> Mapping[str, str]:
+    """The driver's version exists where amdgpu comes from AMD's package; in the kernel's own it has none."""
+    torch = lent("torch")
+    return {
+        **common_facts(),
+        **known(
+            {
+                "driver": version_in("/sys/module/amdgpu/version"),
+                "runtime": plain_version(torch.version.hip),
+                "device_name": torch.cuda.get_device_name(0),
+            }
+        ),
+    }
+
+
+def _count() -> int:
+    return int(lent("torch.cuda").device_count())
+
+
+DESCRIPTOR = Descriptor(
+    name="rocm",
+    torch_type="cuda",
+    title="AMD GPU",
+    sources=(
+        "https://docs.pytorch.org/docs/stable/notes/hip.html: torch.cuda is reused",
+        "c10/core/AllocatorConfig.h: kMinBlockSize",
+        "c10/cuda/CUDAStream.cpp: kStreamsPerPoolBits",
+        "torch.testing._internal.opinfo: dtypesIfROCM, for dtypes by op",
+    ),
+    # As cuda, without device_assert (kernel assertions are off by default, notes/hip) and event_ipc,
+    # which nobody has tried.
+    capabilities=frozenset(
+        {
+            "strides",
+            "storage",
+            "streams",
+            "events",
+            "timed_events",
+            "stream_priority",
+            "native_handle",
+            "external_streams",
+            "allocator_statistics",
+            "allocator_memory_info",
+            "allocator_fraction",
+            "allocator_settings",
+            "allocator_pools",
+            "allocator_history",
+            "allocator_pluggable",
+            "pinned_memory",
+            "host_statistics",
+            "graphs",
+            "graph_pools",
+            "graph_modes",
+            "graph_callables",
+            "generator",
+            "multi_device",
+            "peer_access",
+            "properties",
+            "dlpack",
+            "serialization",
+            "autocast",
+            "compile",
+            "inductor",
+            "profiler",
+            "distributed",
+            "fork_detection",
+            "deterministic_algorithms",
+        }
+    ),
+    dtypes=frozenset(
+        {"bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"}
+        | {"float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"}
+        | {"float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"}
+    ),
+    alignment=512,
+    granularity=512,
+    stream_pool_size=32,
+    busy=busy,  # torch.cuda._sleep is compiled for HIP too; it counts another clock, and is measured
+    workers_per_device=4,
+    facts=_facts,
+    unavailable=_unavailable,
+    device_count=_count,
+)

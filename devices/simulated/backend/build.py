@@ -1,0 +1,185 @@
+"""Building the device's library at first use, once per torch build and state of the sources."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, TextIO
+
+import torch
+
+from devices.cache import cache_root
+from devices.simulated.toolchain import missing_tools
+
+NAME: Final = "simulated_device"
+SOURCES: Final = Path(__file__).resolve().parents[1] / "csrc"
+FLAGS: Final = ("-std=c++20", "-O1", "-g0", "-Wall", "-Wno-sign-compare", "-fvisibility=hidden")
+
+#: What is compiled together: torch's headers cost more than our code, so each is read three times, not sixteen.
+UNITS: Final = {
+    "host": (
+        *("arena", "faults", "seen", "stream", "event", "worker", "allocator", "allocator_torch"),
+        *("pinned", "runtime", "generator", "hooks"),
+    ),
+    "kernels": ("alias", "kernel", "defects", "misbehave", "ops", "copy"),
+    "bindings": ("bindings",),
+}
+
+
+class BuildFailed(RuntimeError):
+    """The library could not be built; the text says why, what to do, and where the whole output is."""
+
+
+def library() -> ModuleType:
+    """The device's library, loaded; built first where the cache does not hold it. Raises BuildFailed."""
+    folder = cache_root() / "simulated" / _key()
+    if not (folder / "complete").is_file():
+        loaded = _build(folder)
+        if loaded is not None:
+            return loaded
+    return _load(folder / f"{NAME}.so")
+
+
+def _key() -> str:
+    """What a build depends on: torch, Python's ABI, the flags and every source file."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(SOURCES.iterdir()):
+        if path.suffix in (".cpp", ".h"):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    version: Any = torch.version
+    extra = (*FLAGS, str(version.git_version), os.environ.get("SIMULATED_CXXFLAGS", ""))
+    digest.update(" ".join(extra).encode())
+    abi = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag
+    return f"{torch.__version__}-{abi}-{digest.hexdigest()}"
+
+
+def _load(path: Path) -> ModuleType:
+    loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
+    spec = importlib.util.spec_from_file_location(NAME, path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def _build(folder: Path) -> ModuleType | None:
+    """Compile and load, or wait for the process that does: then None.
+
+    The lock is our own: torch's is left behind by a build that was killed, and then hangs.
+    """
+    missing = missing_tools()
+    if missing is not None:
+        raise BuildFailed(missing)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".flock").open("w")
+    except OSError as error:
+        raise BuildFailed(
+            f"the simulated device is built in {folder}, which cannot be written: {error}. "
+            "Set TORCH_CONFORMANCE_CACHE to a folder that can."
+        ) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / "complete").is_file():  # another process built it meanwhile
+            return None
+        (folder / "lock").unlink(
+            missing_ok=True
+        )  # of a build that was killed: we hold the real one
+        loaded = _compile(folder)
+        (folder / "complete").touch()
+    return loaded
+
+
+def _compile(folder: Path) -> ModuleType:
+    # Imported late: it costs 0.3 s, and only who builds needs it.
+    from torch.utils import cpp_extension
+
+    sources = [str(_unit(folder, name, parts)) for name, parts in UNITS.items()]
+    flags = [*FLAGS, *os.environ.get("SIMULATED_CXXFLAGS", "").split()]
+    with _tools_on_path(), _progress(folder, len(sources), sys.stderr):
+        try:
+            loaded: ModuleType = cpp_extension.load(
+                NAME,
+                sources,
+                extra_cflags=flags,
+                extra_ldflags=["-pthread"],
+                build_directory=str(folder),
+                with_cuda=False,
+            )
+        except RuntimeError as error:
+            raise BuildFailed(_short(folder, str(error))) from None
+    return loaded
+
+
+def _unit(folder: Path, name: str, parts: tuple[str, ...]) -> Path:
+    """A file that includes others. One that says so already stays, and so does what was made of it."""
+    path = folder / f"unit_{name}.cpp"
+    text = "".join(f'#include "{SOURCES / part}.cpp"\n' for part in parts)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _short(folder: Path, output: str) -> str:
+    """The first errors of the compiler; the rest goes to a file."""
+    log = folder / "build.log"
+    log.write_text(output, encoding="utf-8")
+    errors = [line for line in output.splitlines() if "error" in line.lower()][:3]
+    return (
+        f"the simulated device does not build with torch {torch.__version__}: "
+        f"{' | '.join(errors) or output[-300:]} (all of it: {log})"
+    )
+
+
+@contextlib.contextmanager
+def _tools_on_path() -> Iterator[None]:
+    """Find a ninja that pip installed beside an interpreter whose environment is not activated."""
+    before = os.environ.get("PATH", "")
+    os.environ["PATH"] = os.pathsep.join([before, sysconfig.get_path("scripts")])
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+@contextlib.contextmanager
+def _progress(folder: Path, files: int, out: TextIO) -> Iterator[None]:
+    """A line that says what is going on; on a terminal it counts the files as they are done."""
+    started, over = time.monotonic(), threading.Event()
+    title = f"building the simulated device for torch {torch.__version__} (once; about a minute)"
+
+    def show() -> None:
+        while not over.wait(0.5):
+            done = sum(1 for _ in folder.glob("*.o"))
+            seconds = time.monotonic() - started
+            print(f"\r{title}: {done}/{files} files, {seconds:.0f} s", end="", file=out, flush=True)
+
+    watcher = threading.Thread(target=show, daemon=True) if out.isatty() else None
+    if watcher is not None:
+        watcher.start()
+    else:
+        print(f"{title} ...", file=out, flush=True)
+    try:
+        yield
+        verdict = "done"
+    except BaseException:
+        verdict = "failed"
+        raise
+    finally:
+        over.set()
+        if watcher is not None:
+            watcher.join()
+        start = "\r" if watcher is not None else ""
+        seconds = time.monotonic() - started
+        print(f"{start}{title}: {verdict} after {seconds:.0f} s", file=out, flush=True)

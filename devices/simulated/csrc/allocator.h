@@ -1,0 +1,128 @@
+// The caching, stream-ordered allocator of device memory.
+//
+// Segments come from the arena, as from a driver; blocks are split from them, handed out to a queue and kept for
+// that queue when they are freed. A block that other queues used (record_stream) comes back once they have passed
+// the point of the free.
+
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <deque>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "stream.h"
+
+namespace simulated {
+
+using Stats = c10::CachingDeviceAllocator::DeviceStats;
+using c10::CachingAllocator::StatType;
+
+constexpr size_t kMinBlock = 512;           // bytes: alignment and granularity of blocks
+constexpr size_t kSmallRequest = 1u << 20;  // bytes: requests up to this come from small segments
+constexpr size_t kSmallSegment = 2u << 20;
+constexpr size_t kLargeRequest = 4u << 20;  // bytes: larger requests get segments of their own size
+constexpr size_t kLargeSegment = 8u << 20;
+constexpr size_t kRoundSegment = 2u << 20;
+
+struct Pool;
+
+struct Block {
+  void* address = nullptr;  // as tensors carry it
+  size_t size = 0;
+  size_t requested = 0;  // bytes that the caller asked for
+  QueueId queue = 0;     // that allocated it, and that alone it is handed out to again
+  Pool* pool = nullptr;
+  bool allocated = false;
+  int pending = 0;  // marks that must be passed before it is free
+  Block* before = nullptr;  // neighbours in the segment
+  Block* after = nullptr;
+  std::set<Queue*> used_on;  // other queues, named by record_stream
+
+  bool is_split() const { return before != nullptr || after != nullptr; }
+};
+
+struct SmallerFirst {
+  bool operator()(const Block* a, const Block* b) const {
+    if (a->queue != b->queue) return a->queue < b->queue;
+    if (a->size != b->size) return a->size < b->size;
+    return a->address < b->address;
+  }
+};
+
+// Free blocks of one kind: small or large, of everyone or of one private pool.
+struct Pool {
+  bool small = false;
+  c10::MempoolId_t owner{0, 0};
+  std::set<Block*, SmallerFirst> free;
+};
+
+// A private pool: its two kinds of blocks, and how many users keep it alive.
+struct PrivatePool {
+  explicit PrivatePool(c10::MempoolId_t id) {
+    small.small = true;
+    small.owner = large.owner = id;
+  }
+  Pool small, large;
+  int users = 0;
+  int segments = 0;
+};
+
+// One device's memory.
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(int device) : device_(device) { small_.small = true; }
+
+  // Throws c10::OutOfMemoryError.
+  Block* allocate(size_t bytes, Queue& queue);
+  void free(Block* block);
+  void record_stream(Block* block, Queue& queue);
+  void empty_cache(c10::MempoolId_t pool);
+
+  Stats stats();
+  void reset_accumulated();
+  void reset_peak();
+  void set_fraction(double fraction);
+  double fraction();
+
+  // Requests from threads for which `wanted` is true come from the pool, which lives until its last release.
+  void begin_pool(c10::MempoolId_t pool, std::function<bool()> wanted);
+  void end_pool(c10::MempoolId_t pool);
+  void release_pool(c10::MempoolId_t pool);
+
+ private:
+  Pool& pool_for_locked(size_t bytes, c10::MempoolId_t& owner);
+  Block* find_locked(Pool& pool, size_t size, QueueId queue);
+  Block* new_segment_locked(Pool& pool, size_t size, QueueId queue, size_t request);
+  Block* split_locked(Block* block, size_t size);
+  void put_back_locked(Block* block);
+  bool join_locked(Block* block, Block* neighbour);
+  void collect_passed_locked(bool wait);
+  void release_segments_locked(const c10::MempoolId_t* only);
+  void release_segment_locked(Pool& pool, Block* block);
+  void count(c10::CachingAllocator::StatArray& stat, const Pool& pool, int64_t change);
+  [[noreturn]] void out_of_memory_locked(size_t bytes, bool by_fraction);
+
+  const int device_;
+  std::recursive_mutex mutex_;
+  Pool small_, large_;
+  std::unordered_map<uint64_t, std::unique_ptr<PrivatePool>> private_;
+  std::vector<std::pair<c10::MempoolId_t, std::function<bool()>>> filters_;
+  std::deque<std::pair<MarkPtr, Block*>> pending_;
+  Stats stats_;
+  size_t most_ = SIZE_MAX;  // bytes that may be reserved
+  double fraction_ = 1.0;
+};
+
+DeviceMemory& device_memory(int device);
+// The live block that starts at an address; nullptr where there is none.
+Block* block_at(const void* address);
+
+// Gives the allocator to torch, as that of the PrivateUse1 backend.
+void register_allocator();
+c10::DeviceAllocator* allocator();
+
+}  // namespace simulated

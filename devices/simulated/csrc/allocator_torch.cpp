@@ -1,0 +1,118 @@
+// The allocator as torch sees it: a c10::DeviceAllocator over the memory of every device.
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <cstring>
+
+#include "allocator.h"
+#include "arena.h"
+#include "runtime.h"
+
+namespace simulated {
+
+namespace {
+
+// Live blocks by address. Apart from the devices' own locks: a free knows nothing but its address.
+struct Live {
+  std::mutex mutex;
+  std::unordered_map<const void*, Block*> blocks;
+};
+
+Live& live() {
+  static Live* all = new Live;  // leaked: tensors may outlive static objects
+  return *all;
+}
+
+void give_back(void* address) {
+  if (address == nullptr || in_bad_fork()) {
+    return;  // a forked child has neither the memory nor the right to it
+  }
+  Block* block = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(live().mutex);
+    auto found = live().blocks.find(address);
+    TORCH_INTERNAL_ASSERT(found != live().blocks.end(), "simulated device: no block starts at ", address);
+    block = found->second;
+    live().blocks.erase(found);
+  }
+  device_memory(arena().device_of(address)).free(block);
+}
+
+class Allocator final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    first_use();
+    const int device = current_device();
+    const c10::Device where(c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(device));
+    if (bytes == 0) {
+      return {nullptr, nullptr, &give_back, where};
+    }
+    Block* block = device_memory(device).allocate(bytes, current_queue(device));
+    {
+      std::lock_guard<std::mutex> lock(live().mutex);
+      live().blocks.emplace(block->address, block);
+    }
+    return {block->address, block->address, &give_back, where};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
+
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    auto& memory = arena();
+    current_queue(current_device()).run_here([&] {
+      std::memcpy(memory.on_device_side(to), memory.on_device_side(from), bytes);
+    });
+  }
+
+  bool initialized() override { return was_used(); }
+
+  void emptyCache(c10::MempoolId_t pool) override {
+    for (int device = 0; device < arena().devices(); ++device) {
+      device_memory(device).empty_cache(pool);
+    }
+  }
+
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    if (Block* block = block_at(data.get_context())) {
+      device_memory(arena().device_of(block->address)).record_stream(block, queue(stream.device_index(), stream.id()));
+    }
+  }
+
+  Stats getDeviceStats(c10::DeviceIndex device) override { return device_memory(checked_device(device)).stats(); }
+  void resetAccumulatedStats(c10::DeviceIndex device) override { device_memory(checked_device(device)).reset_accumulated(); }
+  void resetPeakStats(c10::DeviceIndex device) override { device_memory(checked_device(device)).reset_peak(); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    return {arena().free_bytes(checked_device(device)), arena().bytes_of_a_device()};
+  }
+};
+
+}  // namespace
+
+Block* block_at(const void* address) {
+  std::lock_guard<std::mutex> lock(live().mutex);
+  auto found = live().blocks.find(address);
+  return found == live().blocks.end() ? nullptr : found->second;
+}
+
+DeviceMemory& device_memory(int device) {
+  // Leaked, as the arena: tensors may outlive static objects.
+  static auto* all = [] {
+    auto* made = new std::vector<std::unique_ptr<DeviceMemory>>;
+    for (int each = 0; each < arena().devices(); ++each) {
+      made->push_back(std::make_unique<DeviceMemory>(each));
+    }
+    return made;
+  }();
+  return *all->at(device);
+}
+
+c10::DeviceAllocator* allocator() {
+  static auto* made = new Allocator;
+  return made;
+}
+
+void register_allocator() {
+  c10::SetAllocator(c10::DeviceType::PrivateUse1, allocator());
+}
+
+}  // namespace simulated

@@ -1,0 +1,122 @@
+#include "arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+
+namespace simulated {
+
+namespace {
+
+[[noreturn]] void refused(const std::string& what) {
+  throw std::runtime_error("simulated device: " + what + " failed: " + std::strerror(errno));
+}
+
+// A whole number from the environment within [least, most]. Throws std::runtime_error for anything else.
+size_t number_from(const char* name, size_t otherwise, size_t least, size_t most) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') {
+    return otherwise;
+  }
+  char* end = nullptr;
+  errno = 0;
+  unsigned long long value = std::strtoull(text, &end, 10);
+  if (errno != 0 || *end != '\0' || *text == '-' || value < least || value > most) {
+    throw std::runtime_error(
+        std::string(name) + " must be a whole number from " + std::to_string(least) + " to " +
+        std::to_string(most) + ", got '" + text + "'");
+  }
+  return value;
+}
+
+}  // namespace
+
+Arena::Arena(int devices, size_t bytes) : bytes_(bytes), free_(devices) {
+  const size_t total = bytes * devices;
+  file_ = memfd_create("simulated-device-memory", MFD_CLOEXEC);
+  if (file_ < 0) {
+    refused("memfd_create");
+  }
+  if (ftruncate(file_, static_cast<off_t>(total)) != 0) {
+    refused("ftruncate to " + std::to_string(total) + " bytes");
+  }
+  void* carried = mmap(nullptr, total, PROT_NONE, MAP_SHARED, file_, 0);
+  void* reachable = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  if (carried == MAP_FAILED || reachable == MAP_FAILED) {
+    refused("mmap of " + std::to_string(total) + " bytes");
+  }
+  // Shared mappings would give a forked child the parent's device memory.
+  if (madvise(carried, total, MADV_DONTFORK) != 0 || madvise(reachable, total, MADV_DONTFORK) != 0) {
+    refused("madvise(MADV_DONTFORK)");
+  }
+  carried_ = reinterpret_cast<uintptr_t>(carried);
+  reachable_ = reinterpret_cast<uintptr_t>(reachable);
+  for (auto& ranges : free_) {
+    ranges.emplace(0, bytes);
+  }
+}
+
+void* Arena::take(int device, size_t bytes) {
+  bytes = (bytes + kPage - 1) / kPage * kPage;
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto& ranges = free_.at(device);
+  for (auto it = ranges.begin(); it != ranges.end(); ++it) {
+    if (it->second < bytes) {
+      continue;
+    }
+    const auto [offset, size] = *it;
+    ranges.erase(it);
+    if (size > bytes) {
+      ranges.emplace(offset + bytes, size - bytes);
+    }
+    return reinterpret_cast<void*>(carried_ + device * bytes_ + offset);
+  }
+  return nullptr;
+}
+
+void Arena::give(void* address, size_t bytes) {
+  bytes = (bytes + kPage - 1) / kPage * kPage;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const int device = device_of(address);
+  const size_t in_file = reinterpret_cast<uintptr_t>(address) - carried_;
+  // The host gets its pages back. Where a kernel cannot punch holes, only the memory's use is higher.
+  (void)fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(in_file), static_cast<off_t>(bytes));
+  auto& ranges = free_.at(device);
+  auto it = ranges.emplace(in_file - device * bytes_, bytes).first;
+  if (auto next = std::next(it); next != ranges.end() && it->first + it->second == next->first) {
+    it->second += next->second;
+    ranges.erase(next);
+  }
+  if (it != ranges.begin()) {
+    if (auto before = std::prev(it); before->first + before->second == it->first) {
+      before->second += it->second;
+      ranges.erase(it);
+    }
+  }
+}
+
+size_t Arena::free_bytes(int device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  size_t sum = 0;
+  for (const auto& [offset, size] : free_.at(device)) {
+    sum += size;
+  }
+  return sum;
+}
+
+Arena& arena() {
+  // Leaked: tensors may outlive every static object.
+  static Arena* made = new Arena(
+      static_cast<int>(number_from("SIMULATED_DEVICES", 2, 1, 16)),
+      number_from("SIMULATED_MEMORY_MIB", 256, 32, 1u << 20) / 2 * 2 << 20);
+  return *made;
+}
+
+}  // namespace simulated

@@ -1,0 +1,61 @@
+// The devices' memory: one file in memory, mapped twice.
+//
+// The first mapping permits no access and gives the addresses that tensors carry: code on the host that
+// follows one of them faults, as it would with a real device. The second can be read and written, and only the
+// device's side translates into it.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+namespace simulated {
+
+class Arena {
+ public:
+  // Reserves memory for `devices` devices of `bytes` each. Throws std::runtime_error where the system refuses.
+  Arena(int devices, size_t bytes);
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  int devices() const { return static_cast<int>(free_.size()); }
+  size_t bytes_of_a_device() const { return bytes_; }
+
+  // What a driver does: a range of device memory, aligned to kPage; nullptr where there is none left.
+  void* take(int device, size_t bytes);
+  // Gives a range back; its contents are lost.
+  void give(void* address, size_t bytes);
+  size_t free_bytes(int device);
+
+  bool contains(const void* address) const {
+    auto at = reinterpret_cast<uintptr_t>(address);
+    return at >= carried_ && at < carried_ + bytes_ * free_.size();
+  }
+  // Precondition: contains(address).
+  int device_of(const void* address) const {
+    return static_cast<int>((reinterpret_cast<uintptr_t>(address) - carried_) / bytes_);
+  }
+  // The address that the device's own side uses. Addresses outside (null, host memory) stay as they are.
+  void* on_device_side(const void* address) const {
+    auto at = reinterpret_cast<uintptr_t>(address);
+    return reinterpret_cast<void*>(contains(address) ? at + (reachable_ - carried_) : at);
+  }
+
+  static constexpr size_t kPage = 2u << 20;  // bytes: granularity of take()
+
+ private:
+  size_t bytes_;
+  uintptr_t carried_ = 0;    // start of the mapping without access
+  uintptr_t reachable_ = 0;  // start of the mapping that can be read and written
+  int file_ = -1;
+  std::mutex mutex_;
+  std::vector<std::map<size_t, size_t>> free_;  // per device: offset -> bytes, neighbours joined
+};
+
+// The process' arena, made at first use from $SIMULATED_DEVICES (2) and $SIMULATED_MEMORY_MIB (256).
+Arena& arena();
+
+}  // namespace simulated

@@ -1,0 +1,95 @@
+// What Python sees of the device beside torch's own interfaces.
+
+#include <pybind11/functional.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/Generator.h>
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <chrono>
+#include <thread>
+
+#include "allocator.h"
+#include "arena.h"
+#include "faults.h"
+#include "generator.h"
+#include "kernel.h"
+#include "pinned.h"
+#include "runtime.h"
+
+namespace py = pybind11;
+
+namespace simulated {
+
+namespace {
+
+void busy(double milliseconds) {
+  current_queue(current_device()).submit([milliseconds] {
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+  });
+}
+
+// A task that holds a stream until the host lets it go: order is shown with it, never with a sleep.
+class Gate {
+ public:
+  void close() {
+    auto mark = mark_;
+    current_queue(current_device()).submit([mark] { mark->wait(); });
+  }
+  void open() { mark_->set(); }
+
+ private:
+  MarkPtr mark_ = std::make_shared<Mark>();
+};
+
+}  // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.doc() = "The simulated device: a PrivateUse1 backend over host memory.";
+  register_allocator();
+  register_hooks();
+  register_kernels();
+
+  m.def("device_count", &device_count);
+  m.def("current_device", &current_device);
+  m.def("set_device", &set_current_device);
+  m.def("exchange_device", [](int index) {
+    const int before = current_device();
+    if (index >= 0) {
+      set_current_device(index);
+    }
+    return before;
+  });
+  m.def("checked_device", &checked_device);
+  m.def("total_memory", [] { return arena().bytes_of_a_device(); });
+  m.def("was_used", &was_used);
+  m.def("first_use", &first_use);
+  m.def("in_bad_fork", &in_bad_fork);
+  m.def("synchronize", [](int device) { drain_device(checked_device(device)); }, py::call_guard<py::gil_scoped_release>());
+  m.def("busy", &busy, py::arg("milliseconds"));
+  py::class_<Gate>(m, "Gate")
+      .def(py::init<>())
+      .def("close", &Gate::close)
+      .def("open", &Gate::open);
+  m.def("new_external_stream", [](int device) {
+    Queue& made = new_external_queue(checked_device(device));
+    return std::make_pair(reinterpret_cast<uintptr_t>(&made), made.id());
+  });
+  m.def("stream_of_handle", [](uintptr_t handle, int device) { return queue_of_handle(checked_device(device), reinterpret_cast<void*>(handle)).id(); });
+
+  m.def("set_memory_fraction", [](double fraction, int device) { device_memory(checked_device(device)).set_fraction(fraction); });
+  m.def("memory_fraction", [](int device) { return device_memory(checked_device(device)).fraction(); });
+  m.def("default_generator", [](int device) {
+    return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(checked_device(device))));
+  });
+
+  m.def("switch_fault", &switch_fault, py::arg("name"), py::arg("on"));
+  m.def("fault_names", &fault_names);
+  m.def("faults_that_are_on", &faults_that_are_on);
+  m.def("fault_places", &places_of, py::arg("name"));
+  m.def("seen_since", &seen_since);
+}
+
+}  // namespace simulated

@@ -1,0 +1,95 @@
+#include "defects.h"
+
+#include <ATen/ops/clone.h>
+
+#include <unordered_map>
+
+namespace simulated {
+
+Defect defect_of(const std::string& op) {
+  constexpr Defect inputs{true, false, false}, outputs{false, true, false}, pivots{false, true, true};
+  static const std::unordered_map<std::string, Defect> known = {
+      // A reduced dimension of stride 0 is read as if it were contiguous.
+      {"aten::median", inputs},
+      {"aten::median.dim", inputs},
+      {"aten::median.dim_values", inputs},
+      {"aten::nanmedian", inputs},
+      {"aten::nanmedian.dim", inputs},
+      {"aten::nanmedian.dim_values", inputs},
+      // out= is addressed by one stride for all batch dimensions.
+      {"aten::tril.out", outputs},
+      {"aten::triu.out", outputs},
+      {"aten::lu_unpack.out", outputs},
+      {"aten::linalg_lu.out", outputs},
+      // out= is written as if it were contiguous.
+      {"aten::narrow_copy.out", outputs},
+      {"aten::avg_pool3d.out", outputs},
+      {"aten::native_batch_norm.out", outputs},
+      {"aten::_native_batch_norm_legit.out", outputs},
+      {"aten::_native_batch_norm_legit.no_stats_out", outputs},
+      // out= that is not contiguous is left unwritten.
+      {"aten::gelu.out", outputs},
+      // self takes the shape of the result where it should refuse.
+      {"aten::addbmm_", outputs},
+      {"aten::addr_", outputs},
+      // Equal calls give other bits. gelsd takes nothing from memory that was not written.
+      {"aten::linalg_lstsq.out", pivots},
+  };
+  auto found = known.find(op);
+  return found == known.end() ? Defect{} : found->second;
+}
+
+namespace {
+// linalg_lstsq.out(self, b, rcond, *, driver, solution, residuals, rank, singular_values)
+constexpr size_t kDriver = 3, kResiduals = 1, kSingularValues = 3;
+}  // namespace
+
+Staged::Staged(const Defect& defect, const std::vector<bool>& written, bool in_place, torch::jit::Stack& call)
+    : in_place_(in_place) {
+  if (defect.reads_unwritten_pivots && (call[kDriver].isNone() || call[kDriver].toStringRef() == "gelsy")) {
+    call[kDriver] = std::string("gelsd");
+    as_gelsy_ = true;
+  }
+  for (size_t place = 0; place < call.size(); ++place) {
+    if (!call[place].isTensor() || !call[place].toTensor().defined()) {
+      continue;
+    }
+    const at::Tensor original = call[place].toTensor();
+    if (written[place] && defect.outputs_as_dense) {
+      copies_.emplace_back(original, at::clone(original, at::MemoryFormat::Contiguous));
+      call[place] = copies_.back().second;
+    } else if (!written[place] && defect.inputs_as_dense && !original.is_contiguous()) {
+      call[place] = at::clone(original, at::MemoryFormat::Contiguous);
+    }
+  }
+}
+
+void Staged::copy_back(torch::jit::Stack& results) {
+  if (as_gelsy_) {
+    results[kResiduals].toTensor().resize_({0});
+    results[kSingularValues].toTensor().resize_({0});
+  }
+  for (auto& [original, copy] : copies_) {
+    if (copy.sizes() != original.sizes()) {
+      TORCH_CHECK(
+          !in_place_, "output with shape ", original.sizes(), " doesn't match the broadcast shape ", copy.sizes());
+      if (original.numel() == 0) {  // a fresh target is left as the kernel would have left it
+        auto* impl = original.unsafeGetTensorImpl();
+        impl->set_storage_keep_dtype(copy.storage());
+        impl->set_sizes_and_strides(copy.sizes(), copy.strides(), copy.storage_offset());
+      } else {
+        original.resize_(copy.sizes());
+      }
+    }
+    if (!original.is_alias_of(copy)) {
+      original.copy_(copy);
+    }
+    for (c10::IValue& result : results) {
+      if (result.isTensor() && result.toTensor().is_same(copy)) {
+        result = original;
+      }
+    }
+  }
+}
+
+}  // namespace simulated

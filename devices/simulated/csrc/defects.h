@@ -1,0 +1,39 @@
+// What is wrong with some of the CPU's kernels, and how this device goes round it, so that its own list of expected
+// failures stays short. Each was found by the layout suite: devices/cpu/expected.toml says more.
+
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+
+#include <string>
+#include <vector>
+
+namespace simulated {
+
+struct Defect {
+  bool inputs_as_dense = false;   // reads dimensions of stride 0, or other strides, wrongly: gets contiguous copies
+  bool outputs_as_dense = false;  // writes to out= as if it were contiguous, or lets self grow: gets one, copied back
+  bool reads_unwritten_pivots = false;  // least squares by gelsy: another driver is taken where none is asked for
+
+  explicit operator bool() const { return inputs_as_dense || outputs_as_dense || reads_unwritten_pivots; }
+};
+
+Defect defect_of(const std::string& op);
+
+// The call with dense copies in the places that the defect concerns.
+class Staged {
+ public:
+  // `written` says by argument whether the op writes to it. Precondition: inside a KernelScope.
+  Staged(const Defect& defect, const std::vector<bool>& written, bool in_place, torch::jit::Stack& call);
+  // After the kernel ran: copies back, and puts the originals into the place of the copies. Throws c10::Error where
+  // an in-place op gave self another shape.
+  void copy_back(torch::jit::Stack& results);
+
+ private:
+  bool in_place_;
+  bool as_gelsy_ = false;  // least squares: gelsy gives neither residuals nor singular values
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // original, copy
+};
+
+}  // namespace simulated

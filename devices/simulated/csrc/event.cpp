@@ -1,0 +1,81 @@
+#include "event.h"
+
+#include <c10/util/Exception.h>
+
+#include <chrono>
+#include <mutex>
+
+namespace simulated {
+
+namespace {
+
+struct Event {
+  int device;
+  bool timed;
+  std::mutex mutex;
+  MarkPtr latest;  // nullptr until the first record
+
+  MarkPtr mark() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return latest;
+  }
+};
+
+MarkPtr mark_of(void* event) {
+  return event == nullptr ? nullptr : static_cast<Event*>(event)->mark();
+}
+
+}  // namespace
+
+void record_event(void** event, Queue& queue, int device, bool timed) {
+  if (*event == nullptr) {
+    *event = new Event{device == -1 ? queue.device() : device, timed, {}, nullptr};
+  }
+  auto* made = static_cast<Event*>(*event);
+  TORCH_CHECK(
+      made->device == queue.device(), "simulated device: an event of device ", made->device,
+      " cannot be recorded on a stream of device ", queue.device());
+  auto mark = std::make_shared<Mark>();
+  {
+    std::lock_guard<std::mutex> lock(made->mutex);
+    made->latest = mark;
+  }
+  queue.mark(mark);
+}
+
+void wait_event(void* event, Queue& queue) {
+  if (MarkPtr mark = mark_of(event)) {
+    queue.wait(mark);
+  }
+}
+
+bool query_event(void* event) {
+  MarkPtr mark = mark_of(event);
+  return mark == nullptr || mark->done();
+}
+
+void synchronize_event(void* event) {
+  if (MarkPtr mark = mark_of(event)) {
+    mark->wait();
+  }
+}
+
+void destroy_event(void* event) noexcept {
+  delete static_cast<Event*>(event);  // what waits for a mark shares it
+}
+
+double elapsed(void* start, void* end) {
+  TORCH_CHECK_VALUE(
+      start != nullptr && end != nullptr, "Both events must be recorded before calculating elapsed time.");
+  auto* first = static_cast<Event*>(start);
+  auto* last = static_cast<Event*>(end);
+  TORCH_CHECK_VALUE(
+      first->timed && last->timed, "Both events must be created with argument 'enable_timing=True'.");
+  MarkPtr from = first->mark(), to = last->mark();
+  TORCH_CHECK(
+      from != nullptr && to != nullptr && from->done() && to->done(),
+      "Both events must be completed before calculating elapsed time.");
+  return std::chrono::duration<double, std::milli>(to->when() - from->when()).count();
+}
+
+}  // namespace simulated

@@ -1,0 +1,80 @@
+// The hooks by which torch's generic code asks about the PrivateUse1 backend.
+
+#include <ATen/core/GeneratorForPrivateuseone.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/Allocator.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "allocator.h"
+#include "arena.h"
+#include "generator.h"
+#include "pinned.h"
+#include "runtime.h"
+
+namespace simulated {
+
+namespace {
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return !in_bad_fork() && simulated::device_count() > 0; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return was_used(); }
+  void init() const override { first_use(); }
+
+  c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(simulated::device_count()); }
+  c10::DeviceIndex getCurrentDevice() const override { return static_cast<c10::DeviceIndex>(current_device()); }
+  void setCurrentDevice(c10::DeviceIndex device) const override { set_current_device(device); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
+    const int before = current_device();
+    set_current_device(device);
+    return static_cast<c10::DeviceIndex>(before);
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
+    return device < 0 ? getCurrentDevice() : exchangeDevice(device);
+  }
+
+  bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
+  at::Device getDeviceFromPtr(void* data) const override {
+    TORCH_CHECK(arena().contains(data), "simulated device: ", data, " is no address of a device");
+    return at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(arena().device_of(data)));
+  }
+
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
+    return default_generator(checked_device(device));
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex device) const override {
+    return new_generator(checked_device(device));
+  }
+
+  // Called by storage.resize_ and tensor.resize_: the first bytes stay.
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    resize_storage(storage.unsafeGetStorageImpl(), bytes);
+  }
+};
+
+}  // namespace
+
+void resize_storage(c10::StorageImpl* storage, size_t bytes) {
+  TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
+  const int device = storage->device().index();
+  const int before = current_device();
+  set_current_device(device);
+  c10::DataPtr data = allocator()->allocate(bytes);
+  set_current_device(before);
+  if (const size_t kept = std::min(bytes, storage->nbytes())) {
+    void* to = arena().on_device_side(data.get());
+    const void* from = arena().on_device_side(storage->data());
+    current_queue(device).run_here([&] { std::memcpy(to, from, kept); });
+  }
+  storage->set_data_ptr_noswap(std::move(data));
+  storage->set_nbytes(bytes);
+}
+
+void register_hooks() {
+  at::RegisterPrivateUse1HooksInterface(new Hooks);
+}
+
+}  // namespace simulated

@@ -1,0 +1,223 @@
+#include "kernel.h"
+
+#include <torch/library.h>
+
+#include <array>
+#include <string_view>
+
+#include "generator.h"
+#include "runtime.h"
+#include "worker.h"
+
+namespace simulated {
+
+namespace {
+
+// Arguments that are read on the host by design, or that indexing takes from the CPU as they are.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kReadOnHost{{
+    {"aten::index.Tensor", "indices"},
+    {"aten::index.Tensor_out", "indices"},
+    {"aten::_unsafe_index.Tensor", "indices"},
+    {"aten::index_put", "indices"},
+    {"aten::index_put_", "indices"},
+    {"aten::_index_put_impl_", "indices"},
+    {"aten::_unsafe_index_put", "indices"},
+    {"aten::_pack_padded_sequence", "lengths"},
+    {"aten::_ctc_loss.Tensor", "input_lengths"},
+    {"aten::_ctc_loss.Tensor", "target_lengths"},
+}};
+
+std::string full_name(const c10::OperatorHandle& op) {
+  const auto& name = op.operator_name();
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+}  // namespace
+
+Kernel::Kernel(const c10::OperatorHandle& op, const c10::OperatorHandle& runs)
+    : name_(full_name(op)), runs_(runs), arguments_(op.schema().arguments().size()), seen_(name_) {
+  for (const auto& argument : op.schema().arguments()) {
+    const auto* alias = argument.alias_info();
+    written_.push_back(alias != nullptr && alias->isWrite());
+    bool host = false;
+    for (const auto& [name, which] : kReadOnHost) {
+      host = host || (name == name_ && which == argument.name());
+    }
+    may_be_on_cpu_.push_back(host);
+  }
+  defect_ = defect_of(name_);
+  in_place_ = !op.operator_name().name.empty() && op.operator_name().name.back() == '_';
+  misbehaviours_ = misbehaviours_of(name_);
+}
+
+int Kernel::find_device(const torch::jit::Stack& stack, size_t from) const {
+  int named = -1;
+  for (size_t place = from; place < stack.size(); ++place) {
+    const c10::IValue& value = stack[place];
+    if (value.isTensor()) {
+      if (on_device(value.toTensor())) {
+        return value.toTensor().device().index();
+      }
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      for (const auto& each : value.toListRef()) {
+        if (each.isTensor() && on_device(each.toTensor())) {
+          return each.toTensor().device().index();
+        }
+      }
+    } else if (value.isDevice() && value.toDevice().type() == at::kPrivateUse1) {
+      named = value.toDevice().index();
+    }
+  }
+  return checked_device(named);
+}
+
+void Kernel::check_tensor(const at::Tensor& tensor, size_t place, int device) const {
+  const bool here = on_device(tensor);
+  const bool host_scalar = tensor.device().is_cpu() && tensor.dim() == 0 && !written_[place];
+  if ((here && tensor.device().index() == device) || host_scalar ||
+      (tensor.device().is_cpu() && may_be_on_cpu_[place])) {
+    return;
+  }
+  TORCH_CHECK(
+      false, "Expected all tensors to be on the same device, but found at least two devices, simulated:", device,
+      " and ", tensor.device(), "! (when checking argument ", runs_.schema().arguments()[place].name(), " of ", name_,
+      ")");
+}
+
+void Kernel::replace_argument(c10::IValue& value, size_t place, int device, Aliases& aliases) const {
+  auto alias_of = [&](const at::Tensor& tensor) -> at::Tensor {
+    if (!tensor.defined()) {
+      return tensor;
+    }
+    check_tensor(tensor, place, device);
+    return on_device(tensor) ? aliases.of(tensor) : tensor;
+  };
+  if (value.isTensor()) {
+    value = alias_of(value.toTensor());
+  } else if (value.isTensorList()) {
+    std::vector<at::Tensor> all;
+    for (const at::Tensor& each : value.toTensorVector()) {
+      all.push_back(alias_of(each));
+    }
+    value = std::move(all);
+  } else if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> all;
+    for (const std::optional<at::Tensor> each : value.toOptionalTensorList()) {
+      all.push_back(each.has_value() ? std::optional(alias_of(*each)) : std::nullopt);
+    }
+    value = std::move(all);
+  } else if (value.isDevice()) {
+    value = c10::Device(c10::DeviceType::CPU);
+  } else if (value.isGenerator()) {
+    value = cpu_generator(value.toGenerator(), device);
+  } else if (value.isNone()) {
+    const auto& type = *runs_.schema().arguments()[place].type();
+    if (type.kind() == c10::TypeKind::OptionalType &&
+        type.castRaw<c10::OptionalType>()->getElementType()->kind() == c10::TypeKind::GeneratorType) {
+      value = cpu_generator(std::nullopt, device);
+    }
+  }
+}
+
+void replace_result(c10::IValue& value, Aliases& aliases) {
+  if (value.isTensor()) {
+    value = aliases.result(value.toTensor());
+  } else if (value.isTensorList()) {
+    std::vector<at::Tensor> all;
+    for (const at::Tensor& each : value.toTensorVector()) {
+      all.push_back(aliases.result(each));
+    }
+    value = std::move(all);
+  }
+}
+
+void Kernel::run(torch::jit::Stack& call) const {
+  constexpr c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
+  if (!defect_) {
+    runs_.redispatchBoxed(cpu, &call);
+    return;
+  }
+  Staged staged(defect_, written_, in_place_, call);
+  runs_.redispatchBoxed(cpu, &call);
+  staged.copy_back(call);
+}
+
+void Kernel::run_faulty(torch::jit::Stack& call) const {
+  const c10::SmallVector<c10::IValue, 8> given(call.begin(), call.end());
+  Call seen{runs_, given, call};
+  for (const Misbehaviour* each : misbehaviours_) {
+    if (on(each->fault) && each->before != nullptr) {
+      each->before(seen);
+    }
+  }
+  run(call);
+  for (const Misbehaviour* each : misbehaviours_) {
+    if (on(each->fault) && each->after != nullptr) {
+      each->after(seen);
+    }
+  }
+}
+
+void Kernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  seen_.note();
+  const size_t from = stack->size() - arguments_;
+  const int device = find_device(*stack, from);
+  torch::jit::Stack call(std::make_move_iterator(stack->begin() + from), std::make_move_iterator(stack->end()));
+  stack->resize(from);
+  bool faulty = false;
+  for (const Misbehaviour* each : misbehaviours_) {
+    faulty = faulty || on(each->fault);
+  }
+  Aliases aliases(device);
+  for (size_t place = 0; place < arguments_; ++place) {
+    replace_argument(call[place], place, device, aliases);
+  }
+  current_queue(device).run_here([&] {
+    KernelScope scope;
+    faulty ? run_faulty(call) : run(call);
+  });
+  aliases.write_back();
+  for (c10::IValue& value : call) {
+    replace_result(value, aliases);
+    stack->push_back(std::move(value));
+  }
+}
+
+void register_kernels() {
+  // Leaked: its destructor would take the kernels away while other static objects still use them.
+  static auto* library =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  // Ops that torch's own code calls on devices of other makers, and the op of the CPU that does the same.
+  struct Same {
+    const char *name, *overload, *runs, *runs_overload;
+  };
+  const std::vector<Same> same_as = {
+      {"convolution_overrideable", "", "convolution", ""},
+      // Asks for a CPU, CUDA or XPU device before it does anything.
+      {"mode", "values", "mode", "values"},
+      // Its CPU kernel is a composite one, and has a defect (defects.h).
+      {"addr_", "", "addr_", ""},
+  };
+  auto find = [&](const char* name, const char* overload) {
+    return dispatcher.findSchemaOrThrow((std::string("aten::") + name).c_str(), overload);
+  };
+  for (const Same& each : same_as) {
+    const auto op = find(each.name, each.overload);
+    auto kernel = std::make_unique<Kernel>(op, find(each.runs, each.runs_overload));
+    library->impl(full_name(op).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+  }
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) {
+      continue;
+    }
+    const auto op = dispatcher.findOp(name);
+    if (!op.has_value() || !op->hasSchema() || !op->hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+        op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
+      continue;
+    }
+    library->impl(full_name(*op).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(*op, *op)));
+  }
+}
+
+}  // namespace simulated

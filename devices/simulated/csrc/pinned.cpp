@@ -1,0 +1,150 @@
+#include "pinned.h"
+
+#include <sys/mman.h>
+
+#include <bit>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include <c10/core/Device.h>
+
+namespace simulated {
+
+namespace {
+
+constexpr size_t kPage = 4096;
+
+struct PinnedBlock {
+  size_t size = 0;
+  std::vector<MarkPtr> used;  // marks behind the copies that use it
+};
+
+struct PinnedCache {
+  std::mutex mutex;
+  std::map<uintptr_t, PinnedBlock> live;                          // by address
+  std::multimap<size_t, std::pair<void*, std::vector<MarkPtr>>> cached;  // by size
+  PinnedStats stats;
+};
+
+PinnedCache& cache() {
+  static auto* made = new PinnedCache;  // leaked: tensors may outlive static objects
+  return *made;
+}
+
+bool passed(const std::vector<MarkPtr>& marks) {
+  for (const auto& mark : marks) {
+    if (!mark->done()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::map<uintptr_t, PinnedBlock>::iterator around_locked(const void* address) {
+  auto& live = cache().live;
+  auto at = reinterpret_cast<uintptr_t>(address);
+  auto found = live.upper_bound(at);
+  if (found == live.begin()) {
+    return live.end();
+  }
+  --found;
+  return at < found->first + found->second.size ? found : live.end();
+}
+
+void release_pinned(void* address) {
+  if (address == nullptr) {
+    return;
+  }
+  auto& all = cache();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  auto found = all.live.find(reinterpret_cast<uintptr_t>(address));
+  const size_t size = found->second.size;
+  all.cached.emplace(size, std::make_pair(address, std::move(found->second.used)));
+  all.live.erase(found);
+  --all.stats.blocks;
+  all.stats.bytes -= static_cast<int64_t>(size);
+  ++all.stats.cached_blocks;
+  all.stats.cached_bytes += static_cast<int64_t>(size);
+}
+
+struct PinnedAllocator final : c10::Allocator {
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes == 0) {
+      return {nullptr, nullptr, &release_pinned, c10::Device(c10::DeviceType::CPU)};
+    }
+    auto& all = cache();
+    const size_t size = std::bit_ceil(std::max(bytes, kPage));
+    std::lock_guard<std::mutex> lock(all.mutex);
+    void* address = nullptr;
+    auto [from, to] = all.cached.equal_range(size);
+    for (auto it = from; it != to; ++it) {
+      if (passed(it->second.second)) {
+        address = it->second.first;
+        all.cached.erase(it);
+        --all.stats.cached_blocks;
+        all.stats.cached_bytes -= static_cast<int64_t>(size);
+        ++all.stats.reuses;
+        break;
+      }
+    }
+    if (address == nullptr) {
+      address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      TORCH_CHECK_WITH(OutOfMemoryError, address != MAP_FAILED, "simulated device: no host memory to pin ", size, " bytes");
+      ++all.stats.system_allocations;
+    }
+    all.live[reinterpret_cast<uintptr_t>(address)] = PinnedBlock{size, {}};
+    ++all.stats.blocks;
+    all.stats.bytes += static_cast<int64_t>(size);
+    return {address, address, &release_pinned, c10::Device(c10::DeviceType::CPU)};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &release_pinned; }
+  void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
+};
+
+}  // namespace
+
+c10::Allocator* pinned_allocator() {
+  static auto* made = new PinnedAllocator;
+  return made;
+}
+
+bool is_pinned(const void* address) {
+  std::lock_guard<std::mutex> lock(cache().mutex);
+  return around_locked(address) != cache().live.end();
+}
+
+void record_pinned(const void* address, Queue& queue) {
+  auto mark = std::make_shared<Mark>();
+  queue.mark(mark);
+  std::lock_guard<std::mutex> lock(cache().mutex);
+  auto found = around_locked(address);
+  if (found != cache().live.end()) {
+    auto& used = found->second.used;
+    std::erase_if(used, [](const MarkPtr& each) { return each->done(); });
+    used.push_back(std::move(mark));
+  }
+}
+
+void empty_pinned_cache() {
+  auto& all = cache();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  for (auto it = all.cached.begin(); it != all.cached.end();) {
+    if (!passed(it->second.second)) {
+      ++it;
+      continue;
+    }
+    munmap(it->second.first, it->first);
+    --all.stats.cached_blocks;
+    all.stats.cached_bytes -= static_cast<int64_t>(it->first);
+    it = all.cached.erase(it);
+  }
+}
+
+PinnedStats pinned_stats() {
+  std::lock_guard<std::mutex> lock(cache().mutex);
+  return cache().stats;
+}
+
+}  // namespace simulated

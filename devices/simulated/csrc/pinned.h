@@ -1,0 +1,29 @@
+// Pinned host memory: a cache of page-locked blocks that copies may read without blocking.
+
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <cstdint>
+
+#include "stream.h"
+
+namespace simulated {
+
+c10::Allocator* pinned_allocator();
+// Whether an address lies inside a live pinned block, anywhere in it.
+bool is_pinned(const void* address);
+// The block at this address is read or written by work queued on `queue` up to now: it is not handed out again
+// before that work is done.
+void record_pinned(const void* address, Queue& queue);
+// Returns cached blocks to the system.
+void empty_pinned_cache();
+
+struct PinnedStats {
+  int64_t blocks = 0, bytes = 0;              // live
+  int64_t cached_blocks = 0, cached_bytes = 0;  // held for reuse
+  int64_t system_allocations = 0, reuses = 0;
+};
+PinnedStats pinned_stats();
+
+}  // namespace simulated

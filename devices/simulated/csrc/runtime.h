@@ -1,0 +1,32 @@
+// What torch asks of a device beside its ops: which one is current, its streams, events, hooks.
+
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/StorageImpl.h>
+
+#include "stream.h"
+
+namespace simulated {
+
+int device_count();
+// Throws c10::Error for an index that no device has; -1 stands for the current device.
+int checked_device(int index);
+
+// Of the calling thread. Backward runs on a thread of its own and gets the forward's stream there.
+int current_device();
+void set_current_device(int index);
+Queue& current_queue(int device);
+void set_current_queue(Queue& queue);
+
+// Notes that the device is in use in this process; throws after a fork.
+void first_use();
+bool was_used();
+
+// A storage on a device with another size in bytes; what fits of its contents stays.
+void resize_storage(c10::StorageImpl* storage, size_t bytes);
+
+// Gives torch the hooks of the PrivateUse1 backend.
+void register_hooks();
+
+}  // namespace simulated

@@ -1,0 +1,326 @@
+#include "stream.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <exception>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <cxxabi.h>
+
+#include "arena.h"
+#include "worker.h"
+
+namespace simulated {
+
+void Mark::set() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    when_ = std::chrono::steady_clock::now();
+    done_ = true;
+  }
+  changed_.notify_all();
+}
+
+void Mark::wait() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return done_; });
+}
+
+bool Mark::done() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return done_;
+}
+
+std::chrono::steady_clock::time_point Mark::when() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return when_;
+}
+
+// -- one queue
+
+void Queue::start_thread_locked() {
+  if (!started_) {
+    started_ = true;
+    // Detached and never ended: at exit a task may still run, and joining would wait for it.
+    std::thread([this] { work(); }).detach();
+  }
+}
+
+void Queue::submit(Task task) {
+  refuse_after_fork();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    start_thread_locked();
+    ++submitted_;
+    tasks_.push_back(std::move(task));
+  }
+  work_.notify_one();
+}
+
+void Queue::work() {
+  prepare_worker_thread();
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    work_.wait(lock, [this] { return !tasks_.empty() && !running_; });
+    Task task = std::move(tasks_.front());
+    tasks_.pop_front();
+    running_ = true;
+    lock.unlock();
+    try {
+      task();
+    } catch (abi::__forced_unwind&) {
+      throw;  // the thread is being ended: not ours to catch
+    } catch (...) {
+      keep_error(device_, std::current_exception());
+    }
+    task = nullptr;  // what it held is gone before anyone sees it done
+    lock.lock();
+    running_ = false;
+    ++done_;
+    done_changed_.notify_all();
+  }
+}
+
+void Queue::run_here(const std::function<void()>& task) {
+  refuse_after_fork();
+  std::unique_lock<std::mutex> lock(mutex_);
+  const uint64_t before = submitted_++;
+  if (done_ != before) {
+    // Its turn comes when the tasks before it are done: the queue's thread stops at this one until then.
+    auto turn = std::make_shared<Mark>();
+    auto over = std::make_shared<Mark>();
+    start_thread_locked();
+    tasks_.push_back([turn, over] {
+      turn->set();
+      over->wait();
+    });
+    lock.unlock();
+    work_.notify_one();
+    turn->wait();
+    struct Over {
+      Mark& mark;
+      ~Over() { mark.set(); }
+    } at_the_end{*over};
+    task();
+    return;
+  }
+  running_ = true;
+  lock.unlock();
+  struct Done {
+    Queue& queue;
+    ~Done() {
+      bool more = false;
+      {
+        std::lock_guard<std::mutex> lock(queue.mutex_);
+        queue.running_ = false;
+        ++queue.done_;
+        more = !queue.tasks_.empty();
+        queue.done_changed_.notify_all();
+      }
+      if (more) {
+        queue.work_.notify_one();
+      }
+    }
+  } at_the_end{*this};
+  task();
+}
+
+void Queue::mark(const MarkPtr& mark) {
+  refuse_after_fork();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (done_ != submitted_) {
+      ++submitted_;
+      tasks_.push_back([mark] { mark->set(); });
+      work_.notify_one();
+      return;
+    }
+  }
+  mark->set();
+}
+
+void Queue::wait(const MarkPtr& mark) {
+  if (!mark->done()) {
+    submit([mark] { mark->wait(); });
+  }
+}
+
+bool Queue::idle() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return done_ == submitted_;
+}
+
+void Queue::drain() {
+  refuse_after_fork();
+  std::unique_lock<std::mutex> lock(mutex_);
+  const uint64_t until = submitted_;
+  done_changed_.wait(lock, [&] { return done_ >= until; });
+}
+
+// -- all queues
+
+namespace {
+
+struct Queues {
+  std::mutex mutex;
+  std::map<std::pair<int, QueueId>, std::unique_ptr<Queue>> made;
+  std::map<std::pair<int, int>, int> next;  // device, priority -> place in the pool
+  QueueId next_external = 1000;
+  std::vector<std::vector<std::exception_ptr>> errors{16};
+};
+
+Queues& queues() {
+  static Queues* all = new Queues;  // leaked: threads outlive static objects
+  return *all;
+}
+
+std::atomic<bool> used{false}, forked{false};
+
+Queue& made_locked(Queues& all, int device, QueueId id, int priority) {
+  auto& found = all.made[{device, id}];
+  if (!found) {
+    found = std::make_unique<Queue>(device, id, priority);
+  }
+  return *found;
+}
+
+}  // namespace
+
+Queue& queue(int device, QueueId id) {
+  // The streams of most calls are the default ones: their places are remembered.
+  static std::array<std::atomic<Queue*>, 16> defaults{};
+  if (id == kDefaultQueue && device >= 0 && device < 16) {
+    if (Queue* found = defaults[device].load(std::memory_order_acquire)) {
+      return *found;
+    }
+  }
+  Queues& all = queues();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  if (device < 0 || device >= arena().devices()) {
+    throw std::out_of_range("simulated device: there is no device " + std::to_string(device));
+  }
+  if (id == kDefaultQueue) {
+    Queue& found = made_locked(all, device, id, kLeastPriority);
+    defaults[device].store(&found, std::memory_order_release);
+    return found;
+  }
+  auto found = all.made.find({device, id});
+  if (found == all.made.end()) {
+    throw std::out_of_range("simulated device: there is no stream " + std::to_string(id) + " on device " + std::to_string(device));
+  }
+  return *found->second;
+}
+
+Queue& next_queue(int device, int priority) {
+  priority = std::clamp(priority, kGreatestPriority, kLeastPriority);
+  Queues& all = queues();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  int& place = all.next[{device, priority}];
+  const QueueId id = 1 + place + (kLeastPriority - priority) * kPoolSize;
+  place = (place + 1) % kPoolSize;
+  return made_locked(all, device, id, priority);
+}
+
+Queue& new_external_queue(int device) {
+  Queues& all = queues();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  return made_locked(all, device, all.next_external++, kLeastPriority);
+}
+
+namespace {
+std::vector<Queue*> queues_of(int device) {
+  Queues& all = queues();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  std::vector<Queue*> found;
+  for (auto& [key, each] : all.made) {
+    if (key.first == device) {
+      found.push_back(each.get());
+    }
+  }
+  return found;
+}
+}  // namespace
+
+Queue& queue_of_handle(int device, const void* handle) {
+  for (Queue* each : queues_of(device)) {
+    if (each == handle) {
+      return *each;
+    }
+  }
+  throw std::invalid_argument("simulated device: no stream of device " + std::to_string(device) + " has this handle");
+}
+
+void drain_device(int device) {
+  for (Queue* each : queues_of(device)) {
+    each->drain();
+  }
+  raise_pending(device);
+}
+
+bool device_idle(int device) {
+  for (Queue* each : queues_of(device)) {
+    if (!each->idle()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// -- failures and forks
+
+namespace {
+std::atomic<int> pending_errors{0};
+}
+
+void keep_error(int device, std::exception_ptr error) {
+  Queues& all = queues();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  all.errors.at(device).push_back(std::move(error));
+  pending_errors.fetch_add(1);
+}
+
+void raise_pending(int device) {
+  if (pending_errors.load(std::memory_order_relaxed) == 0) {
+    return;
+  }
+  std::exception_ptr oldest;
+  {
+    Queues& all = queues();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    auto& errors = all.errors.at(device);
+    if (errors.empty()) {
+      return;
+    }
+    oldest = errors.front();
+    errors.erase(errors.begin());
+    pending_errors.fetch_sub(1);
+  }
+  std::rethrow_exception(oldest);
+}
+
+bool in_bad_fork() {
+  return forked.load(std::memory_order_relaxed);
+}
+
+void watch_forks() {
+  if (!used.exchange(true)) {
+    pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
+  }
+}
+
+void refuse_after_fork() {
+  if (in_bad_fork()) {
+    throw std::runtime_error(
+        "Cannot re-initialize the simulated device in a forked subprocess: its threads and its memory stay with the "
+        "parent. To use it with multiprocessing, choose the 'spawn' start method.");
+  }
+}
+
+}  // namespace simulated

@@ -1,0 +1,110 @@
+// Queues of work: what a stream is on this device, and the marks that events leave in them.
+//
+// Each queue has a thread of its own that runs its tasks one after another; queues run beside one another.
+// Nothing here knows tensors.
+
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+namespace simulated {
+
+using Task = std::function<void()>;
+using QueueId = int64_t;
+
+// One record of an event: done once the queue has come to it.
+class Mark {
+ public:
+  void set();
+  void wait();
+  bool done();
+  // Precondition: done().
+  std::chrono::steady_clock::time_point when();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::chrono::steady_clock::time_point when_;
+};
+
+using MarkPtr = std::shared_ptr<Mark>;
+
+class Queue {
+ public:
+  Queue(int device, QueueId id, int priority) : device_(device), id_(id), priority_(priority) {}
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  int device() const { return device_; }
+  QueueId id() const { return id_; }
+  int priority() const { return priority_; }
+
+  // Puts a task at the end. An exception that it throws is kept and raised by raise_pending().
+  void submit(Task task);
+  // Runs a task on the calling thread once everything queued before it is done; what it throws is thrown here.
+  void run_here(const std::function<void()>& task);
+  // Marks the point that the queue has reached with what is queued now.
+  void mark(const MarkPtr& mark);
+  // Everything queued from now on runs after the mark is set.
+  void wait(const MarkPtr& mark);
+
+  bool idle();
+  // Waits for what is queued at the call.
+  void drain();
+
+ private:
+  void work();                 // the thread's loop
+  void start_thread_locked();  // at the first task
+
+  const int device_;
+  const QueueId id_;
+  const int priority_;
+  std::mutex mutex_;
+  std::condition_variable work_;
+  std::condition_variable done_changed_;
+  std::deque<Task> tasks_;
+  bool running_ = false;  // a task, or a thread in run_here
+  bool started_ = false;
+  uint64_t submitted_ = 0;
+  uint64_t done_ = 0;
+};
+
+// The default queue of every device has this id.
+constexpr QueueId kDefaultQueue = 0;
+// Queues of each priority in the pool of a device, before they repeat.
+constexpr int kPoolSize = 16;
+// Priorities: lower numbers are served first, as in CUDA.
+constexpr int kLeastPriority = 0, kGreatestPriority = -1;
+
+// A queue by its id. Throws std::out_of_range for ids that were never given out.
+Queue& queue(int device, QueueId id);
+// The next queue of the pool; priorities outside the range are clamped.
+Queue& next_queue(int device, int priority);
+// A queue that the pool does not hold: its owner is whoever asked, it is never given out again.
+Queue& new_external_queue(int device);
+// The queue whose address this is. Throws std::invalid_argument where no queue of the device has it.
+Queue& queue_of_handle(int device, const void* handle);
+// Waits for all queues of a device, then raises what failed there.
+void drain_device(int device);
+bool device_idle(int device);
+
+// A failure of a task, kept until somebody looks.
+void keep_error(int device, std::exception_ptr error);
+// Throws the oldest failure of a device that was not yet thrown.
+void raise_pending(int device);
+
+// Throws std::runtime_error in a process that was forked after the device was first used there.
+void refuse_after_fork();
+bool in_bad_fork();
+// Called at first use: from now on a fork is noted.
+void watch_forks();
+
+}  // namespace simulated

@@ -1,0 +1,112 @@
+"""Intel GPUs through SYCL and Level Zero.
+
+From torch's headers, documentation and own tables. Not tried: no Intel GPU was at hand when it was
+written, so every statement here is one that a first run may correct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from devices._lent import first_that_loads, known, lent, plain_version, torch_lacks
+from devices.descriptor import Descriptor, common_facts
+
+
+def _unavailable() -> str | None:
+    if (lacks := torch_lacks("torch_xpu")) is not None:
+        return lacks
+    if first_that_loads(("libze_loader.so.1", "ze_loader.dll")) is None:
+        return "no Level Zero loader (libze_loader.so.1): install the Intel GPU driver"
+    dri = Path("/dev/dri")
+    if Path("/dev").is_dir() and not any(dri.glob("renderD*")):
+        return "no GPU that this process may use (/dev/dri holds no render node)"
+    return None
+
+
+def _facts() -> Mapping[str, str]:
+    """Driver as SYCL gives it ("1.6.33276+16" is "1.6.33276"); runtime is the SYCL compiler's."""
+    torch = lent("torch")
+    properties = torch.xpu.get_device_properties(0)
+    return {
+        **common_facts(),
+        **known(
+            {
+                "driver": plain_version(properties.driver_version),
+                "runtime": plain_version(str(torch.version.xpu or "")),
+                "device_name": properties.name,
+            }
+        ),
+    }
+
+
+def _count() -> int:
+    return int(lent("torch.xpu").device_count())
+
+
+DESCRIPTOR = Descriptor(
+    name="xpu",
+    torch_type="xpu",
+    title="Intel GPU",
+    sources=(
+        "c10/xpu/XPUCachingAllocator.cpp: kDeviceAlignment",
+        "c10/core/AllocatorConfig.h: kMinBlockSize",
+        "c10/xpu/XPUStream.h: 32 queues a pool and priority",
+        "https://docs.pytorch.org/docs/stable/xpu.html",
+        "torch.xpu: streams.py, graphs.py, memory.py, random.py",
+        "torch.testing._internal.opinfo: dtypesIfXPU, for dtypes by op",
+    ),
+    # Not external_streams: get_stream_from_external takes a sycl::queue pointer, which Python has
+    # no other way to make. Not event_ipc, host_statistics, graph_callables: torch.xpu has none.
+    capabilities=frozenset(
+        {
+            "strides",
+            "storage",
+            "streams",
+            "events",
+            "timed_events",
+            "stream_priority",
+            "native_handle",
+            "allocator_statistics",
+            "allocator_memory_info",
+            "allocator_fraction",
+            "allocator_settings",
+            "allocator_pools",
+            "allocator_history",
+            "allocator_pluggable",
+            "pinned_memory",
+            "graphs",
+            "graph_pools",
+            "generator",
+            "multi_device",
+            "peer_access",
+            "properties",
+            "dlpack",
+            "serialization",
+            "autocast",
+            "compile",
+            "inductor",
+            "profiler",
+            "distributed",
+            "fork_detection",
+            "deterministic_algorithms",
+        }
+    ),
+    # Some GPUs have no float64 in hardware (Arc A-series): it is declared, and such a GPU's manifest
+    # says so with `when = { device_name = "*Arc*A*" }`.
+    dtypes=frozenset(
+        {"bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"}
+        | {"float8_e4m3fn", "float8_e5m2"}
+        | {"float16", "bfloat16", "float32", "float64", "complex64", "complex128"}
+    ),
+    alignment=512,
+    granularity=512,
+    stream_pool_size=32,
+    busy=None,  # torch.xpu has no _sleep
+    workers_per_device=2,
+    # None: torch-xpu-ops runs a few ops on the CPU (XPUFallback.template), fewer with each release;
+    # a first run says which are left.
+    facts=_facts,
+    unavailable=_unavailable,
+    device_count=_count,
+)

@@ -1,0 +1,1 @@
+"""A static site of runs: what each device honours, since when, and what changed."""

@@ -1,0 +1,221 @@
+"""Runs put in order: one series a device and plan, each with its history, counts and levels."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from reports.dashboard.axes import Axis, slices
+from reports.dashboard.documents import ContractDocument, Count, DeviceDocument, Level, RunDocument
+from reports.diff import Change, change
+from reports.judgement import Tally
+from reports.plan import PLANNED
+from reports.statuses import ABSENT, tally
+
+# conformance.contract has the same; a test compares them.
+LEVELS: Final[Mapping[int, str]] = {
+    1: "tensors", 2: "memory and order", 3: "graphs", 4: "full",
+}  # fmt: skip
+
+_HARMLESS: Final = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_LONGEST_SLUG: Final = 80
+# Windows cannot have files of these names, whatever their ending.
+_RESERVED: Final = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
+
+
+def slug(name: str) -> str:
+    """A file name for any text: itself where it is harmless, else what is harmless of it and a hash.
+
+    Two texts never share one, on file systems that ignore case neither.
+    """
+    if (
+        _HARMLESS.fullmatch(name)
+        and len(name) <= _LONGEST_SLUG
+        and not _RESERVED.fullmatch(name)
+        and not name.endswith(".")
+        and "~" not in name
+    ):
+        return name
+    kept = re.sub(r"[^a-z0-9._]+", "-", name.lower()).strip("-._")[:40]
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{kept}~{digest}" if kept else f"x~{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What changed in the newest run against the one before: cells by kind of change."""
+
+    cells: Mapping[Change, Sequence[tuple[str, str, str, str, str]]] = field(default_factory=dict)
+
+    def count(self, what: Change) -> int:
+        return len(self.cells.get(what, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A device and plan, and its runs, oldest first."""
+
+    slug: str
+    device: str
+    device_name: str
+    plan: str
+    runs: tuple[RunDocument, ...]
+
+    @property
+    def latest(self) -> RunDocument:
+        return self.runs[-1]
+
+    @property
+    def previous(self) -> RunDocument | None:
+        return self.runs[-2] if len(self.runs) > 1 else None
+
+    @property
+    def title(self) -> str:
+        return f"{self.device} · {self.plan}"
+
+
+def series_of(documents: Iterable[RunDocument]) -> list[Series]:
+    """Group runs by device, the device's own name and plan, in the order of their names.
+
+    The slug is ``device-plan``; where machines of several names ran as one device, that of the
+    first run keeps it and the others add a hash of the name, so that slugs stay as they are.
+    """
+    groups: dict[tuple[str, str, str], list[RunDocument]] = {}
+    for document in sorted(documents, key=lambda each: each.id):
+        origin = document.provenance
+        key = str(origin["device"]), str(origin["plan"]), str(origin["device_name"])
+        groups.setdefault(key, []).append(document)
+    found: dict[str, Series] = {}
+    for (device, plan, name), runs in groups.items():
+        chosen = slug(f"{device}-{plan}")
+        if chosen in found:
+            digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+            chosen = f"{chosen}~{digest}"
+        found[chosen] = Series(chosen, device, name, plan, tuple(runs))
+    return sorted(found.values(), key=lambda each: each.slug)
+
+
+def family_of(clause: str) -> str:
+    return clause.partition(".")[0]
+
+
+def counted(document: RunDocument) -> tuple[Tally, dict[str, Tally]]:
+    """The run's cells counted as the gate does: all, and by family."""
+    families: dict[str, list[Tally]] = {}
+    for clause, counts in document.counts.items():
+        families.setdefault(family_of(clause), []).append(tally(counts))
+    by_family = {name: Tally.sum(parts) for name, parts in families.items()}
+    return Tally.sum(by_family.values()), by_family
+
+
+def count_of(counts: Tally) -> Count:
+    names = (name for name in Count.__struct_fields__ if name != "judged")
+    return Count(judged=counts.judged, **{name: getattr(counts, name) for name in names})
+
+
+def levels(document: RunDocument, contract: ContractDocument) -> list[Level]:
+    """How far the run's cells take it at each level; a level holds those below it."""
+    found = []
+    for number, title in LEVELS.items():
+        within = [each for each in contract.clauses if _level(each) <= number]
+        ids = {str(each["id"]) for each in within}
+        counts = Tally.sum(
+            tally(letters) for clause, letters in document.counts.items() if clause in ids
+        )
+        still = sum(each.get("status") == PLANNED for each in within)
+        undeclared = sum(clause in document.undeclared for clause in ids)
+        found.append(
+            Level(
+                level=number,
+                title=title,
+                passed=counts.passed,
+                judged=counts.judged,
+                clauses=len(within),
+                open=still,
+                undeclared=undeclared,
+                reached=bool(within)
+                and not still
+                and not undeclared
+                and 0 < counts.judged == counts.passed,
+            )
+        )
+    return found
+
+
+def _level(clause: Mapping[str, Any]) -> int:
+    level = clause.get("level")
+    return level if isinstance(level, int) and level in LEVELS else max(LEVELS)
+
+
+def device_document(series: Series, contract: ContractDocument) -> DeviceDocument:
+    """The series' entry of ``v1/index.json``."""
+    latest = series.latest
+    total, families = counted(latest)
+    return DeviceDocument(
+        slug=series.slug,
+        device=series.device,
+        device_name=series.device_name,
+        plan=series.plan,
+        latest=latest.id,
+        runs=[run.id for run in series.runs],
+        torch=str(latest.provenance["torch"]),
+        driver=str(latest.provenance["driver"]),
+        suite=str(latest.provenance["suite_version"]),
+        start=latest.start,
+        total=count_of(total),
+        families={name: count_of(counts) for name, counts in families.items()},
+        levels=levels(latest, contract),
+    )
+
+
+def changed(before: RunDocument, after: RunDocument, axes: Mapping[str, Axis]) -> Changed:
+    """Compare two runs cell by cell: (clause, op, dtype, letter before, letter after)."""
+    cells: dict[Change, list[tuple[str, str, str, str, str]]] = {}
+    old, new = _blocks(before, axes), _blocks(after, axes)
+    for op in sorted({**old, **new}):
+        one, other = old.get(op), new.get(op)
+        if one == other:
+            continue
+        if one and other and one[:2] == other[:2]:
+            names = _names(axes[after.axis], other[1])
+            for (clause, dtype), was, now in zip(names, one[2], other[2], strict=True):
+                if was != now and (what := change(was, now)) is not None:
+                    cells.setdefault(what, []).append((clause, op, dtype, was, now))
+            continue
+        befores = _letters(one, axes[before.axis])
+        afters = _letters(other, axes[after.axis])
+        for clause, dtype in dict.fromkeys((*afters, *befores)):
+            was = befores.get((clause, dtype), ABSENT)
+            now = afters.get((clause, dtype), ABSENT)
+            if (what := change(was, now)) is not None:
+                cells.setdefault(what, []).append((clause, op, dtype, was, now))
+    return Changed({what: cells[what] for what in Change if what in cells})
+
+
+_Block = tuple[str, int, str]  # axis, pattern, letters
+
+
+def _blocks(document: RunDocument, axes: Mapping[str, Axis]) -> dict[str, _Block]:
+    return {
+        op: (document.axis, pattern, document.codes[start:end])
+        for op, pattern, start, end in slices(axes[document.axis])
+    }
+
+
+def _letters(block: _Block | None, axis: Axis) -> dict[tuple[str, str], str]:
+    """The letters of an operator's cells, by clause and dtype."""
+    if block is None:
+        return {}
+    return dict(zip(_names(axis, block[1]), block[2], strict=True))
+
+
+def _names(axis: Axis, pattern: int) -> list[tuple[str, str]]:
+    """Clause and dtype of each cell of a pattern."""
+    return [
+        (axis.clauses[clause], axis.dtypes[dtype])
+        for clause, dtypes in axis.patterns[pattern]
+        for dtype in dtypes
+    ]

@@ -1,0 +1,8 @@
+// The overview is complete without scripts; this says how old each run is now.
+"use strict";
+
+document.addEventListener("DOMContentLoaded", () => {
+  for (const shown of document.querySelectorAll("[data-age]")) {
+    shown.textContent = conform.age(shown.dataset.age);
+  }
+});

@@ -1,0 +1,181 @@
+"""Two runs compared: what newly fails, what is mended, what is gone, and what differs around them.
+
+The difference in environment comes first: most differences between two runs have their cause there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from itertools import product
+from typing import Any, Final
+
+from devices.cell import CellKey, Outcome
+from reports.judgement import number
+from reports.model import Provenance, Run
+from reports.statuses import ABSENT, KIND_OF, MISSING, OUTCOME_OF, VERDICT_OF, code_of
+from reports.text import one_line
+
+
+class Change(str, Enum):
+    """What became of a cell from one run to another; the first is the most urgent."""
+
+    NEWLY_CRASHING = "newly-crashing"
+    NEWLY_FAILING = "newly-failing"
+    MISSING = "missing"
+    CHANGED_OUTCOME = "changed-outcome"
+    CHANGED_EXPECTATION = "changed-expectation"
+    FIXED = "fixed"
+    ADDED = "added"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+MEANING: Final[Mapping[Change, str]] = {
+    Change.NEWLY_CRASHING: "crashes or hangs now, and did not",
+    Change.NEWLY_FAILING: "fails, errs or is unsupported now, and passed (or was ambiguous)",
+    Change.MISSING: "had an outcome, and is not planned or not run now",
+    Change.CHANGED_OUTCOME: "another outcome, neither the one before nor the one now a pass",
+    Change.CHANGED_EXPECTATION: "the same outcome, and the manifest says otherwise of it",
+    Change.FIXED: "passes now, and did not",
+    Change.ADDED: "has an outcome now, and had none",
+}
+
+WORSE: Final = (Change.NEWLY_CRASHING, Change.NEWLY_FAILING, Change.MISSING)
+
+_DEADLY: Final = (Outcome.CRASH, Outcome.HANG)
+_NONE: Final = (ABSENT, MISSING)
+
+# What differs from run to run by itself.
+_NOT_COMPARED: Final = frozenset({"start", "host", "device_uuid", "plan_hash"})
+_FIRST: Final = ("torch", "driver", "device_name")
+
+
+def change(before: str, after: str) -> Change | None:
+    """What became of a cell, by its letters (``reports.statuses``); None where nothing changed."""
+    if before == after or (before in _NONE and after in _NONE):
+        return None
+    if after in _NONE:
+        return Change.MISSING
+    if before in _NONE:
+        return Change.ADDED
+    was, now = OUTCOME_OF[before], OUTCOME_OF[after]
+    if was is now:
+        return Change.CHANGED_EXPECTATION
+    if now in _DEADLY and was not in _DEADLY:
+        return Change.NEWLY_CRASHING
+    if now is Outcome.PASS:
+        return Change.FIXED
+    if was in (Outcome.PASS, Outcome.AMBIGUOUS) and now is not Outcome.AMBIGUOUS:
+        return Change.NEWLY_FAILING
+    return Change.CHANGED_OUTCOME
+
+
+def table() -> dict[str, str]:
+    """Every pair of letters that is a change, with what it is: what the pages compare by."""
+    found = {}
+    for before, after in product(KIND_OF, repeat=2):
+        if (what := change(before, after)) is not None:
+            found[before + after] = what.value
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two runs compared. ``environment`` has (name, before, after), the likeliest causes first;
+    ``cells`` has (cell, letter before, letter after) by what became of them, in plan order."""
+
+    environment: tuple[tuple[str, str, str], ...]
+    cells: Mapping[Change, tuple[tuple[CellKey, str, str], ...]]
+
+    @property
+    def worse(self) -> bool:
+        """Whether a cell newly fails, newly crashes or is missing."""
+        return any(self.cells.get(what) for what in WORSE)
+
+
+def environment(
+    before: Mapping[str, object], after: Mapping[str, object]
+) -> tuple[tuple[str, str, str], ...]:
+    """What differs in provenance, torch and driver first."""
+    names = [*_FIRST, *(name for name in {**before, **after} if name not in _FIRST)]
+    return tuple(
+        (name, str(before.get(name, "")), str(after.get(name, "")))
+        for name in names
+        if name not in _NOT_COMPARED and before.get(name, "") != after.get(name, "")
+    )
+
+
+def diff(before: Run, after: Run) -> Difference:
+    """Compare two runs, of one device or of two, cell by cell."""
+    cells = dict.fromkeys((*after.parsed.cells, *before.parsed.cells))
+    found: dict[Change, list[tuple[CellKey, str, str]]] = {}
+    for cell in cells:
+        letters = _letter(before, cell), _letter(after, cell)
+        if (what := change(*letters)) is not None:
+            found.setdefault(what, []).append((cell, *letters))
+    return Difference(
+        environment(_facts(before.provenance), _facts(after.provenance)),
+        {what: tuple(found[what]) for what in Change if what in found},
+    )
+
+
+def _letter(run: Run, cell: CellKey) -> str:
+    result = run.results.get(cell)
+    return ABSENT if result is None else code_of(result)
+
+
+def _facts(provenance: Provenance) -> dict[str, object]:
+    return {field.name: getattr(provenance, field.name) for field in fields(provenance)}
+
+
+def told(letter: str) -> str:
+    """A letter in words: ``pass``, ``fail (expected)``, ``absent``."""
+    if letter in _NONE:
+        return "absent" if letter == ABSENT else "not run"
+    outcome, verdict = OUTCOME_OF[letter].value, VERDICT_OF[letter].value
+    return outcome if verdict in ("ok", "regression") else f"{outcome} ({verdict})"
+
+
+def as_text(found: Difference, *, limit: int = 20) -> str:
+    """For a terminal: the environment, then the cells, ``limit`` of each kind of change."""
+    lines = ["environment:"]
+    lines += [
+        f"  {name}: {one_line(old) or '-'} -> {one_line(new) or '-'}"
+        for name, old, new in found.environment
+    ]
+    if not found.environment:
+        lines[0] = "environment: the same"
+    for what, cells in found.cells.items():
+        lines.append(f"{what} ({number(len(cells), 'cell')}: {MEANING[what]}):")
+        lines += [
+            f"  {one_line(str(cell))}: {told(old)} -> {told(new)}"
+            for cell, old, new in cells[:limit]
+        ]
+        if len(cells) > limit:
+            lines.append(f"  and {len(cells) - limit:,} more")
+    if not found.cells:
+        lines.append("no cell changed")
+    return "\n".join(lines)
+
+
+def as_data(found: Difference) -> dict[str, Any]:
+    """As JSON can hold it."""
+    return {
+        "environment": [
+            {"name": name, "before": old, "after": new} for name, old, new in found.environment
+        ],
+        "changes": {what.value: _cells(found.cells.get(what, ())) for what in Change},
+    }
+
+
+def _cells(cells: Iterable[tuple[CellKey, str, str]]) -> list[dict[str, str]]:
+    return [
+        {
+            "clause": cell.clause, "op": cell.op, "dtype": cell.dtype,
+            "before": told(old), "after": told(new),
+        }
+        for cell, old, new in cells
+    ]  # fmt: skip

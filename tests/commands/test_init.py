@@ -1,0 +1,176 @@
+"""``conform init``: a folder for a device that nobody has described."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from conformance import drafting, starting
+from conformance.asking import Question, Reply
+from conformance.cli import conform
+from conformance.contract import load
+from conformance.starting import agreement
+from devices.cell import CellKey, Outcome, Verdict
+from devices.descriptor import CAPABILITIES, DTYPES
+from devices.expectations import Manifest
+from devices.registry import load_file
+from reports.model import CellResult, Run
+from tests.plugin.running import run_conform
+from tests.reports.builders import (
+    ADD,
+    ADD_INT,
+    BOUNDS,
+    CELLS,
+    CONV,
+    PROVENANCE,
+    failed,
+    plan_document,
+    results,
+)
+
+DAY = date(2026, 1, 31)
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(conform, ["init", *arguments])
+
+
+def a_run(*given: CellResult) -> Run:
+    return Run(Path(), plan_document(), PROVENANCE, results(*given))
+
+
+def written(path: Path, text: str) -> Manifest:
+    path.write_text(text, encoding="utf-8")
+    return Manifest.load(
+        path, known_clauses=set(load().clauses), known_layouts={"transposed", "contiguous"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("x", "--device-string", "No Device"), "expected what torch calls a device"),
+        (("x", "--device-string", "npu", "--module", "a b"), "expected a module"),
+        (("X!", "--device-string", "npu"), "a device's name must be"),
+    ],
+)
+def test_bad_arguments_are_one_message(arguments: tuple[str, ...], message: str) -> None:
+    result = call(*arguments)
+    assert result.exit_code == 4 and message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "device", "message"),
+    [
+        ("no_such_module", "npu", "importing 'no_such_module' failed: ModuleNotFoundError"),
+        ("json", "npux", "torch knows no device type 'npux', after importing 'json'"),
+        ("json:no_such_function", "npu", "json.no_such_function() failed: AttributeError"),
+    ],
+)
+def test_a_device_that_cannot_be_had_is_one_message(
+    tmp_path: Path, module: str, device: str, message: str
+) -> None:
+    folder = tmp_path / "x"
+    result = call("x", "--device-string", device, "--module", module, "-o", str(folder))
+    assert result.exit_code == 4 and message in result.stderr
+    assert result.stderr.count("\n") == 1 and "undescribed" not in result.stderr
+    assert not folder.exists(), "nothing is left behind"
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "kept").touch()
+    result = call("x", "--device-string", "npu", "-o", str(tmp_path))
+    assert result.exit_code == 4 and "is not empty" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+@pytest.mark.parametrize("module", ["", "some_module", "torch._lazy.ts_backend"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_drafted_descriptor_says_what_was_answered(
+    tmp_path: Path, module: str, count: int
+) -> None:
+    answers = dict.fromkeys(CAPABILITIES, None) | {"strides": True, "storage": False}
+    reply = Reply(answers, sorted(DTYPES)[:3], {"device_name": 'A "quoted" name'}, count)
+    question = Question(torch_type="npu", module=module, init="init" if module else "")
+    (tmp_path / "descriptor.py").write_text(drafting.descriptor("mine", question, reply, DAY))
+    device = load_file(tmp_path)
+    assert (device.name, device.torch_type) == ("mine", "npu")
+    assert (device.module or "", device.init or "") == (module, question.init)
+    assert device.capabilities == {"strides"} and device.dtypes == set(sorted(DTYPES)[:3])
+    assert device.title == 'A "quoted" name'
+    assert (device.unavailable() is None) == (module != "some_module")
+
+
+def test_a_drafted_manifest_groups_by_clause_and_failing_layouts(tmp_path: Path) -> None:
+    failing = [
+        failed(ADD),
+        failed(ADD_INT),
+        failed(CONV, layouts=("contiguous", "transposed")),
+        failed(BOUNDS),
+        failed(CellKey("layout.values", "mul", "float32")),
+        failed(CellKey("layout.values", "mul", "int64")),
+    ]
+    manifest = written(tmp_path / "m.toml", drafting.manifest("mine", failing, {}, 2, DAY))
+    seen = {(b.clause, b.op, b.dtype, b.layouts) for b in manifest.blocks}
+    assert seen == {
+        (("layout.values",), ("add", "mul"), ("float32", "int64"), frozenset({"transposed"})),
+        (
+            ("layout.values",),
+            ("nn.functional.conv2d",),
+            ("float32",),
+            frozenset({"contiguous", "transposed"}),
+        ),
+        (("layout.bounds",), ("add",), ("float32",), frozenset({"transposed"})),
+    }
+    assert all(block.reason.startswith("triage:") for block in manifest.blocks)
+
+
+@pytest.mark.parametrize(
+    "text", ['"""', "\\", "a\x00\x1b\x7f\n# b", "\ud800", "é\U0001f600", "'''"]
+)
+def test_no_message_breaks_the_manifest(tmp_path: Path, text: str) -> None:
+    drafted = drafting.manifest("mine", [failed(ADD, message=text)], {BOUNDS: text}, 1, DAY)
+    assert len(written(tmp_path / "m.toml", drafted).blocks) == 1
+
+
+def test_cells_on_which_runs_disagree_are_in_no_block() -> None:
+    first = a_run(failed(ADD), failed(CONV), failed(BOUNDS, outcome=Outcome.ERROR))
+    second = a_run(failed(ADD), failed(BOUNDS, outcome=Outcome.ERROR))
+    agreed, apart = agreement([first, second])
+    assert list(agreed) == [ADD]
+    assert apart[CONV] == "the runs disagree: fail in 1 layout(s), then pass"
+    assert apart[BOUNDS].startswith("error: ")
+
+
+def test_a_cell_without_an_outcome_is_in_no_block() -> None:
+    run = a_run(failed(ADD), replace(failed(CONV, Verdict.MISSING), outcome=Outcome.NOT_RUN))
+    agreed, apart = agreement([run])
+    assert list(agreed) == [ADD] and apart == {CONV: "it has no outcome"}
+    assert set(CELLS) > {ADD, CONV}
+
+
+def test_the_lazy_backend_is_described_in_one_command(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the runs' results go
+    ran = run_conform(
+        *("init", "mylazy", "--module", "torch._lazy.ts_backend:init", "--device-string", "lazy:0"),
+        *("--fast", "--ops", "add,mul,nn.functional.pixel_shuffle", "-o", str(tmp_path / "mylazy")),
+        cache=cache,
+        cwd=tmp_path,
+    )
+    assert ran.code == 0, ran.text
+    device = load_file(tmp_path / "mylazy")
+    assert (device.torch_type, device.init) == ("lazy", "init")
+    assert "float32" in device.dtypes and "strides" not in device.capabilities
+    assert device.expectations is not None
+    manifest = Manifest.load(
+        device.expectations, known_clauses=set(load().clauses), known_layouts={"contiguous"}
+    )
+    assert [block.op for block in manifest.blocks] == [("nn.functional.pixel_shuffle",)]
+    assert starting.drafting.TRIAGE in manifest.blocks[0].reason

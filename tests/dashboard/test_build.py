@@ -1,0 +1,247 @@
+"""Building the site: what is seen is not read again, what is gone goes, names stay."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from devices.cell import CellKey
+from opinfo.layouts import OFFSET as REAL_OFFSET
+from opinfo.layouts import covering_set
+from reports.dashboard import documents, geometry
+from reports.dashboard.axes import count, keys, order, shard_of, slices
+from reports.dashboard.badges import badge
+from reports.dashboard.build import Options, build
+from reports.dashboard.downloads import beginnings
+from reports.dashboard.series import LEVELS, slug
+from reports.dashboard.store import SiteError
+from reports.judgement import Tally, judge
+from reports.plan import RunError, fold
+from reports.run import load_run
+from reports.statuses import tally
+from tests.dashboard import fleet
+from tests.dashboard.conftest import NOW
+from tests.dashboard.test_reading import tree
+
+
+def test_a_run_already_seen_is_not_read_again(tmp_path: Path) -> None:
+    one, two = fleet.alpha(tmp_path / "1", 1), fleet.alpha(tmp_path / "2", 2)
+    assert build([one], tmp_path / "site", Options(now=NOW)).read == 1
+    for junit in one.glob("junit-*.xml"):
+        junit.unlink()  # whoever reads it now fails
+    made = build([one, two], tmp_path / "site", Options(now=NOW))
+    assert (made.runs, made.read) == (2, 1)
+
+
+def test_an_incremental_build_is_the_same_site(tmp_path: Path) -> None:
+    runs = fleet.fleet(tmp_path / "runs")
+    build(runs, tmp_path / "whole", Options(now=NOW, jobs=1))
+    for run in runs:
+        build([run], tmp_path / "step", Options(now=NOW, jobs=1))
+    assert tree(tmp_path / "step") == tree(tmp_path / "whole")
+
+
+def test_processes_build_the_same_site(tmp_path: Path) -> None:
+    runs = fleet.fleet(tmp_path / "runs")
+    build(runs, tmp_path / "one", Options(now=NOW, jobs=1))
+    build(runs, tmp_path / "two", Options(now=NOW, jobs=2))
+    assert tree(tmp_path / "two") == tree(tmp_path / "one")
+
+
+def test_fresh_forgets_the_runs_before(tmp_path: Path) -> None:
+    one, two = fleet.alpha(tmp_path / "1", 1), fleet.beta(tmp_path / "2")
+    build([one], tmp_path / "site", Options(now=NOW))
+    build([two], tmp_path / "site", Options(now=NOW, fresh=True))
+    build([two], tmp_path / "other", Options(now=NOW))
+    assert tree(tmp_path / "site") == tree(tmp_path / "other")
+
+
+def test_details_are_kept_of_the_newest_runs_alone(tmp_path: Path) -> None:
+    runs = [fleet.alpha(tmp_path / str(day), day) for day in (1, 2)]
+    build(runs, tmp_path / "site", Options(now=NOW, details=1))
+    kept = [path.name for path in (tmp_path / "site" / "data" / "details").iterdir()]
+    assert len(kept) == 1
+    assert kept[0].startswith("20261002t")
+
+
+def test_a_folder_of_other_files_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(SiteError, match="holds files, and none of a site"):
+        build([fleet.beta(tmp_path / "run")], tmp_path / "mine")
+
+
+def test_a_folder_without_runs_is_told_clearly(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match=r"holds no plan.json"):
+        build([tmp_path / "empty"], tmp_path / "site")
+
+
+def test_a_folder_of_runs_may_be_given(tmp_path: Path) -> None:
+    fleet.fleet(tmp_path / "runs")
+    assert build([tmp_path / "runs"], tmp_path / "site", Options(now=NOW, jobs=1)).runs == 4
+
+
+def test_the_same_run_given_twice_is_one_run(tmp_path: Path) -> None:
+    run = fleet.beta(tmp_path / "run")
+    assert build([run, run / "plan.json"], tmp_path / "site").runs == 1
+
+
+def test_counts_are_the_gates_own(runs: list[Path]) -> None:
+    for folder in runs:
+        run = load_run(folder)
+        axis = order(run.parsed.document.cells).axis
+        from reports.dashboard.reading import read
+
+        counted = count(axis, read(folder).codes)
+        assert {clause: tally(letters) for clause, letters in counted.items()} == judge(run).tallies
+
+
+def test_an_axis_holds_every_cell_once_by_operator() -> None:
+    cells = [*fleet.ALPHA, CellKey("layout.values", "add", "float16")]
+    axis = order(fold(cells)).axis
+    assert sorted(keys(axis)) == sorted(cells)
+    assert [op for op, *_ in slices(axis)] == sorted({cell.op for cell in cells})
+
+
+def test_positions_say_where_each_cell_stands_in_the_plan() -> None:
+    cells = fleet.ALPHA
+    ordered = order(fold(cells))
+    assert [cells[position] for position in ordered.positions] == list(keys(ordered.axis))
+
+
+def test_dtypes_go_from_the_narrow_to_the_wide() -> None:
+    names = ("complex64", "float32", "bfloat16", "float16", "int64", "uint8", "int8", "bool", "")
+    axis = order(fold(CellKey("c.x", "op", name) for name in names)).axis
+    assert axis.dtypes == [
+        "",
+        "bool",
+        "uint8",
+        "int8",
+        "int64",
+        "bfloat16",
+        "float16",
+        "float32",
+        "complex64",
+    ]
+
+
+def test_shards_are_fnv() -> None:
+    # http://www.isthe.com/chongo/src/fnv/test_fnv.c: "a" is 0xe40c292c, "foobar" 0xbf9cf968.
+    assert (shard_of("a"), shard_of("foobar")) == (0xE40C292C % 32, 0xBF9CF968 % 32)
+
+
+@pytest.mark.parametrize(
+    "name", ["T", "t", "con", "../x", "a/b", "", "x" * 300, "é", "a~b", "a.", "-a"]
+)
+def test_slugs_are_harmless_file_names(name: str) -> None:
+    made = slug(name)
+    assert re.fullmatch(r"[a-z0-9][a-z0-9._~-]{0,99}", made)
+    assert not made.endswith(".")
+    assert made not in ("con", "..")
+
+
+def test_slugs_differ_where_names_differ() -> None:
+    names = ["T", "t", "a b", "a-b", "A B", "a_b", "x" * 300, "x" * 301, "t~e632b709"]
+    assert len({slug(name) for name in names}) == len(names)
+
+
+def test_levels_are_the_contracts() -> None:
+    from conformance.contract import LEVELS as REAL
+
+    assert dict(LEVELS) == dict(REAL)
+
+
+@pytest.mark.parametrize("name", documents.SCHEMAS)
+def test_a_schema_is_published(site: Path, name: str) -> None:
+    schema = json.loads((site / "v1" / "schema" / f"{name}.schema.json").read_text())
+    assert schema == documents.schema(name)
+    assert schema["$schema"].startswith("https://json-schema.org/draft/2020-12/")
+
+
+def test_the_public_files_are_as_their_schemas_say(site: Path) -> None:
+    for pattern, name in (
+        ("index.json", "index"), ("runs/*.json", "run"), ("axes/*.json", "axis"),
+        ("contracts/*.json", "contract"),
+    ):  # fmt: skip
+        found = list((site / "v1").glob(pattern))
+        assert found
+        for path in found:
+            msgspec.json.decode(path.read_bytes(), type=documents.SCHEMAS[name], strict=True)
+
+
+def test_a_field_of_a_public_file_is_not_lost_by_chance() -> None:
+    """Names under v1/ stay: removing one is a new folder v2/, and this list."""
+    assert set(documents.RunDocument.__struct_fields__) >= {
+        "format", "id", "sha256", "provenance", "start", "axis", "contract", "codes", "counts",
+        "checks", "layouts", "facts", "capabilities", "undeclared", "exclusions", "manifest",
+    }  # fmt: skip
+    assert set(documents.DeviceDocument.__struct_fields__) >= {
+        "slug", "device", "device_name", "plan", "latest", "runs", "torch", "driver", "suite",
+        "start", "total", "families", "levels",
+    }  # fmt: skip
+
+
+def test_csv_fields_are_no_formulas() -> None:
+    axis = order(fold([CellKey("layout.values", fleet.FORMULA, 'a"b,c')])).axis
+    assert beginnings(axis) == ["""layout.values,'=cmd|'/c calc'!A0,"a""b,c","""]
+
+
+def test_badges_are_well_formed_whatever_the_name(site: Path) -> None:
+    for path in (site / "v1" / "badges").glob("*.svg"):
+        assert ET.parse(path).getroot().tag.endswith("svg")
+    made = ET.fromstring(badge(fleet.BREAK_OUT, fleet.MARKUP + "\x00", "#123456"))
+    assert {each.tag.partition("}")[2] for each in made.iter()} == {
+        "svg", "title", "clipPath", "rect", "g", "text",
+    }  # fmt: skip
+
+
+def test_badges_say_numerator_and_denominator(site: Path) -> None:
+    assert "87 of 96 cells" in (site / "v1" / "badges" / "alpha-quick.svg").read_text()
+    level = (site / "v1" / "badges" / "alpha-quick-level1.svg").read_text()
+    assert "86 of 95; 27 of 47 clauses not checked yet" in level
+
+
+@pytest.mark.parametrize("name", [case.id for case in covering_set().cases])
+def test_pictures_lie_as_the_layouts_do(name: str) -> None:
+    case = next(case for case in covering_set().cases if case.id == name)
+    drawn = geometry.example(name)
+    layouts = [case.first] if case.first == case.rest else [case.first, case.rest]
+    real = [layout.geometry(each.shape) for layout, each in zip(layouts, drawn, strict=True)]
+    assert [(g.stride, g.offset, g.extent) for g in drawn] == [
+        (list(each.stride), each.offset, each.extent) for each in real
+    ]
+
+
+def test_the_guard_is_that_of_the_suite() -> None:
+    from opinfo.guarded import GUARD_BYTES, storage_bytes
+    from opinfo.layouts import Layout
+
+    real = Layout.parse("channels_last+step_inner+offset").geometry((2, 3, 2, 2))
+    drawn = geometry.Geometry(
+        list(real.shape), list(real.stride), real.offset, real.extent, "float32"
+    )
+    assert (geometry.OFFSET, geometry.GUARD_BYTES) == (REAL_OFFSET, GUARD_BYTES)
+    assert geometry.guard_elements(drawn) == storage_bytes(real, 4) // 4 - real.extent
+
+
+def test_a_script_gives_the_tensors_of_the_failing_call() -> None:
+    out, given = geometry.of_script(fleet.REPRO)
+    assert (out.role, out.shape, out.stride, out.extent) == ("out", [2, 2], [4, 2], 7)
+    assert (given.role, given.shape, given.stride, given.offset) == ("", [2, 3], [0, 2], 17)
+
+
+@pytest.mark.parametrize(
+    "script", ["def", "strided(", "strided(1, x, (1,), (1,), -1, 1)", "\0", "(" * 10_000]
+)
+def test_a_script_that_cannot_be_read_gives_no_tensors(script: str) -> None:
+    assert geometry.of_script(script) == []
+
+
+def test_tally_of_no_letters_is_nought() -> None:
+    assert tally({}) == Tally()

@@ -1,0 +1,263 @@
+"""The grid and the query in a real Chromium: filters, completion, errors, keyboard, addresses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.dashboard.build import Options, build
+from reports.dashboard.shapes import COLOURS
+from tests.dashboard import fleet
+from tests.dashboard.conftest import NOW
+from tests.dashboard.independent import cells
+from tests.dashboard.looking import counts, opened
+
+GRID = "grid.html#device=alpha-quick"
+
+
+@pytest.fixture(scope="module")
+def found(runs: list[Path]) -> dict[str, dict[tuple[str, str], str]]:
+    """The outcome of each cell, by device."""
+    return {
+        name: {each[:2]: each[2] for each in cells(runs[number])}
+        for name, number in (("alpha", 1), ("beta", 2))
+    }
+
+
+def explore(page: Any, query: str) -> int:
+    """Type a query, and read how many cells it found."""
+    page.fill("#query", query)
+    return int(page.get_attribute("[data-found]", "data-found"))
+
+
+def test_queries_find_the_cells_that_they_name(
+    browser: Any, site: Path, found: dict[str, dict[tuple[str, str], str]]
+) -> None:
+    alpha, beta = found["alpha"], found["beta"]
+    with opened(browser, site, "explore.html#q=") as page:
+        assert explore(page, "alpha:fail") == sum(each == "fail" for each in alpha.values())
+        assert explore(page, "alpha:crash,hang") == 2
+        assert explore(page, "alpha:any beta:absent") == len(alpha.keys() - beta.keys())
+        assert explore(page, "beta:fail and not alpha:fail") == sum(
+            beta[c] == "fail" and alpha.get(c) != "fail" for c in beta
+        )
+        assert explore(page, "alpha:any clause:layout.* dtype:bfloat16 op:nn.*") == 6
+        assert explore(page, "alpha:any (op:add or op:mul) dtype:float32,bool") == 12
+        assert explore(page, "alpha:any family:streams") == 1
+        assert explore(page, 'op:"false while busy"') == 1
+        assert explore(page, "alpha:any CONV2D") == 12
+        assert explore(page, "not status:bad alpha:any") < explore(page, "alpha:any")
+        assert explore(page, "alpha:expected") == 3
+        assert explore(page, "alpha:ambiguous") == 1
+        assert explore(page, "alpha:bad") == sum(each != "pass" for each in alpha.values())
+
+
+MISTAKES = [
+    ("alhpa:fail", "“alhpa” is neither a field nor a device. Did you mean “alpha”?", 0),
+    ("alpha:fial", "“fial” is no status. Did you mean “fail”?", 6),
+    ("op:", "A value is missing", 2),
+    ("(op:add", "not closed", 0),
+    ("op:add)", "closes nothing", 6),
+    ("op:add and", "ends where a term was expected", 10),
+    ('op:"add', "quote is opened", 3),
+    ("or op:add", "stands where a term was expected", 0),
+]
+
+
+def test_a_mistake_is_told_with_its_place(browser: Any, site: Path) -> None:
+    with opened(browser, site, "explore.html#q=") as page:
+        for query, said, at in MISTAKES:
+            page.fill("#query", query)
+            text = page.inner_text("#query-problem")
+            assert said in text
+            pointer = page.locator("#query-problem pre").text_content().split("\n")[1]
+            assert (query, pointer.index("^")) == (query, at)
+            assert page.get_attribute("#query", "aria-invalid") == "true"
+        page.fill("#query", "op:add")
+        assert page.inner_text("#query-problem") == ""
+
+
+def test_completion_by_keyboard(browser: Any, site: Path) -> None:
+    with opened(browser, site, "explore.html#q=") as page:
+        page.click("#query")
+        page.keyboard.type("alp")
+        assert "alpha:" in page.locator("#query-options li span").all_inner_texts()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        page.keyboard.type("cra")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        assert page.input_value("#query") == "alpha:crash "
+        page.keyboard.type("op:whe")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Tab")
+        assert page.input_value("#query") == "alpha:crash op:where "
+        assert page.get_attribute("[data-found]", "data-found") == "1"
+        page.keyboard.press("Escape")
+        assert page.locator("#query-options").is_hidden()
+
+
+def test_the_address_holds_every_choice(browser: Any, site: Path) -> None:
+    with opened(browser, site, GRID) as page:
+        page.select_option("#choose-columns", "clause")
+        page.select_option("#choose-clause", "layout.*")
+        page.select_option("#choose-sort", "bad")
+        page.select_option("#choose-group", "namespace")
+        page.fill("#query", "status:bad")
+        shown = page.inner_text("main .status")
+        address = page.url
+        page.goto("about:blank")
+        page.goto(address)
+        page.wait_for_function("document.documentElement.dataset.ready")
+        assert page.inner_text("main .status") == shown
+        assert page.input_value("#choose-columns") == "clause"
+        assert page.input_value("#query") == "status:bad"
+        page.select_option("#choose-columns", "dtype")
+        page.go_back()
+        page.wait_for_function("document.querySelector('#choose-columns').value == 'clause'")
+
+
+def test_the_grid_counts_what_the_junit_files_hold(
+    browser: Any, site: Path, found: dict[str, dict[tuple[str, str], str]]
+) -> None:
+    alpha = found["alpha"]
+    judged = sum(each != "ambiguous-reference" for each in alpha.values())
+    with opened(browser, site, GRID) as page:
+        shown = page.locator("[data-passed]")
+        assert shown.get_attribute("data-passed") == str(sum(e == "pass" for e in alpha.values()))
+        assert shown.get_attribute("data-judged") == str(judged)
+        page.select_option("#choose-clause", "layout.out_kept")
+        of_clause = [each for cell, each in alpha.items() if cell[0] == "layout.out_kept"]
+        assert shown.get_attribute("data-judged") == str(len(of_clause))
+
+
+def walk(page: Any, rows: int, columns: int) -> list[str]:
+    """What a screen reader is told of each square, going there by arrow keys."""
+    page.focus(".vgrid")
+    page.keyboard.press("Control+Home")
+    told = []
+    for _ in range(rows):
+        page.keyboard.press("Home")
+        for _ in range(columns):
+            assert page.get_attribute(".vgrid", "aria-activedescendant") == "active-square"
+            told.append(page.get_attribute("#active-square", "aria-label"))
+            page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowDown")
+    return told
+
+
+#: The colour that most of a square's opaque pixels have, by row and column.
+DRAWN = """
+([row, column, width]) => {
+  const canvas = document.querySelectorAll(".vrow canvas")[row];
+  const { data } = canvas.getContext("2d").getImageData(column * width, 0, width, 26);
+  const seen = new Map();
+  for (let at = 0; at < data.length; at += 4) {
+    if (data[at + 3] < 250) continue;
+    const colour = "#" + [...data.slice(at, at + 3)].map((each) => each.toString(16).padStart(2, "0")).join("");
+    seen.set(colour, (seen.get(colour) || 0) + 1);
+  }
+  return [...seen].sort((a, b) => b[1] - a[1])[0]?.[0] ?? null;
+}
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_squares_are_drawn_in_the_colour_of_their_kind(
+    browser: Any, site: Path, scheme: str
+) -> None:
+    with opened(browser, site, GRID, color_scheme=scheme) as page:
+        # Rows T, add, "false while busy", linalg.lu, mul; columns case, bool, int64, bfloat16, float32.
+        for row, column, kind in (
+            (1, 4, "fail"), (1, 2, "error"), (3, 1, "expected"), (4, 4, "hang"), (0, 4, "unsupported"),
+            (0, 1, "pass"),
+        ):  # fmt: skip
+            drawn = page.evaluate(DRAWN, [row, column, 34])
+            assert (kind, drawn) == (kind, COLOURS[kind][scheme == "dark"])
+        assert page.evaluate(DRAWN, [1, 0, 34]) is None, "add has no case"
+        page.click("#theme")
+        page.wait_for_function(f"({DRAWN})([1, 4, 34]) == '{COLOURS['fail'][scheme == 'light']}'")
+
+
+def test_a_square_shows_the_most_urgent_of_its_cells(browser: Any, site: Path) -> None:
+    with opened(browser, site, GRID) as page:
+        labels = walk(page, rows=9, columns=5)
+        for wanted in (
+            "where, bool: crash", "mul, float32: hang", "add, int64: error", "add, float32: fail",
+            "linalg.lu, bool: expected failure", "t, float32: ambiguous reference",
+            "T, float32: unsupported", "add, bool: pass", "add, case: no cells",
+        ):  # fmt: skip
+            assert wanted in labels
+
+
+def test_what_is_not_declared_is_shown_as_such(browser: Any, site: Path) -> None:
+    with opened(browser, site, "grid.html#device=beta-quick&by=clause") as page:
+        heads = [each.get_attribute("title") for each in page.locator(".vcol").all()]
+        assert any("unsupported by declaration, requires strides" in (head or "") for head in heads)
+        labels = walk(page, rows=1, columns=len(heads))
+        assert any(label.endswith(": unsupported by declaration") for label in labels)
+
+
+def test_the_grid_by_keyboard_alone(browser: Any, site: Path) -> None:
+    with opened(browser, site, GRID) as page:
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.getAttribute('role')") == "grid":
+                break
+        else:
+            pytest.fail("the grid is not reached by the Tab key")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        for _ in range(4):
+            page.keyboard.press("ArrowRight")
+        assert page.locator(".vcell.on").get_attribute("aria-label") == "add, float32: fail"
+        assert "layout.values" in page.inner_text(".panel")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("[data-status='fail']")
+        assert "add[float32]" in page.inner_text("h1")
+
+
+def test_rows_are_made_for_what_is_in_view_alone(browser: Any, tmp_path: Path) -> None:
+    ops = [f"op{number:03d}" for number in range(700)]
+    run = fleet.write(tmp_path / "run", "wide", fleet.grid(("layout.values",), ops, fleet.DTYPES))
+    build([run], tmp_path / "site", Options(now=NOW, jobs=1))
+    with opened(browser, tmp_path / "site", "grid.html") as page:
+        assert page.locator(".vrow").count() < 60
+        page.focus(".vgrid")
+        page.keyboard.press("Control+End")
+        page.wait_for_selector("text=op699")
+        assert page.locator(".vcell.on").get_attribute("aria-label") == "op699, float32: pass"
+        assert page.locator(".vrow").count() < 60
+        page.evaluate("document.querySelector('.vgrid').scrollTop = 350 * 26")
+        page.wait_for_selector("text=op351")
+
+
+def test_the_cells_found_can_be_saved(browser: Any, site: Path, tmp_path: Path) -> None:
+    with opened(browser, site, "explore.html#q=alpha:crash") as page:
+        with page.expect_download() as started:
+            page.click("text=Download these cells")
+        started.value.save_as(tmp_path / "cells.csv")
+    lines = (tmp_path / "cells.csv").read_text().splitlines()
+    assert lines[0].startswith("clause,op,dtype,alpha-quick,beta-quick,")
+    assert lines[1:] == ["layout.values,where,bool,crash,pass,not planned"] or lines[1].startswith(
+        "layout.values,where,bool,crash,"
+    )
+
+
+def test_a_missing_file_is_told_in_the_page(browser: Any, runs: list[Path], tmp_path: Path) -> None:
+    build([runs[0]], tmp_path / "site", Options(now=NOW, jobs=1))
+    for path in (tmp_path / "site" / "data" / "axes").iterdir():
+        path.unlink()
+    page = browser.new_page()
+    page.goto(f"file://{tmp_path}/site/grid.html")
+    page.wait_for_selector("[role=alert]")
+    assert "could not be loaded" in page.inner_text("[role=alert]")
+    page.close()
+
+
+def test_counts_helper_reads_numbers(browser: Any, site: Path) -> None:
+    with opened(browser, site, "manifest.html") as page:
+        section = "section[data-device='alpha-quick'] dd[data-count='blocks']"
+        assert counts(page, section) == [3]

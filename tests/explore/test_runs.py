@@ -1,0 +1,229 @@
+"""A fault that no named layout shows: random search finds it, `conform pin` keeps it, later plans check it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from devices.cell import CellKey, Outcome, Verdict
+from devices.pinned import FILE, add_pinned, read_pinned
+from reports.model import CellResult
+from reports.run import load_run
+from tests.plugin.running import CHECKOUT, ForkServer, Ran, cells_of, run_conform
+
+#: A device that reads from the start of the storage where the offset is small: the covering set has 17 only.
+DEVICE = """
+import os
+from dataclasses import replace
+
+import torch
+
+from tests.wrapped import registry
+from tests.wrapped.descriptor import DESCRIPTOR as WRAPPED
+from tests.wrapped.faults.tools import place_values, reread, with_first
+
+
+def forget_small_offsets(kernel, args, kwargs):
+    result = kernel(*args, **kwargs)
+    if not 0 < args[0].storage_offset() < 17:
+        return result
+    return place_values(result, kernel(*with_first(args, reread(args[0], offset=0)), **kwargs))
+
+
+if os.environ.get("ODD"):
+    registry.plant_at({torch.ops.aten.neg.default: forget_small_offsets})
+DESCRIPTOR = replace(WRAPPED, name="odd")
+"""
+NEG = CellKey("layout.values", "neg", "float32")
+SECONDS = 3
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A folder with the device, and ways to run it."""
+
+    folder: Path
+    fork: ForkServer
+    cache: Path
+
+    @property
+    def descriptor(self) -> Path:
+        return self.folder / "device"
+
+    def run(self, name: str, *arguments: str, faulty: bool = True) -> Ran:
+        return self.fork.pytest(
+            *("-q", "-n", "0", f"--descriptor={self.descriptor}", "--ops", "neg,exp"),
+            *(f"--results={self.folder / name}", *arguments),
+            ODD="1" if faulty else "",
+        )
+
+    def cell(self, name: str, key: CellKey = NEG) -> CellResult:
+        return cells_of(self.folder / name)[key]
+
+    def pin(self, *arguments: str) -> Ran:
+        run, descriptor = str(self.folder / "found"), f"--descriptor={self.descriptor}"
+        return run_conform("pin", run, descriptor, *arguments, cache=self.cache)
+
+    def findings(self, name: str) -> list[dict[str, object]]:
+        text = (self.folder / name / "explore.jsonl").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+
+def make(folder: Path, fork: ForkServer, cache: Path) -> Odd:
+    (folder / "device").mkdir()
+    (folder / "device" / "descriptor.py").write_text(DEVICE)
+    return Odd(folder, fork, cache)
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory, fork: ForkServer, cache: Path) -> Odd:
+    """A run in folder ``found`` that explored."""
+    made = make(tmp_path_factory.mktemp("odd"), fork, cache)
+    ran = made.run("found", "--explore", f"{SECONDS}s", "--explore-seed", "5")
+    assert "conformance: explored " in ran.text, ran.text
+    return replace(made)
+
+
+def test_the_plan_itself_is_green_and_its_cells_are_as_without_exploring(odd: Odd) -> None:
+    plain = odd.run("plain")
+    assert plain.code == 0 and "green" in plain.text
+
+    def told(name: str) -> dict[CellKey, CellResult]:
+        cells = cells_of(odd.folder / name)
+        return {k: replace(c, seconds=0.0, worker="") for k, c in cells.items()}
+
+    assert told("plain") == told("found")
+    runs = [load_run(odd.folder / name).provenance.plan_hash for name in ("plain", "found")]
+    assert runs[0] == runs[1]
+
+
+def test_what_was_found_is_minimal(odd: Odd) -> None:
+    found = odd.findings("found")
+    assert {tuple(f["finding"]["cell"])[1] for f in found} == {"neg"}  # type: ignore[index]
+    (values,) = [f for f in found if tuple(f["finding"]["cell"]) == NEG]  # type: ignore[index]
+    example = values["finding"]["example"]  # type: ignore[index]
+    assert (example["call"], example["layout"]) == ("torch.neg(t[0])", "free:offset=1")
+    assert [(t["shape"], t["offset"]) for t in example["tensors"]] == [([], 1)]
+    assert values["expected"] is False and values["seed"] == 5
+    assert (odd.folder / "found" / str(values["repro"])).is_file()
+
+
+def test_the_effort_is_written_down(odd: Odd) -> None:
+    effort = json.loads((odd.folder / "found" / "explore.json").read_text())
+    assert effort["candidates"] >= 1 and effort["checks"] > effort["candidates"]
+    assert effort["new"] == len(odd.findings("found")) and effort["restarts"] == 0
+    assert effort["peak_bytes"] >= effort["start_bytes"] > 0
+
+
+def test_the_same_seed_finds_the_same(odd: Odd) -> None:
+    odd.run("again", "--explore", f"{SECONDS}s", "--explore-seed", "5")
+
+    def drawn(name: str) -> list[tuple[object, ...]]:
+        findings = [line["finding"] for line in odd.findings(name)]
+        return [(f["cell"], f["kind"], f["number"]) for f in findings]  # type: ignore[index]
+
+    first, second = drawn("found"), drawn("again")
+    common = min(len(first), len(second))
+    assert common >= 1 and first[:common] == second[:common]
+
+
+def test_a_finding_that_its_script_does_not_show_is_not_pinned(odd: Odd) -> None:
+    # The script asks torch's own CPU, where the fault is not.
+    ran = odd.pin()
+    assert ran.code == 0 and "its script exits 0 in a fresh process" in ran.text
+    assert not (odd.descriptor / FILE).exists()
+
+
+@pytest.fixture(scope="module")
+def pinned(odd: Odd) -> str:
+    """The finding of NEG, pinned: its layout."""
+    odd.pin()
+    ran = odd.pin("--unconfirmed", "--only", f"{NEG.clause}::*", "--reason", "small offsets")
+    assert ran.code == 0 and "1 of 1 findings added" in ran.text, ran.text
+    again = odd.pin("--unconfirmed", "--only", f"{NEG.clause}::*")
+    assert "0 of 1 findings added" in again.text
+    (pin,) = read_pinned(odd.descriptor)
+    assert (pin.cell, pin.kind, pin.reason) == (NEG, "values", "small offsets")
+    return pin.layout
+
+
+def test_a_pinned_example_is_a_check_of_every_later_plan(odd: Odd, pinned: str) -> None:
+    before = load_run(odd.folder / "found")
+    ran = odd.run("red")
+    after = load_run(odd.folder / "red")
+    cell = after.results[NEG]
+    assert ran.code == 1 and (cell.outcome, cell.layouts) == (Outcome.FAIL, (pinned,))
+    assert cell.message.startswith(f"[{pinned}] pinned in layout free:offset=1: ")
+    assert cell.checks == before.results[NEG].checks + 1
+    assert after.provenance.plan_hash != before.provenance.plan_hash
+    assert cell.repro is not None and (odd.folder / "red" / cell.repro).is_file()
+
+
+def test_mended_it_passes_and_is_still_checked(odd: Odd, pinned: str) -> None:
+    ran = odd.run("mended", faulty=False)
+    cell = odd.cell("mended")
+    assert (ran.code, cell.outcome) == (0, Outcome.PASS) and pinned in cell.ran_layouts
+
+
+def test_a_manifest_may_name_it_among_the_layouts(odd: Odd, pinned: str) -> None:
+    manifest = odd.folder / "expected.toml"
+    manifest.write_text(
+        f'[[expect]]\nclause = "{NEG.clause}"\nop = "neg"\nlayouts = ["{pinned}"]\n'
+        'outcome = "fail"\nreason = "small offsets"\n'
+    )
+    ran = odd.run("known", f"--expectations={manifest}")
+    assert (ran.code, odd.cell("known").verdict) == (0, Verdict.EXPECTED)
+    manifest.write_text(manifest.read_text().replace(pinned, "pinned:00000000"))
+    ran = odd.run("stranger", f"--expectations={manifest}")
+    assert ran.code == 4 and "pinned:00000000" in ran.text
+
+
+def test_an_example_that_cannot_be_rebuilt_is_an_error(
+    odd: Odd, pinned: str, tmp_path: Path
+) -> None:
+    other = make(tmp_path, odd.fork, odd.cache)
+    (pin,) = read_pinned(odd.descriptor)
+    lost = {
+        "a layout that is no layout": replace(pin, layouts={**pin.layouts, "first": "free:odd"}),
+        "a call that the op refuses to be given": replace(pin, call={**pin.call, "tensors": []}),
+        "an op that torch does not have": replace(pin, op="nonesuch"),
+        "a clause that does not apply": replace(pin, clause="layout.as_strided"),
+    }
+    add_pinned(other.descriptor, lost.values())
+    ran = other.fork.pytest(
+        *("-q", "-n", "0", f"--descriptor={other.descriptor}", "--ops", "neg,nonesuch"),
+        f"--results={tmp_path / 'run'}",
+    )
+    cells = cells_of(tmp_path / "run")
+    assert ran.code == 1
+    for what, example in lost.items():
+        cell = cells[example.cell]
+        assert cell.outcome is Outcome.ERROR, what
+        assert f"{example.layout} cannot be rebuilt: " in cell.message, what
+
+
+def test_a_damaged_file_ends_the_run_before_it_starts(odd: Odd, tmp_path: Path) -> None:
+    other = make(tmp_path, odd.fork, odd.cache)
+    (other.descriptor / FILE).write_text("{}\n")
+    ran = other.run("run")
+    assert ran.code == 4 and f"{FILE}:1: expected format 1" in ran.text
+    assert "Traceback" not in ran.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("pin", "nowhere"), 4, "expected the results folder of a run with --explore"),
+        (("minimise", "nonsense"), 4, "expected a cell such as"),
+        (("minimise", "layout.values::neg[float32]", "--device", "none"), 4, "no device 'none'"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    cache: Path, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    ran = run_conform(*arguments, cache=cache)
+    assert ran.code == code and says in ran.text and "Traceback" not in ran.text
+    assert CHECKOUT.is_dir()

@@ -1,0 +1,160 @@
+"""Each planted fault of the simulated device fails its clauses, and changes no cell outside its radius."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from conformance import contract
+from conformance.contract import Status
+from devices.cell import Outcome
+from devices.simulated.backend import library
+from devices.simulated.faults import (
+    FAULTS,
+    Fault,
+    UnknownFault,
+    planted,
+    switch_on_from_environment,
+)
+from tests import table
+from tests.simulated.probes import PROBES
+from tests.simulated.rig import ITEMS, LAYOUT, RIG
+from tests.trials import Bench, Trial, planted_items
+
+CLAUSES = contract.load().clauses
+CHECKED = [
+    clause
+    for clause in CLAUSES.values()
+    if clause.family == "layout" and clause.status is Status.CHECKED
+]
+
+# Of module scope, so that pytest runs the tests of one fault one after another: on one worker of xdist.
+each_fault = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS, scope="module")
+each_layout_fault = pytest.mark.parametrize("fault", LAYOUT.values(), ids=LAYOUT, scope="module")
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(RIG, tmp_path_factory.mktemp("references"))
+
+
+class Trials(dict[str, Trial]):
+    """One trial of each fault, made when it is first asked for."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self._bench = bench
+
+    def __missing__(self, name: str) -> Trial:
+        self[name] = self._bench.trial(FAULTS[name])
+        return self[name]
+
+
+@pytest.fixture(scope="module")
+def trials(bench: Bench) -> Iterator[Trials]:
+    """The trials so far; with ``-s`` their table is printed at the end."""
+    made = Trials(bench)
+    yield made
+    print("", *table.lines(made.values()), sep="\n")
+
+
+@pytest.fixture
+def trial(fault: Fault, trials: Trials) -> Trial:
+    return trials[fault.name]
+
+
+# The clean run
+
+
+def test_every_cell_passes_without_a_fault(bench: Bench) -> None:
+    found = [
+        f"{record.key}: {record.outcome().value}: {record.message()}"
+        for run in bench.clean.values()
+        for record in run.cells.values()
+        if record.outcome() is not Outcome.PASS
+    ]
+    assert found == []
+
+
+def test_every_checked_clause_has_a_fault() -> None:
+    broken = {clause for fault in LAYOUT.values() for clause in fault.clauses}
+    assert broken == {clause.id for clause in CHECKED}
+
+
+# Each fault
+
+
+@each_fault
+def test_probe_sees_the_fault_while_it_is_on(fault: Fault) -> None:
+    probe = PROBES[fault.name]
+    before = probe()
+    with planted(fault.name):
+        during = probe()
+    assert (before, during, probe()) == (False, True, False)
+
+
+@each_layout_fault
+def test_fault_fails_each_of_its_clauses(trial: Trial) -> None:
+    assert trial.missed == []
+
+
+@each_layout_fault
+def test_fault_is_caught_wherever_it_is_planted(trial: Trial) -> None:
+    assert trial.untouched == []
+
+
+@each_layout_fault
+def test_cells_outside_the_radius_stay_as_they_were(trial: Trial) -> None:
+    assert [str(change) for change in trial.strays] == []
+
+
+# The registry
+
+
+@each_fault
+def test_contract_names_the_fault_at_its_clauses(fault: Fault) -> None:
+    assert [clause for clause in fault.clauses if fault.name not in CLAUSES[clause].faults] == []
+
+
+@each_layout_fault
+def test_fault_is_planted_in_ops_that_are_run(fault: Fault) -> None:
+    assert {op for op, _ in planted_items(RIG, fault)} == set(fault.ops)
+
+
+@each_layout_fault
+def test_fault_says_where_it_is_planted(fault: Fault) -> None:
+    assert library.fault_places(fault.name)
+
+
+def test_registry_and_library_know_the_same_faults() -> None:
+    assert sorted(library.fault_names()) == sorted(FAULTS)
+
+
+def test_no_item_is_run_twice() -> None:
+    assert len(set(ITEMS)) == len(ITEMS)
+
+
+# Switching
+
+
+def test_unknown_fault_is_answered_with_near_names() -> None:
+    message = r"no fault 'out\.restrid'; did you mean 'out\.restride'"
+    with pytest.raises(UnknownFault, match=message), planted("out.restrid"):
+        pass
+
+
+def test_a_block_leaves_the_switches_as_they_were() -> None:
+    with planted("out.restride"):
+        with planted("out.restride", "out.reallocate"):
+            assert set(library.faults_that_are_on()) == {"out.restride", "out.reallocate"}
+        assert library.faults_that_are_on() == ["out.restride"]
+    assert library.faults_that_are_on() == []
+
+
+def test_environment_switches_faults_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIMULATED_FAULTS", "out.restride, out.reallocate")
+    with planted():  # puts things back
+        switch_on_from_environment()
+        assert set(library.faults_that_are_on()) == {"out.restride", "out.reallocate"}
+    assert library.faults_that_are_on() == []

@@ -1,0 +1,113 @@
+"""A device with a dozen causes: every new failure minimised, grouped by cause, told to people."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from devices.cell import CellKey, Outcome
+from reports.failures import groups_of
+from reports.gate import gate
+from reports.groups import Group
+from reports.model import Example, Run
+from reports.run import load_run
+from tests.minimise.broken import arguments
+from tests.plugin.running import ForkServer, Ran
+from tests.wrapped.causes import CAUSE_OF, CAUSES
+
+#: One op of every cause, two of some: the others are for `python -m tests.minimise.broken`.
+OPS = tuple(op for cause in CAUSES for op in cause.ops[: 2 if cause in CAUSES[:4] else 1])
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The run, what it said, and its groups."""
+
+    run: Run
+    ran: Ran
+    groups: tuple[Group, ...]
+
+    def example(self, op: str, clause: str) -> Example:
+        found = self.run.results[CellKey(f"layout.{clause}", op, "float32")].example
+        assert found is not None
+        return found
+
+
+@pytest.fixture(scope="module")
+def broken(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Broken:
+    folder = tmp_path_factory.mktemp("broken") / "run"
+    ran = fork.pytest(*arguments(folder, OPS), "-n", "0", "--minimise", "200")
+    assert folder.joinpath("plan.json").exists(), ran.text
+    run = load_run(folder)
+    return Broken(run, ran, groups_of(run, gate(run, partial=True).judgement.new))
+
+
+def test_every_new_failure_is_minimised_within_the_budget(broken: Broken) -> None:
+    failing = [r for r in broken.run.results.values() if r.outcome is Outcome.FAIL]
+    assert len(failing) >= 25
+    assert [str(r.key) for r in failing if r.example is None] == []
+    assert all(r.example is not None and r.example.tried <= 500 for r in failing)
+    assert all(r.repro and (broken.run.folder / r.repro).is_file() for r in failing)
+
+
+def test_no_two_causes_share_a_group(broken: Broken) -> None:
+    mixed = {
+        str(group.key): sorted({CAUSE_OF[op].name for op in group.ops})
+        for group in broken.groups
+        if len({CAUSE_OF[op].name for op in group.ops}) > 1
+    }
+    assert mixed == {}
+
+
+def test_every_cause_is_seen(broken: Broken) -> None:
+    seen = {CAUSE_OF[op].name for group in broken.groups for op in group.ops}
+    assert seen == {cause.name for cause in CAUSES}
+
+
+def test_ops_with_one_cause_share_a_group(broken: Broken) -> None:
+    together = [set(group.ops) for group in broken.groups]
+    for pair in ({"cos", "sin"}, {"neg", "abs"}, {"mul", "xlogy"}, {"maximum", "minimum"}):
+        assert pair in together
+
+
+@pytest.mark.parametrize(
+    ("op", "clause", "call", "layout", "shapes"),
+    [
+        ("cos", "values", "torch.cos(t[0])", "contiguous+step_inner", [(2,)]),
+        ("abs", "values", "torch.abs(t[0])", "contiguous+offset", [()]),
+        ("mul", "expanded_read", "torch.mul(t[0], t[1])", "contiguous+expand_first/contiguous", [(2,), ()]),
+        ("maximum", "output_strides", "torch.maximum(t[0], t[1])", "transposed/contiguous", [(2, 2), ()]),
+        ("amax", "values", "torch.amax(t[0])", "contiguous+offset", [()]),
+        ("nn.functional.avg_pool2d", "values", "torch.nn.functional.avg_pool2d(t[0], 1)", "channels_last", [(1, 2, 2, 2)]),
+        ("lgamma", "out_kept", "torch.lgamma(t[0], out=…)", "out=contiguous+step_inner", [(2,)]),
+        ("heaviside", "bounds", "torch.heaviside(t[0], t[1], out=…)", "out=contiguous", [(), ()]),
+        ("erfinv", "inplace", "torch.Tensor.erfinv_(t[0])", "contiguous+step_inner", [(2,)]),
+        ("gather", "determinism", None, "contiguous", [(), ()]),
+    ],
+)  # fmt: skip
+def test_the_example_is_minimal(
+    broken: Broken,
+    op: str,
+    clause: str,
+    call: str | None,
+    layout: str,
+    shapes: list[tuple[int, ...]],
+) -> None:
+    example = broken.example(op, clause)
+    if not example.whole:
+        pytest.skip("the machine is too busy: 2 s were over before the search was")
+    assert call is None or example.call == call
+    assert example.layout == layout
+    assert [t.shape for t in example.tensors] == shapes
+
+
+def test_the_end_shows_the_groups_and_the_report_holds_them(broken: Broken) -> None:
+    text = broken.ran.text
+    shown = [line for line in text.splitlines() if line.startswith("new regression: ")]
+    assert len(shown) == min(20, len(broken.groups))
+    assert "smallest failing example, layout contiguous+step_inner: torch.cos(t[0])" in text
+    assert "more cell alike (values, elementwise unary, step): " in text
+    data = json.loads((broken.run.folder / "failures.json").read_text())
+    assert [g["count"] for g in data["groups"]] == [len(g.results) for g in broken.groups]

@@ -1,0 +1,117 @@
+"""Cells that are unsupported by declaration: ok, counted apart, never a pass, and not to be forged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.cells import Recorder
+from devices.cell import Observed, Outcome, Verdict
+from devices.expectations import Manifest, Matcher, judge
+from reports.gate import ExitCode, gate, summarise
+from reports.model import Run
+from reports.plan import RunError
+from reports.run import load_run, write_run
+from tests.reports.builders import (
+    ADD,
+    BOUNDS,
+    CELLS,
+    CLAUSES,
+    PROVENANCE,
+    edit,
+    passed,
+    plan_document,
+    results,
+    sign,
+)
+
+DECLARED = Observed(Outcome.UNSUPPORTED, declared=True)
+RAISED = Observed(Outcome.UNSUPPORTED, raises="NotImplementedError", message="no kernel")
+REFUSED = passed(BOUNDS, outcome=Outcome.UNSUPPORTED, checks=0)
+
+BLOCK = """
+[[expect]]
+clause = "layout.*"
+outcome = "{outcome}"
+kind = "device-bug"
+reason = "not there yet"
+"""
+
+
+def judged(observed: Observed, block: str | None = None) -> Verdict:
+    expectation = None if block is None else Matcher(Manifest.parse(block)).expect(BOUNDS)
+    return judge(expectation, observed).verdict
+
+
+def test_a_refusal_is_ok_by_declaration_alone() -> None:
+    assert judged(DECLARED) is Verdict.OK
+    assert judged(RAISED) is Verdict.REGRESSION
+
+
+@pytest.mark.parametrize("outcome", ["fail", "crash", "unsupported"])
+def test_a_block_over_what_is_not_declared_is_to_be_removed(outcome: str) -> None:
+    assert judged(DECLARED, BLOCK.format(outcome=outcome)) is Verdict.IMPROVEMENT
+
+
+def a_run(*refused: Any, **changed: Any) -> Run:
+    return Run(Path(), plan_document(**changed), PROVENANCE, results(*refused))
+
+
+def test_it_is_counted_apart_and_never_passes() -> None:
+    run = a_run(REFUSED)
+    result = gate(run)
+    counts = result.counts
+    assert result.exit_code is ExitCode.GREEN
+    assert (counts.planned, counts.judged, counts.passed) == (5, 4, 4)
+    assert (counts.declared, counts.unsupported) == (1, 0)
+    assert "4 of 4 cells pass; 1 more are unsupported by declaration" in summarise(run, result)
+
+
+def test_a_run_that_tried_nothing_is_not_green() -> None:
+    refused = [replace(REFUSED, key=cell) for cell in CELLS]
+    result = gate(a_run(*refused))
+    assert result.exit_code is ExitCode.INFRASTRUCTURE
+    assert "all are unsupported by declaration" in result.problems[0]
+
+
+def test_what_is_declared_cannot_be_refused_by_declaration() -> None:
+    with pytest.raises(RunError, match=r"layout\.bounds::add.* the plan declares everything"):
+        a_run(REFUSED, capabilities={"storage": {"declared": True}})
+
+
+def test_a_forged_refusal_is_refused(tmp_path: Path) -> None:
+    plan = plan_document(clauses=[{**c, "requires": []} for c in CLAUSES])
+    failing = passed(ADD, outcome=Outcome.UNSUPPORTED, verdict=Verdict.REGRESSION, checks=1)
+    write_run(tmp_path, plan, results(failing), PROVENANCE)
+    junit = tmp_path / "junit-layout.xml"
+    edit(junit, ',"verdict":"regression"', "")
+    edit(junit, '<failure type="regression"', '<skipped type="unsupported"')
+    edit(junit, "</failure>", "</skipped>")
+    edit(junit, 'failures="1"', 'failures="0"', 2)
+    edit(junit, 'skipped="0"', 'skipped="1"')
+    sign(tmp_path)
+    with pytest.raises(RunError, match="claims to be unsupported by declaration"):
+        load_run(tmp_path)
+
+
+def test_no_check_is_given_the_record_of_an_undeclared_clause() -> None:
+    clauses = ["layout.values", "layout.bounds"]
+    recorder = Recorder("add", "float32", clauses, {"layout.bounds": "storage"})
+    assert recorder and "layout.values" in recorder
+    assert "layout.bounds" not in recorder and recorder.get("layout.bounds") is None
+    document = recorder.cells["layout.bounds"].document()
+    assert (document["outcome"], document["declared"], document["checks"]) == (
+        "unsupported",
+        True,
+        0,
+    )
+    assert document["raises"] is None and "does not declare storage" in document["message"]
+    assert not Recorder("add", "float32", clauses, dict.fromkeys(clauses, "storage"))
+
+
+def test_a_cell_in_which_nothing_was_checked_stays_an_error() -> None:
+    recorder = Recorder("add", "float32", ["layout.values"], {"layout.bounds": "storage"})
+    assert recorder.cells["layout.values"].document()["outcome"] == "error"

@@ -1,0 +1,62 @@
+"""The simulated device as a rig for trials (tests/trials.py), and the table of its layout faults.
+
+``python -m tests.simulated.rig [FAULT GLOB...]`` prints which clause catches which fault.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from devices.simulated.backend import library
+from devices.simulated.descriptor import DESCRIPTOR
+from devices.simulated.faults import FAULTS, planted
+from tests import trials
+from tests.table import report
+from tests.trials import Item
+
+#: Ops whose cells all pass on the clean device, with what the faults are planted in among them.
+ITEMS: tuple[Item, ...] = (
+    *(
+        (op, "float32")
+        for op in (
+            "neg", "exp", "add", "sub", "mul", "atan2", "copysign", "maximum", "fmax", "where",
+            "clone", "contiguous", "empty_like", "cat", "index_select", "unfold",
+            "select", "transpose", "as_strided", "sum", "mm", "bmm", "addmm",
+            "nn.functional.conv2d", "nn.functional.avg_pool2d",
+        )
+    ),
+    ("exp", "int64"), ("add", "int64"), ("mul", "int64"), ("transpose", "complex64"),
+)  # fmt: skip
+
+#: The faults of clauses that the layout suite checks.
+LAYOUT = {name: fault for name, fault in FAULTS.items() if fault.ops}
+
+
+@contextmanager
+def watched() -> Iterator[set[str]]:
+    """Collect the names of the device's ops that run."""
+    library.seen_since()
+    found: set[str] = set()
+    yield found
+    found.update(library.seen_since())
+
+
+RIG = trials.Rig(
+    descriptor=DESCRIPTOR,
+    items=ITEMS,
+    planted=planted,
+    watched=watched,
+    places=lambda fault: frozenset(library.fault_places(fault.name)),
+    samples=2,
+    # Only the fifth sample of add has two operands of one shape, which broadcasting of self needs.
+    more_samples={"add": 5, "sum": 4, "addmm": 4},
+)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as cache:
+        sys.exit(report(trials.Bench(RIG, Path(cache)), LAYOUT, sys.argv[1:]))

@@ -1,0 +1,199 @@
+"""Trials of planted faults: the layout suite on a device, once clean, then with each fault on.
+
+An item is an op and a dtype; its cells are the clauses that apply. The clean run notes which kernels each
+item reaches. With a fault on, exactly the items that reach a kernel which it breaks are run again: no other
+item can tell the difference.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping, Set
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from conformance.cells import CellRecord, Recorder
+from conformance.layout import suite
+from conformance.layout.applies import applicable
+from conformance.layout.context import ItemContext
+from devices.cell import CellKey, Outcome
+from devices.descriptor import Descriptor
+from opinfo.catalog import Op, catalogue
+from opinfo.device import Device, open_device
+from opinfo.exceptions import exceptions
+from opinfo.reference import StrideReference
+from opinfo.reference_cache import ReferenceCache
+from opinfo.samples import Sample, choose, draw
+from opinfo.traits import Traits, probe
+
+Item = tuple[str, str]  # op, dtype
+
+
+class Plantable(Protocol):
+    """What a trial needs to know of a fault."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def clauses(self) -> tuple[str, ...]: ...
+    @property
+    def ops(self) -> tuple[str, ...]: ...
+    @property
+    def dtypes(self) -> tuple[str, ...]: ...
+    def allows(self, clause: str, op: str) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """A device that can be told to misbehave, and what is run on it."""
+
+    descriptor: Descriptor
+    items: tuple[Item, ...]
+    planted: Callable[[str], AbstractContextManager[None]]  # switches a fault on for a block
+    watched: Callable[[], AbstractContextManager[Set[Hashable]]]  # the kernels reached in a block
+    places: Callable[[Any], Set[Hashable]]  # the kernels that a fault breaks
+    samples: int = 3  # of an op
+    more_samples: Mapping[str, int] = field(default_factory=dict)  # of some ops
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One item on the device: its cells, and the kernels that they reached."""
+
+    cells: dict[CellKey, CellRecord]
+    kernels: frozenset[Hashable]
+
+    def summary(self) -> dict[CellKey, tuple[Outcome, int]]:
+        """Outcome and number of checks of each cell."""
+        return {key: (record.outcome(), record.checks) for key, record in self.cells.items()}
+
+
+class Subject:
+    """An item with what its runs share: samples, traits and stride references."""
+
+    def __init__(self, item: Item, rig: Rig, device: Device, cache: Path) -> None:
+        name, self.dtype = item
+        self.op: Op = catalogue()[name]
+        self.rig, self.device = rig, device
+        self.samples: list[Sample] = choose(
+            draw(self.op, self.dtype), rig.more_samples.get(name, rig.samples)
+        )
+        self.traits: Traits = probe(self.op, self.dtype, self.samples, exceptions())
+        kind = device.descriptor.torch_type
+        self.cache = ReferenceCache(cache, torch.__version__, kind, f"{name}-{self.dtype}")
+
+    def run(self) -> Run:
+        """Every clause that applies, once."""
+        known, op, dtype = exceptions(), self.op.id, self.dtype
+        fake_only = self.device.fake_only
+        clauses = [
+            clause
+            for clause in applicable(self.traits)
+            if known.excluded(clause, op, dtype, fake_only=fake_only) is None
+        ]
+        recorder = Recorder(op, dtype, clauses)
+        strides = StrideReference(self.device.descriptor.torch_type, self.cache)
+        context = ItemContext(
+            self.op, dtype, self.traits, self.samples, self.device, strides, recorder, known
+        )
+        with self.rig.watched() as kernels, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            suite.run(context)
+        self.cache.save()
+        return Run({record.key: record for record in recorder.cells.values()}, frozenset(kernels))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A cell that is not as it was in the clean run: outcome and number of checks, before and after."""
+
+    cell: CellKey
+    before: tuple[Outcome, int] | None
+    after: tuple[Outcome, int] | None
+
+    def __str__(self) -> str:
+        clause, op, dtype = self.cell
+        return f"{clause} {op}[{dtype}]: {self.before} became {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What became of the cells with one fault on."""
+
+    fault: Plantable
+    planted: tuple[Item, ...]  # items that the fault is planted in
+    runs: dict[Item, Run]
+    changes: tuple[Change, ...]
+
+    def caught(self, clause: str) -> list[CellRecord]:
+        """The failed cells of a clause, at ops that the fault is planted in."""
+        return [
+            record
+            for item, run in self.runs.items()
+            if item in self.planted
+            for key, record in run.cells.items()
+            if key.clause == clause and record.outcome() is Outcome.FAIL
+        ]
+
+    @property
+    def missed(self) -> list[str]:
+        """Clauses that the fault breaks, and that did not fail."""
+        return [clause for clause in self.fault.clauses if not self.caught(clause)]
+
+    @property
+    def untouched(self) -> list[Item]:
+        """Items that the fault is planted in, and that failed none of its clauses."""
+        failed = {record.key[1:] for clause in self.fault.clauses for record in self.caught(clause)}
+        return [item for item in self.planted if item not in failed]
+
+    @property
+    def strays(self) -> list[Change]:
+        """Changed cells outside the fault's radius."""
+        return [
+            change
+            for change in self.changes
+            if not self.fault.allows(change.cell.clause, change.cell.op)
+        ]
+
+
+class Bench:
+    """The clean run, and trials against it."""
+
+    def __init__(self, rig: Rig, cache: Path) -> None:
+        self.rig = rig
+        self.device = open_device(rig.descriptor)
+        self._cache = cache
+
+    @cached_property
+    def subjects(self) -> dict[Item, Subject]:
+        return {item: Subject(item, self.rig, self.device, self._cache) for item in self.rig.items}
+
+    @cached_property
+    def clean(self) -> dict[Item, Run]:
+        return {item: subject.run() for item, subject in self.subjects.items()}
+
+    def trial(self, fault: Plantable) -> Trial:
+        """Run what the fault can reach with the fault on, and compare cell by cell."""
+        places = self.rig.places(fault)
+        reached = [item for item, run in self.clean.items() if run.kernels & places]
+        with self.rig.planted(fault.name):
+            runs = {item: self.subjects[item].run() for item in reached}
+        changes = [c for item, run in runs.items() for c in _changes(self.clean[item], run)]
+        return Trial(fault, tuple(planted_items(self.rig, fault)), runs, tuple(changes))
+
+
+def planted_items(rig: Rig, fault: Plantable) -> list[Item]:
+    """The rig's items that a fault is planted in."""
+    return [(op, dtype) for op, dtype in rig.items if op in fault.ops and dtype in fault.dtypes]
+
+
+def _changes(before: Run, after: Run) -> Iterator[Change]:
+    old, new = before.summary(), after.summary()
+    for key in dict.fromkeys([*old, *new]):
+        if old.get(key) != new.get(key):
+            yield Change(key, old.get(key), new.get(key))

@@ -1,0 +1,93 @@
+"""Our wheel and the example vendor's, side by side in a clean environment outside the checkout."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from examples.vendor import follow_docs
+from tests.plugin.running import CHECKOUT, only_one
+
+OPS = "add,mul,sum,nn.functional.conv2d"
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """The environment, and the wheels that are installed there."""
+
+    folder: Path
+    python: Path
+    ours: Path
+    theirs: Path
+
+    def conform(self, *arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
+        """``conform ARGUMENTS``, as its users call it."""
+        return subprocess.run(
+            [self.python.parent / "conform", *arguments],
+            cwd=self.folder,
+            env=follow_docs.environment(self.python, TORCH_CONFORMANCE_CACHE=str(cache)),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
+
+@pytest.fixture(scope="module")
+def clean(shared: Path) -> Clean:
+    folder = shared / "vendor"
+    with only_one(shared, "vendor"):
+        ours = follow_docs.build_wheel(CHECKOUT, folder / "wheels")
+        theirs = follow_docs.build_wheel(CHECKOUT / "examples" / "vendor", folder / "wheels")
+        python = follow_docs.clean_environment(folder / "venv")
+        follow_docs.install(python, ours, theirs)
+    return Clean(folder, python, ours, theirs)
+
+
+def test_our_wheel_carries_every_data_file(clean: Clean) -> None:
+    packaged = set(zipfile.ZipFile(clean.ours).namelist())
+    wanted = {
+        path.relative_to(CHECKOUT).as_posix()
+        for package in ("conformance", "devices", "opinfo", "reports")
+        for path in (CHECKOUT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert wanted - packaged == set()
+    assert not any(name.startswith(("tests/", "examples/", "benchmarks/")) for name in packaged)
+
+
+def test_the_vendor_s_device_is_found_by_its_entry_point(clean: Clean, cache: Path) -> None:
+    done = clean.conform("devices", "--json", "--no-probe", cache=cache)
+    listed = json.loads(done.stdout)
+    rows = {row["name"]: row for row in listed["devices"]}
+    assert listed["broken"] == [] and rows["abacus"]["unavailable"] is None
+    for row in (rows["abacus"], rows["cpu"]):  # not from the checkout
+        assert Path(row["folder"]).is_relative_to(clean.folder), row["folder"]
+
+
+def test_it_runs_and_the_gate_refuses_the_part(clean: Clean, cache: Path) -> None:
+    results = clean.folder / "results"
+    ran = clean.conform(
+        *("run", "-q", "-n", "1", "--device=abacus", f"--ops={OPS}", f"--results={results}"),
+        cache=cache,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "unsupported by declaration" in ran.stdout and "2 fail as expected" in ran.stdout
+    gated = clean.conform("gate", str(results), cache=cache)
+    assert gated.returncode == 2 and "a partial run" in gated.stdout
+
+
+def test_the_steps_of_the_page_are_commands() -> None:
+    steps = follow_docs.steps(CHECKOUT / "docs" / "vendors.md")
+    first = [block.split()[0:2] for block in steps]
+    assert first == [
+        ["python", "-m"],
+        ["conform", "init"],
+        ["conform", "run"],
+        ["conform", "devices"],
+    ]
