@@ -52,7 +52,7 @@ def run_pytest(*arguments: str, cache: Path, **env: str) -> Ran:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=600,
+        timeout=1800,
     )
     return Ran(done.returncode, done.stdout)
 

@@ -77,6 +77,8 @@ def test_nothing_that_the_run_needed_stays_behind(died: Died) -> None:
         "junit-layout.xml",
         "repro",
         "journal",
+        "failures.json",
+        "failures.md",
     }
     assert list((died.folder / "journal").iterdir()) == []
 
