@@ -107,10 +107,12 @@ class Given:
         return self._evidence
 
     def facts(self) -> Mapping[str, str]:
-        """Those of the first run, else of the device, else what every machine knows."""
+        """Those of the first run, else of the device where it is here, else what every machine knows."""
         if self._evidence:
             return self._evidence[0].facts
-        return self.descriptor.facts() if self.descriptor is not None else common_facts()
+        if self.descriptor is None or self.descriptor.unavailable() is not None:
+            return common_facts()
+        return self.descriptor.facts()
 
     def dtypes(self) -> Collection[str]:
         """The dtypes that the device has; all, where it is not known here."""

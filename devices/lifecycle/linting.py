@@ -37,10 +37,9 @@ def lint(
     Blocks and names that match none of ``cells`` (the plan's) and blocks that conflict are looked
     for among those that hold with ``facts``, where cells are given; expired ones everywhere. With
     ``text``, what the manifest was read from, its form is looked at too. Raises ManifestError where
-    a block depends on a fact that is not among ``facts``.
+    cells are given and a block depends on a fact that is not among ``facts``.
     """
-    here = manifest.active(facts)
-    problems = _against_plan(here, cells) if cells is not None else []
+    problems = [] if cells is None else _against_plan(manifest.active(facts), cells)
     problems += [
         Problem(
             f"{block.where}: the block expired on {block.expires}: solve its cause, or look at it"

@@ -99,7 +99,6 @@ def test_lint_fix_writes_the_canonical_form(file: Path) -> None:
         (BLOCK.replace('"fail"', '"flaky"'), "outcome 'flaky' needs 'expires'"),
         (BLOCK.replace('"fail"', '"flaky"') + "expires = 2030-01-01\n", "needs 'min_pass_rate'"),
         ("[[expect]\n", "not TOML"),
-        (BLOCK + 'when = { driver = ">1" }\n', "depends on the fact 'driver'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_one_error(file: Path, text: str, says: str) -> None:
@@ -107,6 +106,27 @@ def test_what_cannot_be_read_is_one_error(file: Path, text: str, says: str) -> N
     result = call("lint", "--manifest", file, "--no-plan")
     assert result.exit_code == 4
     assert result.stderr.startswith(f"error: {file}:") and says in result.stderr
+
+
+def test_a_fact_that_the_run_s_machine_does_not_know_is_an_error(
+    tmp_path: Path, file: Path
+) -> None:
+    file.write_text(BLOCK.replace("reason =", 'when = { driver = ">1" }\nreason ='))
+    result = call("lint", "--manifest", file, "--run", write(tmp_path))
+    assert result.exit_code == 4 and "depends on the fact 'driver'" in result.stderr
+    assert call("lint", "--manifest", file, "--no-plan").exit_code == 0
+
+
+def test_a_device_that_is_not_here_is_not_asked_for_its_facts(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def facts() -> dict[str, str]:
+        raise AssertionError("asked")
+
+    absent = replace(registry.get("cpu"), facts=facts, unavailable=lambda: "not here")
+    monkeypatch.setattr(registry, "get", lambda name: absent)
+    for command in (["lint", "--no-plan"], ["stats"], ["explain", ADD]):
+        assert call(*command, "--device", "cpu", "--manifest", file).exit_code == 0
 
 
 def test_lint_plans_the_device_s_cells_where_no_run_is_given(
