@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Set
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -197,3 +197,14 @@ def _changes(before: Run, after: Run) -> Iterator[Change]:
     for key in dict.fromkeys([*old, *new]):
         if old.get(key) != new.get(key):
             yield Change(key, old.get(key), new.get(key))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch with one thread, as runs have it, and with as many as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

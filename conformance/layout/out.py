@@ -14,6 +14,7 @@ from conformance.layout.targets import (
     failure,
     form_of,
     outputs_of,
+    prefill,
     raised,
     takes_no_out,
     target_argument,
@@ -38,15 +39,6 @@ def check(ctx: ItemContext) -> None:
         if record is not None:
             for sample in ctx.samples:
                 resized(ctx, sample, record)
-
-
-def prefill(dtype: torch.dtype) -> Any:
-    """What a target holds before: a value that no result is made of by chance."""
-    if dtype == torch.bool:
-        return True
-    if dtype.is_floating_point or dtype.is_complex:
-        return float("nan")
-    return torch.iinfo(dtype).max
 
 
 def kept(ctx: ItemContext, sample: Sample) -> None:

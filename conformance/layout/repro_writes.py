@@ -148,6 +148,13 @@ def fresh():
     return args, kwargs
 
 
+def unlikely(dtype):
+    if dtype == torch.bool:
+        return True
+    floats = dtype.is_floating_point or dtype.is_complex
+    return float("nan") if floats else torch.iinfo(dtype).max
+
+
 def settled(result):
     # Some devices raise when a result is read, not before.
     for t in flat(result):
@@ -167,7 +174,8 @@ args, kwargs = fresh()
 try:
     if VARIANT == "out":
         shape = want if refused is None else expected
-        given = [torch.empty_like(t, device=DEVICE) for t in flat(shape)]
+        # Known values, not fresh memory, which may hold the right result by chance.
+        given = [torch.full_like(t, unlikely(t.dtype), device=DEVICE) for t in flat(shape)]
         got = given[0] if isinstance(shape, torch.Tensor) else type(shape)(given) if isinstance(shape, list) else tuple(given)
         op(*args, **kwargs, out=got)
     else:

@@ -24,6 +24,15 @@ def outputs_of(result: Any) -> list[torch.Tensor] | None:
     return [t.resolve_conj().resolve_neg() for t in found]
 
 
+def prefill(dtype: torch.dtype) -> Any:
+    """What a target holds before: a value that no result is made of by chance."""
+    if dtype == torch.bool:
+        return True
+    if dtype.is_floating_point or dtype.is_complex:
+        return float("nan")
+    return torch.iinfo(dtype).max
+
+
 def takes_no_out(exc: BaseException) -> bool:
     """Whether the argument parser says that this form of the call has no ``out``: ``nonzero(as_tuple=True)``,
     or a packet of ``torch.ops`` whose overload gives its targets other names."""

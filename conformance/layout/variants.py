@@ -13,7 +13,13 @@ import torch
 from conformance.cells import CellRecord, Failure
 from conformance.layout import repro
 from conformance.layout.context import ItemContext
-from conformance.layout.targets import contiguous_inputs, outputs_of, takes_no_out, target_argument
+from conformance.layout.targets import (
+    contiguous_inputs,
+    outputs_of,
+    prefill,
+    takes_no_out,
+    target_argument,
+)
 from opinfo.reference import on_device
 from opinfo.samples import Sample
 from opinfo.structure import tensors_of
@@ -134,7 +140,8 @@ def _others(
             yield "inplace_operator", lambda a, k: op.inplace_operator(*a)  # type: ignore[misc]
     wanted = outputs_of(result) if op.has_out and not tensors_of(sample.call.kwargs) else None
     if wanted is not None:
-        targets = [torch.empty_like(t) for t in wanted]
+        # Fresh memory may hold the right result by chance: a target that is not written must be seen.
+        targets = [torch.full_like(t, prefill(t.dtype)) for t in wanted]
 
         def with_out(a: tuple[Any, ...], k: dict[str, Any]) -> Any:
             op.function(*a, **k, out=target_argument(result, targets))

@@ -28,10 +28,10 @@ from conformance.minimise.simpler import (
 from conformance.minimise.subject import Candidate, Sign, Subject
 from opinfo.device import Device, open_device
 from opinfo.layouts import FreeLayout, Layout
+from tests.trials import one_thread
 from tests.wrapped.descriptor import DESCRIPTOR
 from tests.wrapped.faults import REGISTRY, planted
 from tests.wrapped.scripts import exit_status
-from tests.wrapped.trial import one_thread
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,14 @@ from conformance.contract import load
 from conformance.session import verdict_of
 from devices.cell import CellKey, Observed, Outcome
 from devices.expectations import Manifest, Matcher
+from opinfo.device import Device
 from reports.gate import GateResult, gate
 from reports.run import CellResult, load_run, write_run
 from tests.reports.builders import PROVENANCE, plan_document
+from tests.trials import Item, Subject
 from tests.wrapped.descriptor import DESCRIPTOR
 from tests.wrapped.faults import planted
-from tests.wrapped.trial import Item, Subject
+from tests.wrapped.trial import RIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class Station:
     manifest: Path
 
     @classmethod
-    def of(cls, items: Sequence[Item], cache: Path, manifest: Path, device: object) -> Station:
-        return cls([Subject(item, device, cache) for item in items], manifest)  # type: ignore[arg-type]
+    def of(cls, items: Sequence[Item], cache: Path, manifest: Path, device: Device) -> Station:
+        return cls([Subject(item, RIG, device, cache) for item in items], manifest)
 
     def run(self, folder: Path, *faults: str) -> Path:
         """Run every item with these faults on, and write the results folder."""
