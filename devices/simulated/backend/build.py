@@ -32,7 +32,7 @@ UNITS: Final = {
         *("arena", "faults", "seen", "stream", "event", "worker", "allocator", "allocator_torch"),
         *("pinned", "runtime", "generator", "hooks"),
     ),
-    "kernels": ("alias", "kernel", "defects", "misbehave", "ops", "copy"),
+    "kernels": ("alias", "geometry", "kernel", "defects", "misbehave", "ops", "copy"),
     "bindings": ("bindings",),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ def attach(library: ModuleType) -> None:
     global _library, Gate
     _library = library
     Gate = library.Gate
+    # What runs when the process ends would use what is being taken down.
+    atexit.register(library.stop_kernels)
 
 
 def refuse_host_access() -> None:

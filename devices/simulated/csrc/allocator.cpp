@@ -272,6 +272,7 @@ void DeviceMemory::release_segments_locked(const c10::MempoolId_t* only) {
 
 void DeviceMemory::release_segment_locked(Pool& pool, Block* block) {
   pool.free.erase(block);
+  drain_queues(device_);  // queued work may still use what the host has freed
   arena().give(block->address, block->size);
   ++stats_.num_device_free;
   count(stats_.segment, pool, -1);

@@ -18,6 +18,7 @@
 #include "kernel.h"
 #include "pinned.h"
 #include "runtime.h"
+#include "worker.h"
 
 namespace py = pybind11;
 
@@ -29,6 +30,11 @@ void busy(double milliseconds) {
   current_queue(current_device()).submit([milliseconds] {
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
   });
+}
+
+// Queues a task that fails, as a kernel does that finds an index out of range.
+void fail(const std::string& message) {
+  current_queue(current_device()).submit([message] { TORCH_CHECK(false, message); });
 }
 
 // A task that holds a stream until the host lets it go: order is shown with it, never with a sleep.
@@ -69,6 +75,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("in_bad_fork", &in_bad_fork);
   m.def("synchronize", [](int device) { drain_device(checked_device(device)); }, py::call_guard<py::gil_scoped_release>());
   m.def("busy", &busy, py::arg("milliseconds"));
+  m.def("fail", &fail, py::arg("message"));
+  m.def("stop_kernels", &stop_kernels, py::call_guard<py::gil_scoped_release>());
   py::class_<Gate>(m, "Gate")
       .def(py::init<>())
       .def("close", &Gate::close)

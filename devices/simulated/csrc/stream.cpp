@@ -93,6 +93,10 @@ void Queue::run_here(const std::function<void()>& task) {
   std::unique_lock<std::mutex> lock(mutex_);
   const uint64_t before = submitted_++;
   if (done_ != before) {
+    if (kernels_stopped()) {
+      --submitted_;
+      throw std::runtime_error("simulated device: the process is ending, and its queued work will not be done");
+    }
     // Its turn comes when the tasks before it are done: the queue's thread stops at this one until then.
     auto turn = std::make_shared<Mark>();
     auto over = std::make_shared<Mark>();
@@ -257,10 +261,14 @@ Queue& queue_of_handle(int device, const void* handle) {
   throw std::invalid_argument("simulated device: no stream of device " + std::to_string(device) + " has this handle");
 }
 
-void drain_device(int device) {
+void drain_queues(int device) {
   for (Queue* each : queues_of(device)) {
     each->drain();
   }
+}
+
+void drain_device(int device) {
+  drain_queues(device);
   raise_pending(device);
 }
 
