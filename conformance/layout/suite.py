@@ -55,6 +55,10 @@ def run(ctx: ItemContext) -> list[dict[str, Any]]:
             warnings.simplefilter("ignore")
             for check in CHECKS:
                 check(ctx)
+            # A failure of queued work belongs to the item that queued it, not to the next.
+            accelerator = torch.accelerator.current_accelerator()
+            if accelerator is not None and accelerator.type == kind:
+                torch.accelerator.synchronize(ctx.device.torch_device)
     finally:
         torch.set_float32_matmul_precision(precision)
         torch.set_warn_always(always)

@@ -19,6 +19,7 @@
 #include "pinned.h"
 #include "runtime.h"
 #include "worker.h"
+#include "bindings_memory.h"
 
 namespace py = pybind11;
 
@@ -41,13 +42,18 @@ void fail(const std::string& message) {
 class Gate {
  public:
   void close() {
-    auto mark = mark_;
-    current_queue(current_device()).submit([mark] { mark->wait(); });
+    reached_ = std::make_shared<Mark>();
+    current_queue(current_device()).submit([mark = mark_, reached = reached_] {
+      reached->set();
+      mark->wait();
+    });
   }
+  bool reached() { return reached_ != nullptr && reached_->done(); }
   void open() { mark_->set(); }
 
  private:
   MarkPtr mark_ = std::make_shared<Mark>();
+  MarkPtr reached_;
 };
 
 }  // namespace
@@ -80,7 +86,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   py::class_<Gate>(m, "Gate")
       .def(py::init<>())
       .def("close", &Gate::close)
-      .def("open", &Gate::open);
+      .def("open", &Gate::open)
+      .def("reached", &Gate::reached);
   m.def("new_external_stream", [](int device) {
     Queue& made = new_external_queue(checked_device(device));
     return std::make_pair(reinterpret_cast<uintptr_t>(&made), made.id());
@@ -89,6 +96,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
   m.def("set_memory_fraction", [](double fraction, int device) { device_memory(checked_device(device)).set_fraction(fraction); });
   m.def("memory_fraction", [](int device) { return device_memory(checked_device(device)).fraction(); });
+  add_memory(m);
   m.def("default_generator", [](int device) {
     return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(checked_device(device))));
   });

@@ -44,10 +44,25 @@ bool may_be_queued(const at::Tensor& self, const at::Tensor& to, bool non_blocki
       !(self.is_complex() && !to.is_complex());
 }
 
+// A tensor of the host over the same memory, which it does not keep alive.
+at::Tensor unowned(const at::Tensor& tensor) {
+  const c10::Storage& storage = tensor.storage();
+  c10::Storage same(
+      c10::Storage::use_byte_size_t(), storage.nbytes(),
+      c10::DataPtr(const_cast<void*>(storage.data()), c10::Device(c10::DeviceType::CPU)), nullptr, /*resizable=*/false);
+  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(same), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
+  auto* impl = made.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  impl->_set_conj(tensor.is_conj());
+  impl->_set_neg(tensor.is_neg());
+  return made;
+}
+
 void queue_copy(const at::Tensor& self, const at::Tensor& to) {
-  // Aliases of each side own nothing, so the task keeps no memory of a device.
+  // The task owns no memory: marks say when that of the host may be used again, the queue's order that of a device.
   auto alias = [](const at::Tensor& tensor) {
-    return on_device(tensor) ? Aliases(tensor.device().index()).of(tensor) : tensor;
+    return on_device(tensor) ? Aliases(tensor.device().index()).of(tensor) : unowned(tensor);
   };
   auto task = [from = alias(self), target = alias(to)] {
     KernelTurn turn;
@@ -55,8 +70,10 @@ void queue_copy(const at::Tensor& self, const at::Tensor& to) {
   };
   Queue& queue = current_queue((on_device(self) ? self : to).device().index());
   if (!on_device(self) || !on_device(to) || self.device() == to.device()) {
-    queue.submit(std::move(task));
-    if (!on_device(self) || !on_device(to)) {
+    const bool with_host = !on_device(self) || !on_device(to);
+    Queue& taken = with_host && on(Fault::non_blocking_off_stream) ? new_external_queue(queue.device()) : queue;
+    taken.submit(std::move(task));
+    if (with_host) {
       record_pinned((on_device(self) ? to : self).storage().data(), queue);
     }
     return;
@@ -64,6 +81,10 @@ void queue_copy(const at::Tensor& self, const at::Tensor& to) {
   // On the source's queue, behind what the other queue holds now; and that goes on behind the copy.
   Queue& other = current_queue(to.device().index());
   auto before = std::make_shared<Mark>(), after = std::make_shared<Mark>();
+  if (on(Fault::copy_ignores_peer_stream)) {
+    queue.submit(std::move(task));
+    return;
+  }
   other.mark(before);
   queue.wait(before);
   queue.submit(std::move(task));

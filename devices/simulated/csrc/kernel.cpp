@@ -228,10 +228,17 @@ void Kernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::
       return;
     }
   }
-  current_queue(device).run_here([&] {
-    KernelScope scope;
-    faulty ? run_faulty(call) : run(call);
-  });
+  try {
+    current_queue(device).run_here([&] {
+      KernelScope scope;
+      faulty ? run_faulty(call) : run(call);
+    });
+  } catch (...) {
+    if (on(Fault::leak_on_error)) {
+      new c10::Storage(new_storage(device, 512));  // of nobody
+    }
+    throw;
+  }
   aliases.write_back();
   for (c10::IValue& value : call) {
     replace_result(value, aliases);
