@@ -73,6 +73,10 @@ def _check(ctx: ItemContext, checks: Sequence[Callable[[ItemContext], None]]) ->
             warnings.simplefilter("ignore")
             for check in checks:
                 check(ctx)
+            # A failure of queued work belongs to the item that queued it, not to the next.
+            accelerator = torch.accelerator.current_accelerator()
+            if accelerator is not None and accelerator.type == kind:
+                torch.accelerator.synchronize(ctx.device.torch_device)
     finally:
         torch.set_float32_matmul_precision(precision)
         torch.set_warn_always(always)

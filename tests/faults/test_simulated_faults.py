@@ -18,6 +18,7 @@ from devices.simulated.faults import (
     switch_on_from_environment,
 )
 from tests import table
+from tests.simulated import probes_memory, probes_streams  # noqa: F401 - they register probes
 from tests.simulated.probes import PROBES
 from tests.simulated.rig import ITEMS, LAYOUT, RIG
 from tests.trials import Bench, Trial, planted_items

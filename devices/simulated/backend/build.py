@@ -29,11 +29,12 @@ FLAGS: Final = ("-std=c++20", "-O1", "-g0", "-Wall", "-Wno-sign-compare", "-fvis
 #: What is compiled together: torch's headers cost more than our code, so each is read three times, not sixteen.
 UNITS: Final = {
     "host": (
-        *("arena", "faults", "seen", "stream", "event", "worker", "allocator", "allocator_torch"),
+        *("arena", "faults", "seen", "stream", "event", "worker"),
+        *("allocator", "allocator_state", "allocator_torch"),
         *("pinned", "runtime", "generator", "hooks"),
     ),
-    "kernels": ("alias", "kernel", "defects", "misbehave", "ops", "copy"),
-    "bindings": ("bindings",),
+    "kernels": ("alias", "geometry", "kernel", "defects", "misbehave", "ops", "copy"),
+    "bindings": ("bindings", "bindings_memory"),
 }
 
 

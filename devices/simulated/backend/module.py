@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -9,6 +10,11 @@ from types import ModuleType
 from typing import Any
 
 import torch
+
+from devices.simulated.backend import memory
+from devices.simulated.backend.memory import empty_host_cache, host_memory_stats
+
+__all__ = ["empty_host_cache", "host_memory_stats", "memory"]
 
 NAME = "simulated"
 
@@ -20,6 +26,9 @@ def attach(library: ModuleType) -> None:
     global _library, Gate
     _library = library
     Gate = library.Gate
+    # What runs when the process ends would use what is being taken down.
+    atexit.register(library.stop_kernels)
+    memory.attach(library)
 
 
 def refuse_host_access() -> None:
@@ -237,7 +246,10 @@ def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
 
 def memory_stats(device: torch.types.Device = None) -> OrderedDict[str, Any]:
     """Every counter of the allocator, under the names of ``torch.cuda.memory_stats``."""
-    return torch.accelerator.memory.memory_stats(_index(device))
+    counters = dict(torch.accelerator.memory.memory_stats(_index(device)))
+    # torch.accelerator leaves this one out. The device has no policy by which it would refuse before it tries.
+    counters.setdefault("num_oom_rejections", 0)
+    return OrderedDict(sorted(counters.items()))
 
 
 def memory_allocated(device: torch.types.Device = None) -> int:

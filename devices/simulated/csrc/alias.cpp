@@ -1,14 +1,13 @@
 #include "alias.h"
 
-#include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorImpl.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "allocator.h"
 #include "arena.h"
+#include "geometry.h"
 #include "runtime.h"
 
 namespace simulated {
@@ -92,15 +91,23 @@ void Aliases::write_back() {
   }
 }
 
-at::Tensor Aliases::on_storage(const c10::Storage& storage, const at::Tensor& like, int64_t offset) const {
+at::Tensor tensor_over(
+    const c10::Storage& storage, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset,
+    caffe2::TypeMeta dtype, std::pair<bool, bool> bits) {
   at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), like.dtype());
+      c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
   auto* impl = made.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(like.sizes(), like.strides(), offset);
-  impl->_set_conj(like.is_conj());
-  impl->_set_neg(like.is_neg());
+  impl->set_sizes_and_strides(sizes, strides, offset);
+  impl->_set_conj(bits.first);
+  impl->_set_neg(bits.second);
   return made;
 }
+
+namespace {
+at::Tensor on_storage(const c10::Storage& storage, const at::Tensor& like, int64_t offset) {
+  return tensor_over(storage, like.sizes(), like.strides(), offset, like.dtype(), {like.is_conj(), like.is_neg()});
+}
+}  // namespace
 
 at::Tensor Aliases::result(const at::Tensor& made) {
   if (!made.defined() || on_device(made)) {
@@ -117,25 +124,25 @@ at::Tensor Aliases::result(const at::Tensor& made) {
   if (const SharedStorage* one = shared(storage.unsafeGetStorageImpl())) {
     return on_storage(one->device, made, made.storage_offset());
   }
-  // What the elements span, from the first one on: the kernel's own storage may hold more.
-  const size_t skipped = made.storage_offset() * made.dtype().itemsize();
-  const size_t spanned = made.numel() == 0
-      ? 0
-      : at::detail::computeStorageNbytes(made.sizes(), made.strides(), made.dtype().itemsize());
-  const size_t bytes = std::min(spanned, storage.nbytes() - std::min(skipped, storage.nbytes()));
-  const char* first = static_cast<const char*>(storage.data()) + skipped;
+  const auto [first, bytes] = elements_of(made);
   return on_storage(storage_with(device_, first, bytes), made, 0);
 }
 
-c10::Storage storage_with(int device, const void* from, size_t bytes) {
+c10::Storage new_storage(int device, size_t bytes) {
   const int before = current_device();
   set_current_device(device);
   c10::DataPtr data = allocator()->allocate(bytes);
   set_current_device(before);
-  if (bytes != 0) {
-    std::memcpy(arena().on_device_side(data.get()), from, bytes);
-  }
   return c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data), allocator(), /*resizable=*/true);
+}
+
+c10::Storage storage_with(int device, const void* from, size_t bytes) {
+  c10::Storage made = new_storage(device, bytes);
+  if (bytes != 0) {
+    // In the queue's turn: another thread's work may still use the memory that was handed out.
+    current_queue(device).run_here([&] { std::memcpy(arena().on_device_side(made.data()), from, bytes); });
+  }
+  return made;
 }
 
 }  // namespace simulated

@@ -36,7 +36,6 @@ class Aliases {
   };
   const SharedStorage& storage_of(const at::Tensor& tensor);
   const SharedStorage* shared(const c10::StorageImpl* alias) const;
-  at::Tensor on_storage(const c10::Storage& storage, const at::Tensor& like, int64_t offset) const;
   void write_back_storage(SharedStorage& shared);
 
   int device_;
@@ -44,6 +43,12 @@ class Aliases {
   c10::SmallVector<SharedTensor, 4> tensors_;
 };
 
+// A new tensor over a storage of a device. `bits`: is it a conjugate, is it negated.
+at::Tensor tensor_over(
+    const c10::Storage& storage, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset,
+    caffe2::TypeMeta dtype, std::pair<bool, bool> bits);
+// A new storage on a device: its bytes are whatever they were.
+c10::Storage new_storage(int device, size_t bytes);
 // A new storage on a device, holding `bytes` from an address of the host or of the device's own side.
 c10::Storage storage_with(int device, const void* from, size_t bytes);
 

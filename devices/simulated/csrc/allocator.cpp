@@ -1,6 +1,10 @@
 #include "allocator.h"
 
+#include <c10/core/AllocatorConfig.h>
+
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <thread>
 
 #include "arena.h"
@@ -11,7 +15,15 @@ namespace simulated {
 
 namespace {
 
+using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+
 size_t block_size(size_t bytes) {
+  // roundup_power2_divisions: sizes between two powers of two are rounded up to one of so many steps.
+  const size_t divisions = Config::roundup_power2_divisions(bytes);
+  if (divisions > 1 && bytes > kMinBlock * divisions) {
+    const size_t step = std::bit_floor(bytes) / divisions;
+    bytes = (bytes + step - 1) / step * step;
+  }
   return std::max(kMinBlock, (bytes + kMinBlock - 1) / kMinBlock * kMinBlock);
 }
 
@@ -25,14 +37,6 @@ size_t segment_size(size_t size) {
   return (size + kRoundSegment - 1) / kRoundSegment * kRoundSegment;
 }
 
-uint64_t key_of(c10::MempoolId_t id) {
-  return (static_cast<uint64_t>(id.first) << 32) ^ id.second;
-}
-
-bool private_id(c10::MempoolId_t id) {
-  return id.first != 0 || id.second != 0;
-}
-
 }  // namespace
 
 // -- what is handed out
@@ -40,7 +44,7 @@ bool private_id(c10::MempoolId_t id) {
 Block* DeviceMemory::allocate(size_t bytes, Queue& queue) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   collect_passed_locked(/*wait=*/false);
-  if (bytes > arena().bytes_of_a_device()) {
+  if (bytes > arena().bytes_of_a_device() || (on(Fault::oom_stays_broken) && broken_)) {
     out_of_memory_locked(bytes, false);
   }
   const size_t size = block_size(bytes);
@@ -52,18 +56,27 @@ Block* DeviceMemory::allocate(size_t bytes, Queue& queue) {
   }
   block = split_locked(block, size);
   block->allocated = true;
-  block->requested = bytes;
+  block->requested = on(Fault::requested_counts_rounded) ? block->size : bytes;
   count(stats_.allocation, pool, 1);
   count(stats_.allocated_bytes, pool, static_cast<int64_t>(block->size));
   count(stats_.active, pool, 1);
   count(stats_.active_bytes, pool, static_cast<int64_t>(block->size));
-  count(stats_.requested_bytes, pool, static_cast<int64_t>(bytes));
+  count(stats_.requested_bytes, pool, static_cast<int64_t>(block->requested));
+  block->oversize = block->size > Config::max_split_size();
+  if (block->oversize) {
+    stats_.oversize_allocations.increase(1);
+  }
+  note(MemoryEvent::alloc, *block);
   return block;
 }
 
 void DeviceMemory::free(Block* block) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   block->allocated = false;
+  note(MemoryEvent::free_requested, *block);
+  if (block->oversize) {
+    stats_.oversize_allocations.decrease(1);
+  }
   count(stats_.allocation, *block->pool, -1);
   count(stats_.allocated_bytes, *block->pool, -static_cast<int64_t>(block->size));
   count(stats_.requested_bytes, *block->pool, -static_cast<int64_t>(block->requested));
@@ -83,7 +96,7 @@ void DeviceMemory::free(Block* block) {
 
 void DeviceMemory::record_stream(Block* block, Queue& queue) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
-  if (queue.id() != block->queue || queue.device() != device_) {
+  if ((queue.id() != block->queue || queue.device() != device_) && !on(Fault::ignore_record_stream)) {
     block->used_on.insert(&queue);
   }
 }
@@ -101,6 +114,25 @@ Pool& DeviceMemory::pool_for_locked(size_t size, c10::MempoolId_t& owner) {
 }
 
 Block* DeviceMemory::find_locked(Pool& pool, size_t size, QueueId queue) {
+  if (on(Fault::never_reuse)) {
+    return nullptr;
+  }
+  if (on(Fault::reuse_across_streams)) {
+    for (auto it = pool.free.begin(); it != pool.free.end(); ++it) {
+      if ((*it)->size >= size) {
+        Block* block = *it;
+        pool.free.erase(it);
+        return block;
+      }
+    }
+  }
+  if (on(Fault::pool_leaks_to_default) && !private_id(pool.owner)) {
+    for (auto& [key, other] : private_) {
+      if (Block* block = find_locked(pool.small ? other->small : other->large, size, queue)) {
+        return block;
+      }
+    }
+  }
   Block key;
   key.queue = queue;
   key.size = size;
@@ -109,13 +141,16 @@ Block* DeviceMemory::find_locked(Pool& pool, size_t size, QueueId queue) {
     return nullptr;
   }
   Block* block = *found;
+  if (block->size > Config::max_split_size() && size <= Config::max_split_size()) {
+    return nullptr;  // it would have to be split
+  }
   pool.free.erase(found);
   return block;
 }
 
 Block* DeviceMemory::new_segment_locked(Pool& pool, size_t size, QueueId queue, size_t request) {
   const size_t bytes = segment_size(size);
-  auto fits = [&] { return stats_.reserved_bytes[0].current + static_cast<int64_t>(bytes) <= static_cast<int64_t>(std::min<size_t>(most_, INT64_MAX)); };
+  auto fits = [&] { return stats_.reserved_bytes[0].current + static_cast<int64_t>(bytes) <= static_cast<int64_t>(std::min<size_t>(on(Fault::ignore_fraction) ? SIZE_MAX : most_, INT64_MAX)); };
   void* address = fits() ? arena().take(device_, bytes) : nullptr;
   if (address == nullptr) {
     ++stats_.num_alloc_retries;
@@ -135,6 +170,12 @@ Block* DeviceMemory::new_segment_locked(Pool& pool, size_t size, QueueId queue, 
   block->size = bytes;
   block->queue = queue;
   block->pool = &pool;
+  block->in_oversize_segment = bytes > Config::max_split_size();
+  if (block->in_oversize_segment) {
+    stats_.oversize_segments.increase(1);
+  }
+  segments_[address] = block;
+  note(MemoryEvent::segment_alloc, *block);
   count(stats_.segment, pool, 1);
   count(stats_.reserved_bytes, pool, static_cast<int64_t>(bytes));
   if (private_id(pool.owner)) {
@@ -147,7 +188,7 @@ Block* DeviceMemory::new_segment_locked(Pool& pool, size_t size, QueueId queue, 
 Block* DeviceMemory::split_locked(Block* block, size_t size) {
   const size_t rest = block->size - size;
   const bool was_split = block->is_split();
-  if (rest < kMinBlock || (!block->pool->small && rest <= kSmallRequest)) {
+  if (rest < kMinBlock || block->size > Config::max_split_size() || (!block->pool->small && rest <= kSmallRequest)) {
     if (was_split) {
       count(stats_.inactive_split, *block->pool, -1);
       count(stats_.inactive_split_bytes, *block->pool, -static_cast<int64_t>(block->size));
@@ -166,6 +207,16 @@ Block* DeviceMemory::split_locked(Block* block, size_t size) {
   }
   block->after = remaining;
   block->size = size;
+  if (on(Fault::scribble_on_split) && block->before != nullptr && block->before->allocated) {
+    std::memset(arena().on_device_side(block->before->address), 0xA5, 8);
+  }
+  if (on(Fault::hand_out_overlap) && size > kMinBlock) {
+    remaining->address = static_cast<char*>(remaining->address) - kMinBlock;
+  }
+  if (on(Fault::leak_on_split)) {
+    remaining->allocated = true;  // of nobody
+    return block;
+  }
   block->pool->free.insert(remaining);
   if (was_split) {
     count(stats_.inactive_split_bytes, *block->pool, -static_cast<int64_t>(size));
@@ -180,6 +231,9 @@ Block* DeviceMemory::split_locked(Block* block, size_t size) {
 
 void DeviceMemory::put_back_locked(Block* block) {
   Pool& pool = *block->pool;
+  if (!on(Fault::history_drops_free)) {
+    note(MemoryEvent::free_completed, *block);
+  }
   count(stats_.active, pool, -1);
   count(stats_.active_bytes, pool, -static_cast<int64_t>(block->size));
   // Neighbours that join had counted as split and inactive; the whole counts once, if it is still a part.
@@ -205,6 +259,9 @@ bool DeviceMemory::join_locked(Block* block, Block* neighbour) {
   }
   block->pool->free.erase(neighbour);
   if (block->before == neighbour) {
+    if (neighbour->before == nullptr) {
+      segments_[neighbour->address] = block;
+    }
     block->address = neighbour->address;
     block->before = neighbour->before;
     if (block->before != nullptr) {
@@ -217,6 +274,7 @@ bool DeviceMemory::join_locked(Block* block, Block* neighbour) {
     }
   }
   block->size += neighbour->size;
+  block->in_oversize_segment = block->in_oversize_segment || neighbour->in_oversize_segment;
   delete neighbour;
   return true;
 }
@@ -251,6 +309,9 @@ void DeviceMemory::release_segments_locked(const c10::MempoolId_t* only) {
   auto release = [this](Pool& pool) {
     std::vector<Block*> whole;
     std::copy_if(pool.free.begin(), pool.free.end(), std::back_inserter(whole), [](Block* block) { return !block->is_split(); });
+    if (on(Fault::empty_cache_keeps_segment) && !whole.empty()) {
+      whole.pop_back();
+    }
     for (Block* block : whole) {
       release_segment_locked(pool, block);
     }
@@ -262,7 +323,7 @@ void DeviceMemory::release_segments_locked(const c10::MempoolId_t* only) {
   for (auto it = private_.begin(); it != private_.end();) {
     PrivatePool& pool = *it->second;
     // A pool's segments stay while it has users: a graph's next replay needs the same addresses.
-    if (pool.users == 0 && (only == nullptr || key_of(*only) == it->first)) {
+    if (pool.users == 0 && !on(Fault::pool_never_returned) && (only == nullptr || key_of(*only) == it->first)) {
       release(pool.small);
       release(pool.large);
     }
@@ -272,6 +333,12 @@ void DeviceMemory::release_segments_locked(const c10::MempoolId_t* only) {
 
 void DeviceMemory::release_segment_locked(Pool& pool, Block* block) {
   pool.free.erase(block);
+  segments_.erase(block->address);
+  if (block->in_oversize_segment) {
+    stats_.oversize_segments.decrease(1);
+  }
+  note(MemoryEvent::segment_free, *block);
+  drain_queues(device_);  // queued work may still use what the host has freed
   arena().give(block->address, block->size);
   ++stats_.num_device_free;
   count(stats_.segment, pool, -1);
@@ -281,101 +348,6 @@ void DeviceMemory::release_segment_locked(Pool& pool, Block* block) {
     count(stats_.reserved_bytes_by_private_pools[pool.owner], pool, -static_cast<int64_t>(block->size));
   }
   delete block;
-}
-
-// -- private pools
-
-void DeviceMemory::begin_pool(c10::MempoolId_t id, std::function<bool()> wanted) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
-  auto& pool = private_[key_of(id)];
-  if (!pool) {
-    pool = std::make_unique<PrivatePool>(id);
-  }
-  ++pool->users;
-  filters_.emplace_back(id, std::move(wanted));
-}
-
-void DeviceMemory::end_pool(c10::MempoolId_t id) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
-  auto found = std::find_if(filters_.begin(), filters_.end(), [&](auto& filter) { return filter.first == id; });
-  TORCH_CHECK(found != filters_.end(), "simulated device: no allocations are going to that memory pool");
-  filters_.erase(found);
-}
-
-void DeviceMemory::release_pool(c10::MempoolId_t id) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
-  auto found = private_.find(key_of(id));
-  TORCH_CHECK(found != private_.end() && found->second->users > 0, "simulated device: that memory pool has no user");
-  --found->second->users;
-}
-
-// -- counting
-
-void DeviceMemory::count(c10::CachingAllocator::StatArray& stat, const Pool& pool, int64_t change) {
-  for (StatType type : {StatType::AGGREGATE, pool.small ? StatType::SMALL_POOL : StatType::LARGE_POOL}) {
-    auto& one = stat[static_cast<size_t>(type)];
-    change >= 0 ? one.increase(change) : one.decrease(-change);
-  }
-}
-
-void DeviceMemory::out_of_memory_locked(size_t bytes, bool by_fraction) {
-  using c10::CachingAllocator::format_size;
-  ++stats_.num_ooms;
-  const std::string limit = by_fraction
-      ? " This process may reserve " + format_size(most_) + " (a memory fraction of " + std::to_string(fraction_) + ")."
-      : "";
-  TORCH_CHECK_WITH(
-      OutOfMemoryError, false, "Simulated device out of memory. Tried to allocate ", format_size(bytes), ". Device ",
-      device_, " has a total capacity of ", format_size(arena().bytes_of_a_device()), " of which ",
-      format_size(arena().free_bytes(device_)), " is free.", limit, " Of the reserved memory ",
-      format_size(stats_.allocated_bytes[0].current), " is allocated, and ",
-      format_size(stats_.reserved_bytes[0].current - stats_.allocated_bytes[0].current),
-      " is reserved by PyTorch but unallocated.");
-}
-
-Stats DeviceMemory::stats() {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
-  return stats_;
-}
-
-namespace {
-template <typename Change>
-void each_stat(Stats& stats, Change change) {
-  for (auto* array :
-       {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split, &stats.allocated_bytes,
-        &stats.reserved_bytes, &stats.active_bytes, &stats.inactive_split_bytes, &stats.requested_bytes}) {
-    std::for_each(array->begin(), array->end(), change);
-  }
-  for (auto& pool : stats.reserved_bytes_by_private_pools) {
-    std::for_each(pool.second.begin(), pool.second.end(), change);
-  }
-  change(stats.oversize_allocations);
-  change(stats.oversize_segments);
-}
-}  // namespace
-
-void DeviceMemory::reset_accumulated() {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
-  each_stat(stats_, [](auto& stat) { stat.reset_accumulated(); });
-  stats_.num_alloc_retries = stats_.num_ooms = stats_.num_sync_all_streams = 0;
-  stats_.num_device_alloc = stats_.num_device_free = stats_.num_oom_rejections = 0;
-}
-
-void DeviceMemory::reset_peak() {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
-  each_stat(stats_, [](auto& stat) { stat.reset_peak(); });
-}
-
-void DeviceMemory::set_fraction(double fraction) {
-  TORCH_CHECK_VALUE(fraction >= 0 && fraction <= 1, "invalid fraction: ", fraction, ". Please set it within [0, 1].");
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
-  fraction_ = fraction;
-  most_ = static_cast<size_t>(fraction * static_cast<double>(arena().bytes_of_a_device()));
-}
-
-double DeviceMemory::fraction() {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
-  return fraction_;
 }
 
 }  // namespace simulated

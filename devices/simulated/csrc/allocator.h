@@ -9,6 +9,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <deque>
+#include <map>
 #include <mutex>
 #include <set>
 #include <unordered_map>
@@ -30,6 +31,14 @@ constexpr size_t kRoundSegment = 2u << 20;
 
 struct Pool;
 
+// The key of a private pool in a map.
+inline uint64_t key_of(c10::MempoolId_t id) {
+  return (static_cast<uint64_t>(id.first) << 32) ^ id.second;
+}
+inline bool private_id(c10::MempoolId_t id) {
+  return id.first != 0 || id.second != 0;
+}
+
 struct Block {
   void* address = nullptr;  // as tensors carry it
   size_t size = 0;
@@ -37,6 +46,7 @@ struct Block {
   QueueId queue = 0;     // that allocated it, and that alone it is handed out to again
   Pool* pool = nullptr;
   bool allocated = false;
+  bool oversize = false, in_oversize_segment = false;  // above max_split_size when it was made
   int pending = 0;  // marks that must be passed before it is free
   Block* before = nullptr;  // neighbours in the segment
   Block* after = nullptr;
@@ -51,6 +61,32 @@ struct SmallerFirst {
     if (a->size != b->size) return a->size < b->size;
     return a->address < b->address;
   }
+};
+
+// What happened to a block or a segment, under the names of torch's memory history.
+struct MemoryEvent {
+  enum Action { alloc, free_requested, free_completed, segment_alloc, segment_free, oom };
+  Action action;
+  const void* address;
+  size_t size;
+  QueueId queue;
+  int64_t microseconds;  // since the epoch
+  c10::MempoolId_t pool;
+};
+
+// One block in a snapshot.
+struct BlockState {
+  const void* address;
+  size_t size, requested;
+  bool allocated, pending;
+};
+
+struct Segment {
+  const void* address;
+  QueueId queue;
+  bool small;
+  c10::MempoolId_t pool;
+  std::vector<BlockState> blocks;
 };
 
 // Free blocks of one kind: small or large, of everyone or of one private pool.
@@ -88,6 +124,12 @@ class DeviceMemory {
   void set_fraction(double fraction);
   double fraction();
 
+  // The last `most` events are kept from now on; 0 ends it and forgets them.
+  void record_history(size_t most);
+  std::vector<MemoryEvent> history();
+  // Every segment with its blocks, in the order of their addresses.
+  std::vector<Segment> snapshot();
+
   // Requests from threads for which `wanted` is true come from the pool, which lives until its last release.
   void begin_pool(c10::MempoolId_t pool, std::function<bool()> wanted);
   void end_pool(c10::MempoolId_t pool);
@@ -103,6 +145,7 @@ class DeviceMemory {
   void collect_passed_locked(bool wait);
   void release_segments_locked(const c10::MempoolId_t* only);
   void release_segment_locked(Pool& pool, Block* block);
+  void note(MemoryEvent::Action action, const Block& block);
   void count(c10::CachingAllocator::StatArray& stat, const Pool& pool, int64_t change);
   [[noreturn]] void out_of_memory_locked(size_t bytes, bool by_fraction);
 
@@ -115,6 +158,10 @@ class DeviceMemory {
   Stats stats_;
   size_t most_ = SIZE_MAX;  // bytes that may be reserved
   double fraction_ = 1.0;
+  std::map<const void*, Block*> segments_;  // first block of each
+  size_t most_events_ = 0;
+  std::deque<MemoryEvent> events_;
+  bool broken_ = false;  // by a planted fault
 };
 
 DeviceMemory& device_memory(int device);

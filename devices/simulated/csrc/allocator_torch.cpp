@@ -6,6 +6,7 @@
 
 #include "allocator.h"
 #include "arena.h"
+#include "faults.h"
 #include "runtime.h"
 
 namespace simulated {
@@ -47,12 +48,13 @@ class Allocator final : public c10::DeviceAllocator {
     if (bytes == 0) {
       return {nullptr, nullptr, &give_back, where};
     }
-    Block* block = device_memory(device).allocate(bytes, current_queue(device));
+    const size_t shift = on(Fault::misalign_pointer) ? 8 : 0;
+    Block* block = device_memory(device).allocate(bytes + shift, current_queue(device));
     {
       std::lock_guard<std::mutex> lock(live().mutex);
       live().blocks.emplace(block->address, block);
     }
-    return {block->address, block->address, &give_back, where};
+    return {static_cast<char*>(block->address) + shift, block->address, &give_back, where};
   }
 
   c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
@@ -67,6 +69,16 @@ class Allocator final : public c10::DeviceAllocator {
   bool initialized() override { return was_used(); }
 
   void emptyCache(c10::MempoolId_t pool) override {
+    if (on(Fault::empty_cache_frees_live)) {
+      std::lock_guard<std::mutex> lock(live().mutex);
+      const int device = current_device();
+      for (const auto& [address, block] : live().blocks) {
+        if (arena().device_of(address) != device || block->queue != current_queue(device).id()) {
+          continue;
+        }
+        std::memset(arena().on_device_side(address), 0xA5, 8);
+      }
+    }
     for (int device = 0; device < arena().devices(); ++device) {
       device_memory(device).empty_cache(pool);
     }
@@ -78,11 +90,15 @@ class Allocator final : public c10::DeviceAllocator {
     }
   }
 
-  Stats getDeviceStats(c10::DeviceIndex device) override { return device_memory(checked_device(device)).stats(); }
+  Stats getDeviceStats(c10::DeviceIndex device) override {
+    const int index = checked_device(device);
+    return device_memory(on(Fault::count_on_wrong_index) ? 0 : index).stats();
+  }
   void resetAccumulatedStats(c10::DeviceIndex device) override { device_memory(checked_device(device)).reset_accumulated(); }
   void resetPeakStats(c10::DeviceIndex device) override { device_memory(checked_device(device)).reset_peak(); }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
-    return {arena().free_bytes(checked_device(device)), arena().bytes_of_a_device()};
+    const size_t free = arena().free_bytes(checked_device(device)), total = arena().bytes_of_a_device();
+    return {on(Fault::memory_info_free_constant) ? total : free, on(Fault::memory_info_total_wrong) ? free : total};
   }
 };
 

@@ -34,6 +34,11 @@ class Arena {
     auto at = reinterpret_cast<uintptr_t>(address);
     return at >= carried_ && at < carried_ + bytes_ * free_.size();
   }
+  // Whether an address lies in the mapping of the device's own side.
+  bool reaches(const void* address) const {
+    auto at = reinterpret_cast<uintptr_t>(address);
+    return at >= reachable_ && at < reachable_ + bytes_ * free_.size();
+  }
   // Precondition: contains(address).
   int device_of(const void* address) const {
     return static_cast<int>((reinterpret_cast<uintptr_t>(address) - carried_) / bytes_);

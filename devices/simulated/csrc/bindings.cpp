@@ -18,6 +18,8 @@
 #include "kernel.h"
 #include "pinned.h"
 #include "runtime.h"
+#include "worker.h"
+#include "bindings_memory.h"
 
 namespace py = pybind11;
 
@@ -31,17 +33,27 @@ void busy(double milliseconds) {
   });
 }
 
+// Queues a task that fails, as a kernel does that finds an index out of range.
+void fail(const std::string& message) {
+  current_queue(current_device()).submit([message] { TORCH_CHECK(false, message); });
+}
+
 // A task that holds a stream until the host lets it go: order is shown with it, never with a sleep.
 class Gate {
  public:
   void close() {
-    auto mark = mark_;
-    current_queue(current_device()).submit([mark] { mark->wait(); });
+    reached_ = std::make_shared<Mark>();
+    current_queue(current_device()).submit([mark = mark_, reached = reached_] {
+      reached->set();
+      mark->wait();
+    });
   }
+  bool reached() { return reached_ != nullptr && reached_->done(); }
   void open() { mark_->set(); }
 
  private:
   MarkPtr mark_ = std::make_shared<Mark>();
+  MarkPtr reached_;
 };
 
 }  // namespace
@@ -69,10 +81,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("in_bad_fork", &in_bad_fork);
   m.def("synchronize", [](int device) { drain_device(checked_device(device)); }, py::call_guard<py::gil_scoped_release>());
   m.def("busy", &busy, py::arg("milliseconds"));
+  m.def("fail", &fail, py::arg("message"));
+  m.def("stop_kernels", &stop_kernels, py::call_guard<py::gil_scoped_release>());
   py::class_<Gate>(m, "Gate")
       .def(py::init<>())
       .def("close", &Gate::close)
-      .def("open", &Gate::open);
+      .def("open", &Gate::open)
+      .def("reached", &Gate::reached);
   m.def("new_external_stream", [](int device) {
     Queue& made = new_external_queue(checked_device(device));
     return std::make_pair(reinterpret_cast<uintptr_t>(&made), made.id());
@@ -81,6 +96,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
   m.def("set_memory_fraction", [](double fraction, int device) { device_memory(checked_device(device)).set_fraction(fraction); });
   m.def("memory_fraction", [](int device) { return device_memory(checked_device(device)).fraction(); });
+  add_memory(m);
   m.def("default_generator", [](int device) {
     return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(checked_device(device))));
   });

@@ -1,5 +1,6 @@
 // Copies: between the host and a device, within a device and between two.
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -8,6 +9,7 @@
 
 #include "alias.h"
 #include "faults.h"
+#include "pinned.h"
 #include "runtime.h"
 #include "seen.h"
 #include "worker.h"
@@ -31,26 +33,90 @@ void copy_elements(const at::Tensor& from, const at::Tensor& to) {
   to.copy_(from);
 }
 
-at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool) {
+// Whether a copy can be queued: nothing about it can raise or warn any more, and no host memory is read or written
+// that the caller may use meanwhile.
+bool may_be_queued(const at::Tensor& self, const at::Tensor& to, bool non_blocking) {
+  const bool host = !on_device(self) || !on_device(to);
+  if (host && !(non_blocking && is_pinned((on_device(self) ? to : self).storage().data()))) {
+    return false;
+  }
+  return at::has_internal_overlap(to) == at::MemOverlap::No && !self.is_alias_of(to) &&
+      !(self.is_complex() && !to.is_complex());
+}
+
+// A tensor of the host over the same memory, which it does not keep alive.
+at::Tensor unowned(const at::Tensor& tensor) {
+  const c10::Storage& storage = tensor.storage();
+  c10::Storage same(
+      c10::Storage::use_byte_size_t(), storage.nbytes(),
+      c10::DataPtr(const_cast<void*>(storage.data()), c10::Device(c10::DeviceType::CPU)), nullptr, /*resizable=*/false);
+  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(same), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
+  auto* impl = made.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  impl->_set_conj(tensor.is_conj());
+  impl->_set_neg(tensor.is_neg());
+  return made;
+}
+
+void queue_copy(const at::Tensor& self, const at::Tensor& to) {
+  // The task owns no memory: marks say when that of the host may be used again, the queue's order that of a device.
+  auto alias = [](const at::Tensor& tensor) {
+    return on_device(tensor) ? Aliases(tensor.device().index()).of(tensor) : unowned(tensor);
+  };
+  auto task = [from = alias(self), target = alias(to)] {
+    KernelTurn turn;
+    copy_elements(from, target);
+  };
+  Queue& queue = current_queue((on_device(self) ? self : to).device().index());
+  if (!on_device(self) || !on_device(to) || self.device() == to.device()) {
+    const bool with_host = !on_device(self) || !on_device(to);
+    Queue& taken = with_host && on(Fault::non_blocking_off_stream) ? new_external_queue(queue.device()) : queue;
+    taken.submit(std::move(task));
+    if (with_host) {
+      record_pinned((on_device(self) ? to : self).storage().data(), queue);
+    }
+    return;
+  }
+  // On the source's queue, behind what the other queue holds now; and that goes on behind the copy.
+  Queue& other = current_queue(to.device().index());
+  auto before = std::make_shared<Mark>(), after = std::make_shared<Mark>();
+  if (on(Fault::copy_ignores_peer_stream)) {
+    queue.submit(std::move(task));
+    return;
+  }
+  other.mark(before);
+  queue.wait(before);
+  queue.submit(std::move(task));
+  queue.mark(after);
+  other.wait(after);
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool non_blocking) {
   const bool from_device = on_device(self), to_device = on_device(to);
   TORCH_CHECK(
       (from_device || self.is_cpu()) && (to_device || to.is_cpu()), "simulated device: cannot copy from ",
       self.device(), " to ", to.device());
-  if (from_device && to_device && self.device() != to.device()) {
-    // Ordered after both devices' streams.
-    current_queue(self.device().index()).drain();
-    raise_pending(self.device().index());
-  }
   const int device = to_device ? to.device().index() : self.device().index();
-  Aliases aliases(device);
-  const at::Tensor from = from_device ? aliases.of(self) : self;
-  const at::Tensor target = to_device ? aliases.of(to) : to;
+  raise_pending(device);
+  const bool forgets_conjugate = self.is_conj() && from_device && on(Fault::views_forget_conj_bit);
   if (self.is_conj()) {
     static Seen seen("aten::_copy_from of a conjugate");
     seen.note();
-    if (on(Fault::views_forget_conj_bit) && from_device) {
-      from.unsafeGetTensorImpl()->_set_conj(false);
-    }
+  }
+  if (!forgets_conjugate && may_be_queued(self, to, non_blocking)) {
+    queue_copy(self, to);
+    return to;
+  }
+  if (from_device && to_device && self.device() != to.device()) {
+    current_queue(self.device().index()).drain();
+    raise_pending(self.device().index());
+  }
+  Aliases aliases(device);
+  const at::Tensor from = from_device ? aliases.of(self) : self;
+  const at::Tensor target = to_device ? aliases.of(to) : to;
+  if (forgets_conjugate) {
+    from.unsafeGetTensorImpl()->_set_conj(false);
   }
   current_queue(device).run_here([&] { copy_elements(from, target); });
   raise_pending(device);

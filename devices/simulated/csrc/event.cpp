@@ -5,6 +5,8 @@
 #include <chrono>
 #include <mutex>
 
+#include "faults.h"
+
 namespace simulated {
 
 namespace {
@@ -38,12 +40,23 @@ void record_event(void** event, Queue& queue, int device, bool timed) {
   auto mark = std::make_shared<Mark>();
   {
     std::lock_guard<std::mutex> lock(made->mutex);
+    if (on(Fault::rerecord_ignored) && made->latest != nullptr) {
+      return;
+    }
     made->latest = mark;
+  }
+  if (on(Fault::record_late)) {
+    queue.submit([&queue, mark] { queue.mark(mark); });  // behind what is queued by then
+    return;
   }
   queue.mark(mark);
 }
 
 void wait_event(void* event, Queue& queue) {
+  if (on(Fault::wait_takes_latest_record) && event != nullptr) {
+    queue.submit([event] { mark_of(event)->wait(); });
+    return;
+  }
   if (MarkPtr mark = mark_of(event)) {
     queue.wait(mark);
   }
@@ -75,6 +88,9 @@ double elapsed(void* start, void* end) {
   TORCH_CHECK(
       from != nullptr && to != nullptr && from->done() && to->done(),
       "Both events must be completed before calculating elapsed time.");
+  if (on(Fault::elapsed_constant)) {
+    return 1;
+  }
   return std::chrono::duration<double, std::milli>(to->when() - from->when()).count();
 }
 

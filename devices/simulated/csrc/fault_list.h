@@ -34,4 +34,59 @@
   F(views_wrong_offset, "views.wrong_offset")                           \
   F(views_forget_conj_bit, "views.forget_conj_bit")                     \
   F(set_ignores_offset, "as_strided.set_ignores_offset")                \
-  F(memory_format_ignore_requested, "memory_format.ignore_requested")
+  F(memory_format_ignore_requested, "memory_format.ignore_requested")   \
+  /* allocator*.cpp */                                                  \
+  F(count_too_little, "allocator.count_too_little")                     \
+  F(forget_free, "allocator.forget_free")                               \
+  F(requested_counts_rounded, "allocator.requested_counts_rounded")     \
+  F(active_below_allocated, "allocator.active_below_allocated")         \
+  F(freed_miscounted, "allocator.freed_miscounted")                     \
+  F(peak_not_raised, "allocator.peak_not_raised")                       \
+  F(reset_peak_to_zero, "allocator.reset_peak_to_zero")                 \
+  F(hand_out_overlap, "allocator.hand_out_overlap")                     \
+  F(misalign_pointer, "allocator.misalign_pointer")                     \
+  F(scribble_on_split, "allocator.scribble_on_split")                   \
+  F(never_reuse, "allocator.never_reuse")                               \
+  F(leak_on_split, "allocator.leak_on_split")                           \
+  F(empty_cache_keeps_segment, "allocator.empty_cache_keeps_segment")   \
+  F(empty_cache_frees_live, "allocator.empty_cache_frees_live")         \
+  F(memory_info_free_constant, "allocator.memory_info_free_constant")   \
+  F(memory_info_total_wrong, "allocator.memory_info_total_wrong")       \
+  F(oom_wrong_type, "allocator.oom_wrong_type")                         \
+  F(oom_not_counted, "allocator.oom_not_counted")                       \
+  F(oom_stays_broken, "allocator.oom_stays_broken")                     \
+  F(leak_on_error, "allocator.leak_on_error")                           \
+  F(ignore_record_stream, "allocator.ignore_record_stream")             \
+  F(reuse_across_streams, "allocator.reuse_across_streams")             \
+  F(count_on_wrong_index, "allocator.count_on_wrong_index")             \
+  F(ignore_fraction, "allocator.ignore_fraction")                       \
+  F(accept_bad_fraction, "allocator.accept_bad_fraction")               \
+  F(pool_leaks_to_default, "allocator.pool_leaks_to_default")           \
+  F(pool_never_returned, "allocator.pool_never_returned")               \
+  F(history_drops_free, "allocator.history_drops_free")                 \
+  F(history_wrong_address, "allocator.history_wrong_address")           \
+  F(snapshot_misses_segment, "allocator.snapshot_misses_segment")       \
+  F(host_never_reuse, "allocator.host_never_reuse")                     \
+  F(host_miscount, "allocator.host_miscount")                           \
+  /* stream.cpp, event.cpp, runtime.cpp, copy.cpp */                    \
+  F(exit_not_restored, "streams.exit_not_restored")                     \
+  F(current_shared_by_threads, "streams.current_shared_by_threads")     \
+  F(new_stream_repeats, "streams.new_stream_repeats")                   \
+  F(reorder_tasks, "streams.reorder_tasks")                             \
+  F(serialise_streams, "streams.serialise_streams")                     \
+  F(launch_blocks_host, "streams.launch_blocks_host")                   \
+  F(ignore_wait, "streams.ignore_wait")                                 \
+  F(wait_takes_latest_record, "streams.wait_takes_latest_record")       \
+  F(query_always_true, "streams.query_always_true")                     \
+  F(synchronize_returns_early, "streams.synchronize_returns_early")     \
+  F(synchronize_wrong_index, "streams.synchronize_wrong_index")         \
+  F(copy_ignores_peer_stream, "streams.copy_ignores_peer_stream")       \
+  F(native_handle_null, "streams.native_handle_null")                   \
+  F(native_handle_changes, "streams.native_handle_changes")             \
+  F(external_own_queue, "streams.external_own_queue")                   \
+  F(record_late, "events.record_late")                                  \
+  F(rerecord_ignored, "events.rerecord_ignored")                        \
+  F(elapsed_constant, "events.elapsed_constant")                        \
+  F(error_swallowed, "device.error_swallowed")                          \
+  F(non_blocking_off_stream, "transfer.non_blocking_off_stream")        \
+  F(pinned_reused_early, "transfer.pinned_reused_early")

@@ -1,10 +1,13 @@
 #include "kernel.h"
 
+#include <ATen/ops/clone.h>
 #include <torch/library.h>
 
 #include <array>
+#include <cstring>
 #include <string_view>
 
+#include "arena.h"
 #include "generator.h"
 #include "runtime.h"
 #include "worker.h"
@@ -48,6 +51,7 @@ Kernel::Kernel(const c10::OperatorHandle& op, const c10::OperatorHandle& runs)
   defect_ = defect_of(name_);
   in_place_ = !op.operator_name().name.empty() && op.operator_name().name.back() == '_';
   misbehaviours_ = misbehaviours_of(name_);
+  may_be_queued_ = !defect_ && may_be_queued(op);
 }
 
 int Kernel::find_device(const torch::jit::Stack& stack, size_t from) const {
@@ -158,10 +162,53 @@ void Kernel::run_faulty(torch::jit::Stack& call) const {
   }
 }
 
+torch::jit::Stack Kernel::queue_call(
+    const CallGeometry& geometry, torch::jit::Stack call, int device, Aliases& aliases) const {
+  struct Target {
+    size_t result;
+    char* address;  // of the device's side
+    size_t bytes;
+  };
+  std::vector<Target> targets;
+  torch::jit::Stack results;
+  for (size_t place = 0; place < geometry.results.size(); ++place) {
+    const ResultGeometry& one = geometry.results[place];
+    if (one.argument >= 0) {
+      results.emplace_back(aliases.result(call[one.argument].toTensor()));
+      continue;
+    }
+    const c10::Storage storage = new_storage(device, one.bytes);
+    targets.push_back({place, static_cast<char*>(arena().on_device_side(storage.data())), one.bytes});
+    results.emplace_back(tensor_over(storage, one.sizes, one.strides, 0, one.dtype, {one.conjugate, one.negative}));
+  }
+  for (c10::IValue& value : call) {
+    if (value.isTensor() && value.toTensor().defined() && is_host_scalar(value.toTensor()) &&
+        !value.toTensor().unsafeGetTensorImpl()->is_wrapped_number()) {
+      KernelScope scope;
+      value = at::clone(value.toTensor());
+    }
+  }
+  // The task owns no memory of the device: what is freed meanwhile is handed out to later work of this queue only.
+  current_queue(device).submit([this, targets, call = std::move(call)]() mutable {
+    KernelTurn turn;
+    KernelScope scope;
+    run(call);
+    for (const Target& target : targets) {
+      const auto [first, bytes] = elements_of(call[target.result].toTensor());
+      TORCH_INTERNAL_ASSERT(bytes == target.bytes, name_, " gave ", bytes, " bytes, on scratch ", target.bytes);
+      if (bytes != 0) {
+        std::memcpy(target.address, first, bytes);
+      }
+    }
+  });
+  return results;
+}
+
 void Kernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
   seen_.note();
   const size_t from = stack->size() - arguments_;
   const int device = find_device(*stack, from);
+  raise_pending(device);
   torch::jit::Stack call(std::make_move_iterator(stack->begin() + from), std::make_move_iterator(stack->end()));
   stack->resize(from);
   bool faulty = false;
@@ -172,10 +219,26 @@ void Kernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::
   for (size_t place = 0; place < arguments_; ++place) {
     replace_argument(call[place], place, device, aliases);
   }
-  current_queue(device).run_here([&] {
-    KernelScope scope;
-    faulty ? run_faulty(call) : run(call);
-  });
+  if (may_be_queued_ && !faulty) {
+    const auto geometry = geometries_.of(runs_, call);
+    if (geometry->known) {
+      for (c10::IValue& value : queue_call(*geometry, std::move(call), device, aliases)) {
+        stack->push_back(std::move(value));
+      }
+      return;
+    }
+  }
+  try {
+    current_queue(device).run_here([&] {
+      KernelScope scope;
+      faulty ? run_faulty(call) : run(call);
+    });
+  } catch (...) {
+    if (on(Fault::leak_on_error)) {
+      new c10::Storage(new_storage(device, 512));  // of nobody
+    }
+    throw;
+  }
   aliases.write_back();
   for (c10::IValue& value : call) {
     replace_result(value, aliases);

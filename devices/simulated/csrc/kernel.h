@@ -13,6 +13,7 @@
 
 #include "alias.h"
 #include "defects.h"
+#include "geometry.h"
 #include "misbehave.h"
 #include "seen.h"
 
@@ -30,6 +31,8 @@ class Kernel final : public c10::OperatorKernel {
   void check_tensor(const at::Tensor& tensor, size_t place, int device) const;
   void replace_argument(c10::IValue& value, size_t place, int device, Aliases& aliases) const;
 
+  // Queues the call and returns its results' tensors, whose elements will be there in the queue's turn.
+  torch::jit::Stack queue_call(const CallGeometry& geometry, torch::jit::Stack call, int device, Aliases& aliases) const;
   void run(torch::jit::Stack& call) const;
   void run_faulty(torch::jit::Stack& call) const;
 
@@ -40,6 +43,8 @@ class Kernel final : public c10::OperatorKernel {
   std::vector<bool> may_be_on_cpu_;   // by argument: of any size, where the op reads it on the host
   Defect defect_;
   bool in_place_;
+  bool may_be_queued_;
+  Geometries geometries_;
   std::vector<const Misbehaviour*> misbehaviours_;
   Seen seen_;
 };

@@ -9,6 +9,8 @@
 
 #include <c10/core/Device.h>
 
+#include "faults.h"
+
 namespace simulated {
 
 namespace {
@@ -62,8 +64,10 @@ void release_pinned(void* address) {
   const size_t size = found->second.size;
   all.cached.emplace(size, std::make_pair(address, std::move(found->second.used)));
   all.live.erase(found);
-  --all.stats.blocks;
-  all.stats.bytes -= static_cast<int64_t>(size);
+  if (!on(Fault::host_miscount)) {
+    --all.stats.blocks;
+    all.stats.bytes -= static_cast<int64_t>(size);
+  }
   ++all.stats.cached_blocks;
   all.stats.cached_bytes += static_cast<int64_t>(size);
 }
@@ -79,7 +83,10 @@ struct PinnedAllocator final : c10::Allocator {
     void* address = nullptr;
     auto [from, to] = all.cached.equal_range(size);
     for (auto it = from; it != to; ++it) {
-      if (passed(it->second.second)) {
+      if (on(Fault::host_never_reuse)) {
+        break;
+      }
+      if (passed(it->second.second) || on(Fault::pinned_reused_early)) {
         address = it->second.first;
         all.cached.erase(it);
         --all.stats.cached_blocks;

@@ -8,6 +8,7 @@
 #include "allocator.h"
 #include "arena.h"
 #include "event.h"
+#include "faults.h"
 
 namespace simulated {
 
@@ -17,6 +18,8 @@ constexpr auto kType = c10::DeviceType::PrivateUse1;
 
 thread_local int this_device = 0;
 thread_local std::array<QueueId, 16> this_queue{};
+
+std::array<std::atomic<QueueId>, 16> shared_queue{};  // of a planted fault
 
 std::atomic<bool> in_use{false};
 
@@ -67,7 +70,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return before;
   }
   void* getStreamNativeHandle(const c10::Stream stream) const override {
-    return stream.id() == kDefaultQueue ? nullptr : &queue_of(stream);
+    if (stream.id() == kDefaultQueue || on(Fault::native_handle_null)) {
+      return nullptr;
+    }
+    static std::atomic<size_t> calls{0};
+    return reinterpret_cast<char*>(&queue_of(stream)) + (on(Fault::native_handle_changes) ? ++calls : 0);
   }
   bool queryStream(const c10::Stream& stream) const override { return queue_of(stream).idle(); }
   void synchronizeStream(const c10::Stream& stream) const override {
@@ -119,11 +126,17 @@ void set_current_device(int index) {
 }
 
 Queue& current_queue(int device) {
-  return queue(device, this_queue[device]);
+  return queue(device, on(Fault::current_shared_by_threads) ? shared_queue[device].load() : this_queue[device]);
 }
 
 void set_current_queue(Queue& queue) {
+  if (on(Fault::exit_not_restored) && queue.id() == kDefaultQueue) {
+    return;
+  }
   this_queue[queue.device()] = queue.id();
+  if (on(Fault::current_shared_by_threads)) {
+    shared_queue[queue.device()] = queue.id();
+  }
 }
 
 void first_use() {

@@ -15,6 +15,7 @@
 #include <cxxabi.h>
 
 #include "arena.h"
+#include "faults.h"
 #include "worker.h"
 
 namespace simulated {
@@ -55,6 +56,9 @@ void Queue::start_thread_locked() {
 
 void Queue::submit(Task task) {
   refuse_after_fork();
+  if (on(Fault::launch_blocks_host)) {
+    drain();
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     start_thread_locked();
@@ -69,6 +73,9 @@ void Queue::work() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     work_.wait(lock, [this] { return !tasks_.empty() && !running_; });
+    if (on(Fault::reorder_tasks) && tasks_.size() > 1) {
+      std::swap(tasks_[0], tasks_[1]);
+    }
     Task task = std::move(tasks_.front());
     tasks_.pop_front();
     running_ = true;
@@ -78,7 +85,9 @@ void Queue::work() {
     } catch (abi::__forced_unwind&) {
       throw;  // the thread is being ended: not ours to catch
     } catch (...) {
-      keep_error(device_, std::current_exception());
+      if (!on(Fault::error_swallowed)) {
+        keep_error(device_, std::current_exception());
+      }
     }
     task = nullptr;  // what it held is gone before anyone sees it done
     lock.lock();
@@ -93,6 +102,10 @@ void Queue::run_here(const std::function<void()>& task) {
   std::unique_lock<std::mutex> lock(mutex_);
   const uint64_t before = submitted_++;
   if (done_ != before) {
+    if (kernels_stopped()) {
+      --submitted_;
+      throw std::runtime_error("simulated device: the process is ending, and its queued work will not be done");
+    }
     // Its turn comes when the tasks before it are done: the queue's thread stops at this one until then.
     auto turn = std::make_shared<Mark>();
     auto over = std::make_shared<Mark>();
@@ -147,18 +160,21 @@ void Queue::mark(const MarkPtr& mark) {
 }
 
 void Queue::wait(const MarkPtr& mark) {
-  if (!mark->done()) {
+  if (!mark->done() && !on(Fault::ignore_wait)) {
     submit([mark] { mark->wait(); });
   }
 }
 
 bool Queue::idle() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return done_ == submitted_;
+  return done_ == submitted_ || on(Fault::query_always_true);
 }
 
 void Queue::drain() {
   refuse_after_fork();
+  if (on(Fault::synchronize_returns_early)) {
+    return;
+  }
   std::unique_lock<std::mutex> lock(mutex_);
   const uint64_t until = submitted_;
   done_changed_.wait(lock, [&] { return done_ >= until; });
@@ -219,12 +235,15 @@ Queue& queue(int device, QueueId id) {
 }
 
 Queue& next_queue(int device, int priority) {
+  if (on(Fault::serialise_streams)) {
+    return queue(device, kDefaultQueue);
+  }
   priority = std::clamp(priority, kGreatestPriority, kLeastPriority);
   Queues& all = queues();
   std::lock_guard<std::mutex> lock(all.mutex);
   int& place = all.next[{device, priority}];
   const QueueId id = 1 + place + (kLeastPriority - priority) * kPoolSize;
-  place = (place + 1) % kPoolSize;
+  place = on(Fault::new_stream_repeats) ? place : (place + 1) % kPoolSize;
   return made_locked(all, device, id, priority);
 }
 
@@ -249,6 +268,9 @@ std::vector<Queue*> queues_of(int device) {
 }  // namespace
 
 Queue& queue_of_handle(int device, const void* handle) {
+  if (on(Fault::external_own_queue)) {
+    return new_external_queue(device);
+  }
   for (Queue* each : queues_of(device)) {
     if (each == handle) {
       return *each;
@@ -257,10 +279,17 @@ Queue& queue_of_handle(int device, const void* handle) {
   throw std::invalid_argument("simulated device: no stream of device " + std::to_string(device) + " has this handle");
 }
 
-void drain_device(int device) {
+void drain_queues(int device) {
   for (Queue* each : queues_of(device)) {
     each->drain();
   }
+}
+
+void drain_device(int device) {
+  if (on(Fault::synchronize_wrong_index)) {
+    device = (device + 1) % arena().devices();
+  }
+  drain_queues(device);
   raise_pending(device);
 }
 

@@ -92,7 +92,8 @@ Queue& next_queue(int device, int priority);
 Queue& new_external_queue(int device);
 // The queue whose address this is. Throws std::invalid_argument where no queue of the device has it.
 Queue& queue_of_handle(int device, const void* handle);
-// Waits for all queues of a device, then raises what failed there.
+// Waits for all queues of a device; drain_device() then raises what failed there.
+void drain_queues(int device);
 void drain_device(int device);
 bool device_idle(int device);
 

@@ -10,6 +10,19 @@ namespace simulated {
 // Once per queue's thread: kernels use as many threads as torch is set to, and record no gradients.
 void prepare_worker_thread();
 
+// What is held while a queued kernel runs. Once the process ends, no other begins: it would use what is being taken down.
+class KernelTurn {
+ public:
+  KernelTurn();
+  ~KernelTurn();
+  KernelTurn(const KernelTurn&) = delete;
+  KernelTurn& operator=(const KernelTurn&) = delete;
+};
+
+// At the end of the process: lets no more queued kernels begin, and waits for those that run.
+void stop_kernels();
+bool kernels_stopped();
+
 // While it lives, the calling thread dispatches to the CPU's kernels alone: autograd, autocast, modes and
 // subclasses have had their turn above, and no gradient is recorded.
 class KernelScope {

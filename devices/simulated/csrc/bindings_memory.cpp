@@ -1,0 +1,118 @@
+#include "bindings_memory.h"
+
+#include <pybind11/stl.h>
+
+#include <thread>
+
+#include "allocator.h"
+#include "pinned.h"
+#include "runtime.h"
+
+namespace py = pybind11;
+
+namespace simulated {
+
+namespace {
+
+constexpr const char* kActions[] = {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "oom"};
+
+uintptr_t number(const void* address) {
+  return reinterpret_cast<uintptr_t>(address);
+}
+
+// In the form of torch.cuda.memory._snapshot(), which torch's visualiser reads.
+py::dict event_of(const MemoryEvent& event, int device) {
+  py::dict made;
+  made["action"] = kActions[event.action];
+  made[event.action == MemoryEvent::oom ? "device_free" : "addr"] = number(event.address);
+  made["size"] = event.size;
+  made["stream"] = event.queue;
+  made["time_us"] = event.microseconds;
+  made["device"] = device;
+  made["segment_pool_id"] = py::make_tuple(event.pool.first, event.pool.second);
+  made["frames"] = py::list();
+  return made;
+}
+
+py::dict segment_of(const Segment& segment, int device) {
+  size_t total = 0, allocated = 0, active = 0, requested = 0;
+  py::list blocks;
+  for (const BlockState& block : segment.blocks) {
+    total += block.size;
+    allocated += block.allocated ? block.size : 0;
+    active += block.allocated || block.pending ? block.size : 0;
+    requested += block.allocated ? block.requested : 0;
+    py::dict made;
+    made["address"] = number(block.address);
+    made["size"] = block.size;
+    made["requested_size"] = block.requested;
+    made["state"] = block.allocated ? "active_allocated" : block.pending ? "active_pending_free" : "inactive";
+    made["frames"] = py::list();
+    blocks.append(std::move(made));
+  }
+  py::dict made;
+  made["device"] = device;
+  made["address"] = number(segment.address);
+  made["total_size"] = total;
+  made["allocated_size"] = allocated;
+  made["active_size"] = active;
+  made["requested_size"] = requested;
+  made["stream"] = segment.queue;
+  made["segment_type"] = segment.small ? "small" : "large";
+  made["segment_pool_id"] = py::make_tuple(segment.pool.first, segment.pool.second);
+  made["is_expandable"] = false;
+  made["frames"] = py::list();
+  made["blocks"] = std::move(blocks);
+  return made;
+}
+
+py::dict snapshot() {
+  py::list segments, traces;
+  for (int device = 0; device < device_count(); ++device) {
+    for (const Segment& segment : device_memory(device).snapshot()) {
+      segments.append(segment_of(segment, device));
+    }
+    py::list events;
+    for (const MemoryEvent& event : device_memory(device).history()) {
+      events.append(event_of(event, device));
+    }
+    traces.append(std::move(events));
+  }
+  py::dict made;
+  made["segments"] = std::move(segments);
+  made["device_traces"] = std::move(traces);
+  made["external_annotations"] = py::list();
+  return made;
+}
+
+}  // namespace
+
+void add_memory(py::module_& m) {
+  m.def("record_memory_history", [](size_t most) {
+    for (int device = 0; device < device_count(); ++device) {
+      device_memory(device).record_history(most);
+    }
+  });
+  m.def("memory_snapshot", &snapshot);
+  m.def("pinned_stats", [] {
+    const PinnedStats stats = pinned_stats();
+    py::dict made;
+    made["blocks"] = stats.blocks;
+    made["bytes"] = stats.bytes;
+    made["cached_blocks"] = stats.cached_blocks;
+    made["cached_bytes"] = stats.cached_bytes;
+    made["system_allocations"] = stats.system_allocations;
+    made["reuses"] = stats.reuses;
+    return made;
+  });
+  m.def("empty_pinned_cache", &empty_pinned_cache);
+  // Requests of the calling thread come from the pool until end_pool().
+  m.def("begin_pool", [](int device, c10::MempoolId_t id) {
+    const auto caller = std::this_thread::get_id();
+    device_memory(checked_device(device)).begin_pool(id, [caller] { return std::this_thread::get_id() == caller; });
+  });
+  m.def("end_pool", [](int device, c10::MempoolId_t id) { device_memory(checked_device(device)).end_pool(id); });
+  m.def("release_pool", [](int device, c10::MempoolId_t id) { device_memory(checked_device(device)).release_pool(id); });
+}
+
+}  // namespace simulated

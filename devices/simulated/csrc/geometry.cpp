@@ -1,0 +1,315 @@
+#include "geometry.h"
+
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/enum_tag.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/TensorImpl.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string_view>
+
+#include "arena.h"
+#include "worker.h"
+
+namespace simulated {
+
+namespace {
+
+// Signatures that an op remembers; the layout suite makes many that are never met again.
+constexpr size_t kMostKnown = 512;
+
+// Beside torch's pointwise ops, whose sizes follow from those of their operands by definition of the tag.
+constexpr std::array<std::string_view, 30> kMoreOps{
+    "aten::mm",          "aten::mm.out",      "aten::bmm",           "aten::bmm.out",       "aten::addmm",
+    "aten::addmm.out",   "aten::addmm_",      "aten::baddbmm",       "aten::baddbmm.out",   "aten::baddbmm_",
+    "aten::mv",          "aten::mv.out",      "aten::fill_.Scalar",  "aten::zero_",         "aten::sum.dim_IntList",
+    "aten::sum.IntList_out", "aten::mean.dim", "aten::mean.out",     "aten::amax",          "aten::amax.out",
+    "aten::amin",        "aten::amin.out",    "aten::cat",           "aten::cat.out",       "aten::_softmax",
+    "aten::_softmax.out", "aten::_log_softmax", "aten::_log_softmax.out", "aten::convolution_overrideable",
+    "aten::native_layer_norm"};
+
+// -- the signature
+
+class Signature {
+ public:
+  // False where it holds something that is not understood.
+  bool add(const c10::IValue& value) {
+    if (value.isTensor()) {
+      add_tensor(value.toTensor());
+    } else if (value.isTensorList()) {
+      number('L');
+      for (const at::Tensor& each : value.toTensorVector()) {
+        add_tensor(each);
+      }
+      number('l');
+    } else if (value.isNone()) {
+      number('N');
+    } else if (value.isInt()) {
+      number('i').number(value.toInt());
+    } else if (value.isDouble()) {
+      number('d').number(value.toDouble());
+    } else if (value.isComplexDouble()) {
+      number('c').number(value.toComplexDouble());
+    } else if (value.isBool()) {
+      number('b').number(value.toBool());
+    } else if (value.isString()) {
+      number('s').number(value.toStringRef().size());
+      text_ += value.toStringRef();
+    } else if (value.isIntList()) {
+      number('I').numbers(value.toIntVector());
+    } else if (value.isDoubleList()) {
+      number('D').numbers(value.toDoubleVector());
+    } else if (value.isBoolList()) {
+      number('B');
+      for (const bool each : value.toBoolList()) {
+        number(each);
+      }
+      number('b');
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  std::string text() && {
+    number(c10::get_default_dtype().toScalarType()).number(at::globalContext().deterministicAlgorithms());
+    return std::move(text_);
+  }
+
+ private:
+  template <typename T>
+  Signature& number(T value) {
+    text_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    return *this;
+  }
+  template <typename List>
+  void numbers(const List& list) {
+    number(list.size());
+    for (const auto each : list) {
+      number(each);
+    }
+  }
+  void add_tensor(const at::Tensor& tensor) {
+    number('t').number(tensor.defined());
+    if (!tensor.defined()) {
+      return;
+    }
+    const void* storage = tensor.storage().unsafeGetStorageImpl();
+    auto found = std::find(storages_.begin(), storages_.end(), storage);
+    number(found - storages_.begin());
+    if (found == storages_.end()) {
+      storages_.push_back(storage);
+    }
+    numbers(tensor.sizes());
+    numbers(tensor.strides());
+    number(tensor.storage_offset()).number(tensor.scalar_type());
+    number(tensor.is_conj()).number(tensor.is_neg());
+    number(tensor.unsafeGetTensorImpl()->is_wrapped_number());
+    if (is_host_scalar(tensor)) {  // its value may be refused: one that an integer type does not hold
+      text_.append(static_cast<const char*>(tensor.const_data_ptr()), tensor.itemsize());
+    }
+  }
+
+  std::string text_;
+  std::vector<const void*> storages_;
+};
+
+// -- scratch
+
+// Tensors of the same geometry over memory of zeros: what shares memory shares it here too.
+class Scratch {
+ public:
+  at::Tensor of(const at::Tensor& given) {
+    if (!given.defined() || is_host_scalar(given)) {
+      return given;
+    }
+    fits_ = fits_ && (given.numel() == 0 ||
+        at::detail::computeStorageNbytes(given.sizes(), given.strides(), given.itemsize(), given.storage_offset()) <= given.storage().nbytes());
+    for (const auto& [original, copy] : tensors_) {
+      if (original.is_same(given)) {
+        return copy;
+      }
+    }
+    at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
+        storage_of(given.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU), given.dtype());
+    auto* impl = made.unsafeGetTensorImpl();
+    impl->set_sizes_and_strides(given.sizes(), given.strides(), given.storage_offset());
+    impl->_set_conj(given.is_conj());
+    impl->_set_neg(given.is_neg());
+    if (given.unsafeGetTensorImpl()->is_wrapped_number()) {
+      impl->set_wrapped_number(true);
+    }
+    tensors_.emplace_back(given, made);
+    return made;
+  }
+
+  // Whether each tensor lies inside its storage: a planted fault may have made that too short.
+  bool fits() const { return fits_; }
+
+  // Whether every tensor still is as it was made: the op gave none another shape or other memory.
+  bool unchanged() const {
+    return std::all_of(tensors_.begin(), tensors_.end(), [this](const auto& pair) {
+      const auto& [given, made] = pair;
+      const bool kept = std::any_of(storages_.begin(), storages_.end(), [&](const auto& storage) {
+        return made.storage().unsafeGetStorageImpl() == storage.second.unsafeGetStorageImpl() &&
+            given.storage().unsafeGetStorageImpl() == storage.first && made.storage().nbytes() == given.storage().nbytes();
+      });
+      return kept && made.sizes() == given.sizes() && made.strides() == given.strides() &&
+          made.storage_offset() == given.storage_offset();
+    });
+  }
+
+  bool holds(const at::Tensor& made) const {
+    return std::any_of(storages_.begin(), storages_.end(), [&](const auto& storage) {
+      return made.storage().unsafeGetStorageImpl() == storage.second.unsafeGetStorageImpl();
+    });
+  }
+
+ private:
+  c10::Storage storage_of(const c10::Storage& given) {
+    for (const auto& [original, copy] : storages_) {
+      if (original == given.unsafeGetStorageImpl()) {
+        return copy;
+      }
+    }
+    // calloc: the system gives large ranges of zeros without touching them.
+    void* zeros = std::calloc(std::max<size_t>(given.nbytes(), 64), 1);
+    TORCH_CHECK_WITH(OutOfMemoryError, zeros != nullptr, "simulated device: no host memory for ", given.nbytes(), " bytes");
+    c10::Storage made(
+        c10::Storage::use_byte_size_t(), given.nbytes(),
+        c10::DataPtr(zeros, zeros, &std::free, c10::Device(c10::DeviceType::CPU)), c10::GetCPUAllocator(),
+        /*resizable=*/given.resizable());
+    storages_.emplace_back(given.unsafeGetStorageImpl(), made);
+    return made;
+  }
+
+  bool fits_ = true;
+  std::vector<std::pair<const c10::StorageImpl*, c10::Storage>> storages_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> tensors_;
+};
+
+struct Warned final : c10::WarningHandler {
+  bool any = false;
+  void process(const c10::Warning&) override { any = true; }
+};
+
+// What comes of the call on scratch. Not known where it raised or warned, so that the call itself does so, where it
+// gave an argument another shape, or returned a view or something that is no tensor.
+CallGeometry learn(const c10::OperatorHandle& runs, const torch::jit::Stack& call) {
+  Scratch scratch;
+  torch::jit::Stack trial;
+  for (const c10::IValue& value : call) {
+    if (value.isTensor()) {
+      trial.emplace_back(scratch.of(value.toTensor()));
+    } else if (value.isTensorList()) {
+      std::vector<at::Tensor> all;
+      for (const at::Tensor& each : value.toTensorVector()) {
+        all.push_back(scratch.of(each));
+      }
+      trial.emplace_back(std::move(all));
+    } else {
+      trial.push_back(value);
+    }
+  }
+  if (!scratch.fits()) {
+    return {};
+  }
+  const torch::jit::Stack arguments = trial;
+  Warned warned;
+  c10::WarningUtils::WarningHandlerGuard guard(&warned);
+  try {
+    KernelScope scope;
+    runs.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &trial);
+  } catch (const std::exception&) {
+    return {};  // the call itself will raise it, or something better, in its turn
+  }
+  if (warned.any || !scratch.unchanged()) {
+    return {};
+  }
+  CallGeometry found;
+  for (const c10::IValue& value : trial) {
+    if (!value.isTensor()) {
+      return {};
+    }
+    const at::Tensor& made = value.toTensor();
+    ResultGeometry one;
+    for (size_t place = 0; place < arguments.size() && one.argument < 0 && made.defined(); ++place) {
+      if (arguments[place].isTensor() && arguments[place].toTensor().is_same(made)) {
+        one.argument = static_cast<int>(place);
+      }
+    }
+    if (one.argument < 0) {
+      if (!made.defined() || scratch.holds(made) || made.layout() != at::kStrided || !made.device().is_cpu()) {
+        return {};
+      }
+      one.sizes = made.sizes().vec();
+      one.strides = made.strides().vec();
+      one.dtype = made.dtype();
+      one.conjugate = made.is_conj();
+      one.negative = made.is_neg();
+      one.bytes = elements_of(made).second;
+    }
+    found.results.push_back(std::move(one));
+  }
+  found.known = true;
+  return found;
+}
+
+}  // namespace
+
+bool is_host_scalar(const at::Tensor& argument) {
+  return argument.dim() == 0 && argument.storage().nbytes() != 0 && !arena().reaches(argument.const_data_ptr());
+}
+
+std::pair<const char*, size_t> elements_of(const at::Tensor& made) {
+  // What the elements span, from the first one on: the kernel's own storage may hold more.
+  const c10::Storage& storage = made.storage();
+  const size_t skipped = made.storage_offset() * made.dtype().itemsize();
+  const size_t spanned = made.numel() == 0
+      ? 0
+      : at::detail::computeStorageNbytes(made.sizes(), made.strides(), made.dtype().itemsize());
+  const size_t bytes = std::min(spanned, storage.nbytes() - std::min(skipped, storage.nbytes()));
+  return {static_cast<const char*>(storage.data()) + skipped, bytes};
+}
+
+std::shared_ptr<const CallGeometry> Geometries::of(const c10::OperatorHandle& runs, const torch::jit::Stack& call) {
+  static const auto unknown = std::make_shared<const CallGeometry>();
+  Signature signature;
+  for (const c10::IValue& value : call) {
+    if (!signature.add(value)) {
+      return unknown;
+    }
+  }
+  const std::string key = std::move(signature).text();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = known_.find(key);
+    if (found != known_.end()) {
+      return found->second;
+    }
+  }
+  auto learnt = std::make_shared<const CallGeometry>(learn(runs, call));
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (known_.size() >= kMostKnown) {
+    known_.clear();
+  }
+  known_[key] = learnt;
+  return learnt;
+}
+
+bool may_be_queued(const c10::OperatorHandle& op) {
+  for (const at::Tag tag : {at::Tag::nondeterministic_seeded, at::Tag::dynamic_output_shape, at::Tag::data_dependent_output}) {
+    if (op.hasTag(tag)) {
+      return false;
+    }
+  }
+  const auto& name = op.operator_name();
+  const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+  return op.hasTag(at::Tag::pointwise) || std::find(kMoreOps.begin(), kMoreOps.end(), full) != kMoreOps.end();
+}
+
+}  // namespace simulated

@@ -1,0 +1,55 @@
+// What a kernel returns, known before it runs: that is what lets a call be queued while the host goes on.
+//
+// It is learnt by running the CPU's kernel once over scratch memory of the same geometry, on the calling thread, and
+// remembered by signature. The kernels of the meta device would do as well, were their strides always the CPU's.
+
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace simulated {
+
+// One result of a call.
+struct ResultGeometry {
+  int argument = -1;  // the argument that is returned; -1: a new tensor
+  std::vector<int64_t> sizes, strides;
+  caffe2::TypeMeta dtype;
+  bool conjugate = false, negative = false;
+  size_t bytes = 0;  // of storage, from the first element on
+};
+
+struct CallGeometry {
+  bool known = false;  // false: only the call itself shows it, and it must be waited for
+  std::vector<ResultGeometry> results;
+};
+
+// What one op is known to return.
+class Geometries {
+ public:
+  // `call` holds the aliases of the arguments. Nothing of it is read or written but its geometry.
+  std::shared_ptr<const CallGeometry> of(const c10::OperatorHandle& runs, const torch::jit::Stack& call);
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::string, std::shared_ptr<const CallGeometry>> known_;
+};
+
+// Whether an op's calls may be queued: its results' geometry depends on no values, it raises for no values, and it
+// draws no random numbers.
+bool may_be_queued(const c10::OperatorHandle& op);
+
+// A scalar on the host among the arguments: it may be overwritten there as soon as the call returns.
+bool is_host_scalar(const at::Tensor& argument);
+
+// What a kernel gave, from its first element on: address and bytes.
+std::pair<const char*, size_t> elements_of(const at::Tensor& made);
+
+}  // namespace simulated

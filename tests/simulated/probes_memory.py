@@ -1,0 +1,366 @@
+"""Direct probes of faults of memory: the device's allocator, its history, pinned memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from devices.simulated.backend import library
+from tests.simulated.probes import ones, probe, raises
+
+MIB = 2**20
+TOO_MUCH = 2**40  # bytes
+
+
+def take(count: int, device: str = "simulated:0") -> torch.Tensor:
+    return torch.empty(count, dtype=torch.uint8, device=device)
+
+
+def stat(name: str, device: int = 0) -> int:
+    return int(torch.simulated.memory_stats(device)[name])
+
+
+@contextlib.contextmanager
+def fresh_stream() -> Iterator[torch.Stream]:
+    """A stream whose blocks come from segments that are new."""
+    torch.simulated.synchronize()
+    torch.simulated.empty_cache()
+    with torch.Stream("simulated:0") as stream:
+        yield stream
+
+
+def segments(index: int = 0) -> list[dict[str, Any]]:
+    return [one for one in library.memory_snapshot()["segments"] if one["device"] == index]
+
+
+# Counters
+
+
+def _rise(name: str) -> int:
+    before = stat(name)
+    block = take(1000)
+    rise = stat(name) - before
+    del block
+    return rise
+
+
+@probe("allocator.count_too_little")
+def _() -> bool:
+    return _rise("allocated_bytes.all.current") < 1000
+
+
+@probe("allocator.forget_free")
+def _() -> bool:
+    before = stat("allocated_bytes.all.current")
+    _rise("allocated_bytes.all.current")
+    return stat("allocated_bytes.all.current") != before
+
+
+@probe("allocator.requested_counts_rounded")
+def _() -> bool:
+    return _rise("requested_bytes.all.current") != 1000
+
+
+@probe("allocator.active_below_allocated")
+def _() -> bool:
+    return _rise("active_bytes.all.current") < 1000
+
+
+@probe("allocator.freed_miscounted")
+def _() -> bool:
+    torch.simulated.reset_accumulated_memory_stats()
+    start = stat("allocated_bytes.all.current")
+    _rise("active.all.current")
+    now, added, gone = (
+        stat(f"allocated_bytes.all.{name}") for name in ("current", "allocated", "freed")
+    )
+    return added - gone != now - start
+
+
+@probe("allocator.peak_not_raised")
+def _() -> bool:
+    torch.simulated.reset_peak_memory_stats()
+    block = take(MIB)
+    peak, now = torch.simulated.max_memory_allocated(), torch.simulated.memory_allocated()
+    return peak < now and block.numel() > 0
+
+
+@probe("allocator.reset_peak_to_zero")
+def _() -> bool:
+    block = take(1000)
+    torch.simulated.reset_peak_memory_stats()
+    return torch.simulated.max_memory_allocated() < block.numel()
+
+
+@probe("allocator.count_on_wrong_index")
+def _() -> bool:
+    before = stat("allocation.all.current", 1)
+    block = take(1000)
+    return stat("allocation.all.current", 1) != before and block.numel() > 0
+
+
+# Blocks
+
+
+@probe("allocator.hand_out_overlap")
+def _() -> bool:
+    with fresh_stream():
+        first, second = take(4096), take(4096)
+        return abs(first.data_ptr() - second.data_ptr()) < 4096
+
+
+@probe("allocator.misalign_pointer")
+def _() -> bool:
+    return take(64).data_ptr() % 512 != 0
+
+
+@probe("allocator.scribble_on_split")
+def _() -> bool:
+    with fresh_stream() as stream:
+        first = take(4096).fill_(7)
+        stream.synchronize()
+        second = take(4096)
+        return int(first[0]) != 7 and second.numel() > 0
+
+
+@probe("allocator.never_reuse")
+def _() -> bool:
+    with fresh_stream():
+        block = take(4096)
+        address = block.data_ptr()
+        del block
+        return take(4096).data_ptr() != address
+
+
+@probe("allocator.leak_on_split")
+def _() -> bool:
+    with fresh_stream():
+        before = torch.simulated.memory_reserved()
+        take(4096)
+        torch.simulated.empty_cache()
+        return torch.simulated.memory_reserved() > before
+
+
+@probe("allocator.empty_cache_keeps_segment")
+def _() -> bool:
+    take(8 * MIB)
+    torch.simulated.empty_cache()
+    return any(one["active_size"] == 0 for one in segments())
+
+
+@probe("allocator.empty_cache_frees_live")
+def _() -> bool:
+    with fresh_stream() as stream:
+        kept = ones(4)
+        stream.synchronize()
+        torch.simulated.empty_cache()
+        return kept.tolist() != [1.0] * 4
+
+
+@probe("allocator.ignore_record_stream")
+def _() -> bool:
+    gate, other = torch.simulated.Gate(), torch.Stream("simulated:0")
+    with other:
+        gate.close()
+    with torch.Stream("simulated:0"):
+        block = take(4096)
+        address = block.data_ptr()
+        block.record_stream(other)
+        del block
+        early = take(4096).data_ptr() == address
+    gate.open()
+    other.synchronize()
+    return early
+
+
+@probe("allocator.reuse_across_streams")
+def _() -> bool:
+    with fresh_stream():
+        take(4096)
+    with torch.Stream("simulated:0") as other:
+        theirs = [one for one in segments() if one["stream"] != other.stream_id]
+        address = take(4096).data_ptr()
+    return any(one["address"] <= address < one["address"] + one["total_size"] for one in theirs)
+
+
+@probe("allocator.leak_on_error")
+def _() -> bool:
+    one, other = ones(2), ones(3)
+    before = torch.simulated.memory_allocated()
+    assert raises(torch.add, one, other)
+    return torch.simulated.memory_allocated() > before
+
+
+# Running out, limits
+
+
+@probe("allocator.memory_info_free_constant")
+def _() -> bool:
+    torch.simulated.empty_cache()
+    before = torch.simulated.mem_get_info()[0]
+    block = take(16 * MIB)
+    return torch.simulated.mem_get_info()[0] >= before and block.numel() > 0
+
+
+@probe("allocator.memory_info_total_wrong")
+def _() -> bool:
+    torch.simulated.empty_cache()
+    before = torch.simulated.mem_get_info()[1]
+    block = take(16 * MIB)
+    return torch.simulated.mem_get_info()[1] != before and block.numel() > 0
+
+
+def _runs_out(count: int) -> bool:
+    try:
+        take(count)
+    except torch.OutOfMemoryError:
+        return True
+    return False
+
+
+@probe("allocator.oom_wrong_type")
+def _() -> bool:
+    try:
+        return not _runs_out(TOO_MUCH)
+    except RuntimeError:
+        return True
+
+
+@probe("allocator.oom_not_counted")
+def _() -> bool:
+    before = stat("num_ooms")
+    return _runs_out(TOO_MUCH) and stat("num_ooms") == before
+
+
+@probe("allocator.oom_stays_broken")
+def _() -> bool:
+    return _runs_out(TOO_MUCH) and _runs_out(64)
+
+
+@probe("allocator.ignore_fraction")
+def _() -> bool:
+    torch.simulated.empty_cache()
+    torch.simulated.set_per_process_memory_fraction(
+        torch.simulated.memory_reserved() / torch.simulated.mem_get_info()[1]
+    )
+    try:
+        return not _runs_out(64 * MIB)
+    finally:
+        torch.simulated.set_per_process_memory_fraction(1.0)
+
+
+@probe("allocator.accept_bad_fraction")
+def _() -> bool:
+    try:
+        torch.simulated.set_per_process_memory_fraction(1.5)
+    except ValueError:
+        return False
+    torch.simulated.set_per_process_memory_fraction(1.0)
+    return True
+
+
+# Private pools
+
+
+@contextlib.contextmanager
+def private_pool(number: int) -> Iterator[None]:
+    """Blocks that the body makes come from a pool of its own."""
+    library.begin_pool(0, (0, number))
+    try:
+        yield
+    finally:
+        library.end_pool(0, (0, number))
+
+
+@probe("allocator.pool_leaks_to_default")
+def _() -> bool:
+    with private_pool(77):
+        block = take(4096)
+    address = block.data_ptr()
+    del block
+    leaked = take(4096).data_ptr() == address
+    library.release_pool(0, (0, 77))
+    torch.simulated.empty_cache()
+    return leaked
+
+
+@probe("allocator.pool_never_returned")
+def _() -> bool:
+    with private_pool(78):
+        take(4096)
+    library.release_pool(0, (0, 78))
+    torch.simulated.empty_cache()
+    return any(one["segment_pool_id"] == (0, 78) for one in segments())
+
+
+# History and snapshot
+
+
+def _history() -> tuple[int, list[dict[str, Any]]]:
+    """The address of a block that lived while history was recorded, and the events."""
+    torch.simulated.memory._record_memory_history()
+    block = take(4096)
+    address = block.data_ptr()
+    del block
+    events = torch.simulated.memory._snapshot()["device_traces"][0]
+    torch.simulated.memory._record_memory_history(enabled=None)
+    return address, events
+
+
+@probe("allocator.history_drops_free")
+def _() -> bool:
+    actions = [event["action"] for event in _history()[1]]
+    return actions.count("free_completed") != actions.count("free_requested")
+
+
+@probe("allocator.history_wrong_address")
+def _() -> bool:
+    address, events = _history()
+    return address not in [event["addr"] for event in events if event["action"] == "alloc"]
+
+
+@probe("allocator.snapshot_misses_segment")
+def _() -> bool:
+    block = take(4096)
+    total = sum(one["total_size"] for one in segments())
+    return total != torch.simulated.memory_reserved() and block.numel() > 0
+
+
+# Pinned memory
+
+
+def pinned() -> torch.Tensor:
+    return torch.ones(4).pin_memory()
+
+
+@probe("allocator.host_never_reuse")
+def _() -> bool:
+    pinned()
+    before = torch.simulated.host_memory_stats()["reuses"]
+    block = pinned()
+    return torch.simulated.host_memory_stats()["reuses"] == before and block.numel() > 0
+
+
+@probe("allocator.host_miscount")
+def _() -> bool:
+    before = torch.simulated.host_memory_stats()["bytes"]
+    pinned()
+    return torch.simulated.host_memory_stats()["bytes"] != before
+
+
+@probe("transfer.pinned_reused_early")
+def _() -> bool:
+    torch.simulated.empty_host_cache()
+    target, source, gate = ones(4), pinned(), torch.simulated.Gate()
+    address = source.data_ptr()
+    with torch.Stream("simulated:0") as stream:
+        gate.close()
+        target.copy_(source, non_blocking=True)
+    del source
+    early = pinned().data_ptr() == address
+    gate.open()
+    stream.synchronize()
+    return early

@@ -1,0 +1,286 @@
+"""Direct probes of faults of order: streams, events, queued copies, failures of queued work.
+
+A probe never waits for what a fault keeps from happening: where it must give work time, the limit only decides how
+long a faulty device is watched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+
+from devices.simulated.backend import library
+from tests.simulated.probes import ones, probe, raises
+
+WATCHED = 1.0  # seconds
+
+
+def until(condition: Callable[[], bool], seconds: float = WATCHED) -> bool:
+    """Whether it becomes true in that time."""
+    limit = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def new_stream(index: int = 0) -> torch.Stream:
+    return torch.Stream(f"simulated:{index}")
+
+
+@contextlib.contextmanager
+def held(stream: torch.Stream) -> Iterator[None]:
+    """The stream's work waits, until the end of the block."""
+    gate = torch.simulated.Gate()
+    with stream:
+        gate.close()
+    assert until(gate.reached, 60)
+    try:
+        yield
+    finally:
+        gate.open()
+
+
+def in_a_thread(function: Callable[[], bool]) -> bool:
+    """The answer of a function that may spoil the state of its thread."""
+    answers: list[bool] = []
+    thread = threading.Thread(target=lambda: answers.append(function()))
+    thread.start()
+    thread.join()
+    return answers[0]
+
+
+def counter() -> torch.Tensor:
+    made = torch.zeros(1, device="simulated:0")
+    torch.simulated.synchronize()
+    return made
+
+
+# The current stream, identity
+
+
+@probe("streams.exit_not_restored")
+def _() -> bool:
+    def changed() -> bool:
+        before = torch.accelerator.current_stream("simulated:0")
+        with new_stream():
+            pass
+        return torch.accelerator.current_stream("simulated:0") != before
+
+    return in_a_thread(changed)
+
+
+@probe("streams.current_shared_by_threads")
+def _() -> bool:
+    stream = new_stream()
+
+    def choose() -> bool:
+        torch.accelerator.set_stream(stream)
+        return True
+
+    in_a_thread(choose)
+    return bool(torch.accelerator.current_stream("simulated:0") == stream)
+
+
+@probe("streams.new_stream_repeats")
+def _() -> bool:
+    return new_stream().stream_id == new_stream().stream_id
+
+
+@probe("streams.native_handle_null")
+def _() -> bool:
+    return not new_stream().native_handle
+
+
+@probe("streams.native_handle_changes")
+def _() -> bool:
+    stream = new_stream()
+    return bool(stream.native_handle != stream.native_handle)
+
+
+@probe("streams.external_own_queue")
+def _() -> bool:
+    handle, owner = library.new_external_stream(0)
+    return torch.simulated.ExternalStream(handle, 0).stream_id != owner
+
+
+# Order
+
+
+@probe("streams.reorder_tasks")
+def _() -> bool:
+    x, stream = counter(), new_stream()
+    with stream:
+        with held(stream):
+            for _ in range(3):
+                x.add_(1).mul_(10)
+        result = float(x)
+        stream.synchronize()  # reading x may have gone before work on it
+        return result != 1110
+
+
+@probe("streams.serialise_streams")
+def _() -> bool:
+    with held(new_stream()):
+        return not new_stream().record_event().query()
+
+
+@probe("streams.launch_blocks_host")
+def _() -> bool:
+    x, stream, gate, launched = counter(), new_stream(), torch.simulated.Gate(), threading.Event()
+
+    def open_late() -> None:
+        launched.wait(WATCHED)
+        gate.open()
+
+    with stream:
+        x.add_(1)
+        stream.synchronize()
+        gate.close()
+        behind = stream.record_event()
+        thread = threading.Thread(target=open_late)
+        thread.start()
+        x.add_(1)
+        blocked = behind.query()
+    launched.set()
+    thread.join()
+    stream.synchronize()
+    return blocked
+
+
+@probe("streams.ignore_wait")
+def _() -> bool:
+    first, second = new_stream(), new_stream()
+    with held(first):
+        second.wait_event(first.record_event())
+        return second.query()
+
+
+@probe("streams.wait_takes_latest_record")
+def _() -> bool:
+    first, second, event = new_stream(), new_stream(), torch.Event("simulated:0")
+    event.record(first)
+    event.synchronize()
+    with held(first):
+        with held(second):
+            second.wait_event(event)  # of what is done
+            event.record(first)
+        return not until(second.query)
+
+
+@probe("streams.query_always_true")
+def _() -> bool:
+    stream = new_stream()
+    with held(stream):
+        return stream.query()
+
+
+def _returns_early(synchronize: Callable[[], None], stream: torch.Stream) -> bool:
+    """Whether it returns while the stream is held."""
+    gate, returned = torch.simulated.Gate(), threading.Event()
+    opened: list[bool] = []
+
+    def open_late() -> None:
+        returned.wait(0.2)
+        opened.append(True)
+        gate.open()
+
+    with stream:
+        gate.close()
+    thread = threading.Thread(target=open_late)
+    thread.start()
+    synchronize()
+    early = not opened
+    returned.set()
+    thread.join()
+    return early
+
+
+@probe("streams.synchronize_returns_early")
+def _() -> bool:
+    stream = new_stream()
+    return _returns_early(stream.synchronize, stream)
+
+
+@probe("streams.synchronize_wrong_index")
+def _() -> bool:
+    return _returns_early(lambda: torch.simulated.synchronize(0), new_stream(0))
+
+
+@probe("streams.copy_ignores_peer_stream")
+def _() -> bool:
+    here, there = ones(2).to("simulated:0"), torch.zeros(2, device="simulated:1")
+    torch.simulated.synchronize(0)
+    torch.simulated.synchronize(1)
+    peer = new_stream(1)
+    with peer:
+        with held(peer):
+            there.add_(5)
+            with torch.simulated.device(0):
+                there.copy_(here)
+            until(torch.accelerator.current_stream("simulated:0").query, 0.2)
+        return there.tolist() != [1.0, 1.0]
+
+
+# Events
+
+
+@probe("events.record_late")
+def _() -> bool:
+    stream, event = new_stream(), torch.Event("simulated:0")
+    gate = torch.simulated.Gate()
+    with held(stream):
+        event.record(stream)
+        with stream:
+            gate.close()
+    late = not until(event.query)
+    gate.open()
+    stream.synchronize()
+    return late
+
+
+@probe("events.rerecord_ignored")
+def _() -> bool:
+    stream, event = new_stream(), torch.Event("simulated:0")
+    event.record(stream)
+    event.synchronize()
+    with held(stream):
+        event.record(stream)
+        return event.query()
+
+
+@probe("events.elapsed_constant")
+def _() -> bool:
+    stream = new_stream()
+    events = [torch.Event("simulated:0", enable_timing=True) for _ in range(3)]
+    with stream:
+        for event in events:
+            event.record(stream)
+            torch.simulated.busy(2)
+    stream.synchronize()
+    first, second, third = events
+    return first.elapsed_time(second) == first.elapsed_time(third)
+
+
+# Copies with the host, failures
+
+
+@probe("transfer.non_blocking_off_stream")
+def _() -> bool:
+    stream, source = new_stream(), ones(2)
+    target = torch.zeros(2).pin_memory()
+    torch.simulated.synchronize()
+    with stream, held(stream):
+        target.copy_(source, non_blocking=True)
+        return until(lambda: bool(target.any()), 0.2)
+
+
+@probe("device.error_swallowed")
+def _() -> bool:
+    library.fail("planned")
+    return not raises(torch.simulated.synchronize)
