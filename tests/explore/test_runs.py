@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -138,54 +139,61 @@ def test_a_finding_that_its_script_does_not_show_is_not_pinned(odd: Odd) -> None
 
 
 @pytest.fixture(scope="module")
-def pinned(odd: Odd) -> str:
+def kept(odd: Odd, tmp_path_factory: pytest.TempPathFactory) -> Odd:
+    """The same run and device in a folder of its own, where what it found may be pinned."""
+    made = make(tmp_path_factory.mktemp("kept"), odd.fork, odd.cache)
+    shutil.copytree(odd.folder / "found", made.folder / "found")
+    return made
+
+
+@pytest.fixture(scope="module")
+def pinned(kept: Odd) -> str:
     """The finding of NEG, pinned: its layout."""
-    odd.pin()
-    ran = odd.pin("--unconfirmed", "--only", f"{NEG.clause}::*", "--reason", "small offsets")
+    ran = kept.pin("--unconfirmed", "--only", f"{NEG.clause}::*", "--reason", "small offsets")
     assert ran.code == 0 and "1 of 1 findings added" in ran.text, ran.text
-    again = odd.pin("--unconfirmed", "--only", f"{NEG.clause}::*")
+    again = kept.pin("--unconfirmed", "--only", f"{NEG.clause}::*")
     assert "0 of 1 findings added" in again.text
-    (pin,) = read_pinned(odd.descriptor)
+    (pin,) = read_pinned(kept.descriptor)
     assert (pin.cell, pin.kind, pin.reason) == (NEG, "values", "small offsets")
     return pin.layout
 
 
-def test_a_pinned_example_is_a_check_of_every_later_plan(odd: Odd, pinned: str) -> None:
-    before = load_run(odd.folder / "found")
-    ran = odd.run("red")
-    after = load_run(odd.folder / "red")
+def test_a_pinned_example_is_a_check_of_every_later_plan(kept: Odd, pinned: str) -> None:
+    before = load_run(kept.folder / "found")
+    ran = kept.run("red")
+    after = load_run(kept.folder / "red")
     cell = after.results[NEG]
     assert ran.code == 1 and (cell.outcome, cell.layouts) == (Outcome.FAIL, (pinned,))
     assert cell.message.startswith(f"[{pinned}] pinned in layout free:offset=1: ")
     assert cell.checks == before.results[NEG].checks + 1
     assert after.provenance.plan_hash != before.provenance.plan_hash
-    assert cell.repro is not None and (odd.folder / "red" / cell.repro).is_file()
+    assert cell.repro is not None and (kept.folder / "red" / cell.repro).is_file()
 
 
-def test_mended_it_passes_and_is_still_checked(odd: Odd, pinned: str) -> None:
-    ran = odd.run("mended", faulty=False)
-    cell = odd.cell("mended")
+def test_mended_it_passes_and_is_still_checked(kept: Odd, pinned: str) -> None:
+    ran = kept.run("mended", faulty=False)
+    cell = kept.cell("mended")
     assert (ran.code, cell.outcome) == (0, Outcome.PASS) and pinned in cell.ran_layouts
 
 
-def test_a_manifest_may_name_it_among_the_layouts(odd: Odd, pinned: str) -> None:
-    manifest = odd.folder / "expected.toml"
+def test_a_manifest_may_name_it_among_the_layouts(kept: Odd, pinned: str) -> None:
+    manifest = kept.folder / "expected.toml"
     manifest.write_text(
         f'[[expect]]\nclause = "{NEG.clause}"\nop = "neg"\nlayouts = ["{pinned}"]\n'
         'outcome = "fail"\nreason = "small offsets"\n'
     )
-    ran = odd.run("known", f"--expectations={manifest}")
-    assert (ran.code, odd.cell("known").verdict) == (0, Verdict.EXPECTED)
+    ran = kept.run("known", f"--expectations={manifest}")
+    assert (ran.code, kept.cell("known").verdict) == (0, Verdict.EXPECTED)
     manifest.write_text(manifest.read_text().replace(pinned, "pinned:00000000"))
-    ran = odd.run("stranger", f"--expectations={manifest}")
+    ran = kept.run("stranger", f"--expectations={manifest}")
     assert ran.code == 4 and "pinned:00000000" in ran.text
 
 
 def test_an_example_that_cannot_be_rebuilt_is_an_error(
-    odd: Odd, pinned: str, tmp_path: Path
+    kept: Odd, pinned: str, tmp_path: Path
 ) -> None:
-    other = make(tmp_path, odd.fork, odd.cache)
-    (pin,) = read_pinned(odd.descriptor)
+    other = make(tmp_path, kept.fork, kept.cache)
+    (pin,) = read_pinned(kept.descriptor)
     lost = {
         "a layout that is no layout": replace(pin, layouts={**pin.layouts, "first": "free:odd"}),
         "a call that the op refuses to be given": replace(pin, call={**pin.call, "tensors": []}),
