@@ -47,10 +47,23 @@ class Device:
         return self.descriptor.capabilities >= LAYOUT_CAPABILITIES
 
     def settle(self, result: Any) -> None:
-        """Wait until the tensors of a result are computed. Raises what failed late, where the
-        descriptor knows how."""
+        """Wait until the tensors of a result can be read. Raises what failed late, where the
+        descriptor knows how.
+
+        A result on the host (``to("cpu", non_blocking=True)``) is complete only after a synchronise; one
+        on the device is waited for by whatever reads it.
+        """
         if self.descriptor.settle is not None:
             self.descriptor.settle(tensors_of(result))
+        kind = self.torch_device.type
+        if kind != "cpu" and any(t.device.type != kind for t in tensors_of(result)):
+            self.synchronise()
+
+    def synchronise(self) -> None:
+        """Wait for all work on the device, where torch knows it as the machine's accelerator."""
+        accelerator = torch.accelerator.current_accelerator()
+        if accelerator is not None and accelerator.type == self.torch_device.type:
+            torch.accelerator.synchronize(self.torch_device)
 
 
 def open_device(descriptor: Descriptor) -> Device:

@@ -65,18 +65,15 @@ def _check(ctx: ItemContext, checks: Sequence[Callable[[ItemContext], None]]) ->
     torch.set_float32_matmul_precision("highest")
     kind = ctx.device.torch_device.type
     always = torch.is_warn_always_enabled()
-    torch.set_warn_always(
-        True
-    )  # a warning that torch gives once a process would be seen in one cell only
+    # A warning that torch gives once a process would be seen in one cell only.
+    torch.set_warn_always(True)
     try:
         with torch.no_grad(), warnings.catch_warnings(), direct_seeding(kind):
             warnings.simplefilter("ignore")
             for check in checks:
                 check(ctx)
             # A failure of queued work belongs to the item that queued it, not to the next.
-            accelerator = torch.accelerator.current_accelerator()
-            if accelerator is not None and accelerator.type == kind:
-                torch.accelerator.synchronize(ctx.device.torch_device)
+            ctx.device.synchronise()
     finally:
         torch.set_float32_matmul_precision(precision)
         torch.set_warn_always(always)

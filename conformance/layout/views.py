@@ -93,6 +93,7 @@ def _turned(
     record.check(sample.index, name)
     try:
         result = ctx.op.function(*args, **on_device(kwargs, ctx.device.torch_device))
+        ctx.device.settle(result)
     except NotImplementedError as exc:
         record.refuse(exc)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 import torch
 
 import devices.simulated.backend as backend
+from devices import registry
+from opinfo.device import open_device
 from tests.plugin.running import ForkServer
 
 ONES = (1.0, 1.0, 1.0, 1.0)
@@ -182,6 +185,14 @@ def test_what_can_be_seen_at_the_call_is_raised_there(
         x + y
 
 
+def test_a_copy_that_cannot_be_broadcast_is_refused_at_the_call() -> None:
+    target = ones()
+    with pytest.raises(RuntimeError, match="must match the size"):
+        target.copy_(square())
+    assert target.tolist() == list(ONES)
+    assert ones().copy_(torch.zeros(1, device="simulated")).tolist() == [0.0] * 4
+
+
 def test_values_that_an_op_refuses_are_refused_at_the_call() -> None:
     whole = torch.ones(2, dtype=torch.int64, device="simulated")
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
@@ -211,3 +222,13 @@ def test_a_process_with_queued_work_ends_cleanly(fork: ForkServer, tmp_path: Pat
     )
     ran = fork.script(script)
     assert ran.code == 0 and "ends" in ran.text
+
+
+def test_a_result_on_the_host_is_waited_for_before_it_is_judged(stream: torch.Stream) -> None:
+    device = open_device(registry.get("simulated"))
+    gate = torch.simulated.Gate()
+    result = ones().to("cpu", torch.float64, non_blocking=True)
+    threading.Timer(0.05, gate.open).start()
+    device.settle([result])
+    assert result.tolist() == list(ONES)
+    assert stream.query()

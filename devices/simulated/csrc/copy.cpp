@@ -33,6 +33,20 @@ void copy_elements(const at::Tensor& from, const at::Tensor& to) {
   to.copy_(from);
 }
 
+// Whether a tensor of these sizes can be broadcast to those.
+bool broadcasts(c10::IntArrayRef from, c10::IntArrayRef to) {
+  if (from.size() > to.size()) {
+    return false;
+  }
+  for (size_t back = 1; back <= from.size(); ++back) {
+    const int64_t size = from[from.size() - back];
+    if (size != 1 && size != to[to.size() - back]) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Whether a copy can be queued: nothing about it can raise or warn any more, and no host memory is read or written
 // that the caller may use meanwhile.
 bool may_be_queued(const at::Tensor& self, const at::Tensor& to, bool non_blocking) {
@@ -40,7 +54,8 @@ bool may_be_queued(const at::Tensor& self, const at::Tensor& to, bool non_blocki
   if (host && !(non_blocking && is_pinned((on_device(self) ? to : self).storage().data()))) {
     return false;
   }
-  return at::has_internal_overlap(to) == at::MemOverlap::No && !self.is_alias_of(to) &&
+  return broadcasts(self.sizes(), to.sizes()) && at::has_internal_overlap(to) == at::MemOverlap::No &&
+      !self.is_alias_of(to) &&
       !(self.is_complex() && !to.is_complex());
 }
 
