@@ -74,7 +74,7 @@ def measure(site: Path) -> bool:
             session.send("Performance.enable", {"timeDomain": "threadTicks"})
             page.goto(f"file://{site}/{name}.html{columns}")
             if name != "index":
-                page.wait_for_function("document.documentElement.dataset.ready", timeout=60_000)
+                page.wait_for_selector("html[data-ready]", state="attached", timeout=60_000)
             paint = page.evaluate(
                 "performance.getEntriesByName('first-contentful-paint')[0].startTime"
             )

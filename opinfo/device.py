@@ -60,10 +60,12 @@ class Device:
             self.synchronise()
 
     def synchronise(self) -> None:
-        """Wait for all work on the device, where torch knows it as the machine's accelerator."""
-        accelerator = torch.accelerator.current_accelerator()
-        if accelerator is not None and accelerator.type == self.torch_device.type:
-            torch.accelerator.synchronize(self.torch_device)
+        """Wait for all work on the device, by the function that modules of asynchronous devices have
+        (``torch.cuda.synchronize`` and its likes). A module without one has nothing to wait for."""
+        module = getattr(torch, self.torch_device.type, None)
+        wait = getattr(module, "synchronize", None)
+        if self.torch_device.type != "cpu" and wait is not None:
+            wait()
 
 
 def open_device(descriptor: Descriptor) -> Device:

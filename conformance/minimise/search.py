@@ -127,6 +127,7 @@ class _Search:
         self.failure = failure
         self.budget = budget
         self._samples = other_samples(subject.drawn)
+        self._defined = subject.is_defined(start.sample)
 
     def run(self) -> None:
         aspects: tuple[Aspect, ...] = (
@@ -186,7 +187,9 @@ class _Search:
         if candidate is None:
             return None
         failure = same_failure(self.subject, self.clause, self.sign, candidate)
-        return None if failure is None else (candidate, failure)
+        if failure is None or (self._defined and not self.subject.is_defined(candidate.sample)):
+            return None
+        return candidate, failure
 
 
 def same_failure(subject: Subject, clause: str, sign: Sign, candidate: Candidate) -> Failure | None:

@@ -10,16 +10,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import torch
+
 from conformance.cells import CellRecord, Failure, Recorder
 from conformance.layout import suite
 from conformance.layout.context import ItemContext
+from conformance.layout.determinism import fresh_memory
 from opinfo.catalog import Op, catalogue
+from opinfo.compare import difference
 from opinfo.device import Device
 from opinfo.exceptions import Exceptions, exceptions
 from opinfo.layouts import CONTIGUOUS, AnyLayout, Case, covering_set, parse_layout
-from opinfo.reference import StrideReference
-from opinfo.samples import Sample, choose, draw
-from opinfo.traits import Traits, probe
+from opinfo.reference import StrideReference, value_answer
+from opinfo.samples import SEED, Sample, choose, draw
+from opinfo.seeding import seed_everything
+from opinfo.traits import Traits, mutates, probe
 from reports.deviation import deviation
 
 
@@ -109,6 +114,36 @@ class Subject:
         cases, targets = (candidate.case,), (candidate.target,)
         suite.run(self._context([candidate.sample], recorder, cases, targets), checks)
         return recorder.cells
+
+    def is_defined(self, sample: Sample) -> bool:
+        """Whether the CPU's answer for a call is its arguments' alone.
+
+        A smaller call may have arguments that no longer fit each other (a weight for fewer channels than the
+        input has), and some kernels then read past the end: what they give is what the memory happened to
+        hold. Such a call is no example of anything.
+        """
+        answers = []
+        for byte in (0x00, 0xFF):  # zeros, and NaN
+            seed_everything(SEED)
+            with torch.no_grad(), fresh_memory(torch.device("cpu"), byte):
+                values = [
+                    t.clone(memory_format=torch.contiguous_format)
+                    if t.layout == torch.strided
+                    else t
+                    for t in sample.tensors
+                ]
+                answers.append(
+                    value_answer(
+                        self.op.function,
+                        sample.call,
+                        values,
+                        mutates=mutates(self.traits.families),
+                    )
+                )
+        first, second = answers
+        if first.raises is not None or second.raises is not None:
+            return type(first.raises) is type(second.raises)
+        return difference(first.result, second.result, {}) is None
 
     def run_layout(self, sample: Sample, clause: str, layout: str) -> CellRecord:
         """Make one clause's checks on one sample, in the layout of this name where it is one of inputs or

@@ -62,11 +62,10 @@ def clean_environment(folder: Path) -> Path:
 
 
 def install(python: Path, *wheels: Path) -> None:
-    """Install wheels without their dependencies, by the pip that is borrowed."""
-    subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", *map(str, wheels)],
-        check=True,
-    )
+    """Install wheels without their dependencies, by the pip that is borrowed: here, even where the
+    interpreter that it is borrowed from has the same version."""
+    options = ("--quiet", "--no-deps", "--no-index", "--ignore-installed")
+    subprocess.run([python, "-m", "pip", "install", *options, *map(str, wheels)], check=True)
 
 
 def environment(python: Path, **more: str) -> dict[str, str]:

@@ -50,7 +50,7 @@ def take(site: Path, folder: Path, cell: str) -> list[Path]:
                 )
                 page.goto(f"file://{site.resolve()}/{address or cell}")
                 if page.query_selector("#app"):
-                    page.wait_for_function("document.documentElement.dataset.ready")
+                    page.wait_for_selector("html[data-ready]", state="attached")
                 path = folder / f"{name}-{scheme}.png"
                 page.screenshot(path=path)
                 taken.append(path)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+#: A page whose scripts have done their first work.
+READY = "html[data-ready]"
 
 
 @contextmanager
@@ -34,13 +38,22 @@ def visiting(
         page.goto("about:blank")  # so that an address that differs behind its # is loaded anew
         page.goto(f"file://{site}/{address}")
         if context.get("java_script_enabled", True) and page.query_selector("#app"):
-            page.wait_for_function("document.documentElement.dataset.ready")
+            page.wait_for_selector(READY, state="attached")
 
     try:
         yield page, visit
         assert problems == []
     finally:
         made.close()
+
+
+def wait_until(page: Any, expression: str) -> None:
+    """Ask a page until an expression is true of it. Its security policy forbids ``wait_for_function``, which
+    evaluates a string again and again on the page's side."""
+    latest = time.monotonic() + 20
+    while not page.evaluate(expression):
+        assert time.monotonic() < latest, f"not true within 20 s: {expression}"
+        page.wait_for_timeout(20)
 
 
 def _complaint(said: Any) -> list[str]:

@@ -12,7 +12,7 @@ from reports.dashboard.shapes import COLOURS
 from tests.dashboard import fleet
 from tests.dashboard.conftest import NOW
 from tests.dashboard.independent import cells
-from tests.dashboard.looking import counts, opened
+from tests.dashboard.looking import READY, counts, opened, wait_until
 
 GRID = "grid.html#device=alpha-quick"
 
@@ -110,13 +110,13 @@ def test_the_address_holds_every_choice(browser: Any, site: Path) -> None:
         address = page.url
         page.goto("about:blank")
         page.goto(address)
-        page.wait_for_function("document.documentElement.dataset.ready")
+        page.wait_for_selector(READY, state="attached")
         assert page.inner_text("main .status") == shown
         assert page.input_value("#choose-columns") == "clause"
         assert page.input_value("#query") == "status:bad"
         page.select_option("#choose-columns", "dtype")
         page.go_back()
-        page.wait_for_function("document.querySelector('#choose-columns').value == 'clause'")
+        wait_until(page, "document.querySelector('#choose-columns').value == 'clause'")
 
 
 def test_the_grid_counts_what_the_junit_files_hold(
@@ -178,7 +178,7 @@ def test_squares_are_drawn_in_the_colour_of_their_kind(
             assert (kind, drawn) == (kind, COLOURS[kind][scheme == "dark"])
         assert page.evaluate(DRAWN, [1, 0, 34]) is None, "add has no case"
         page.click("#theme")
-        page.wait_for_function(f"({DRAWN})([1, 4, 34]) == '{COLOURS['fail'][scheme == 'light']}'")
+        wait_until(page, f"({DRAWN})([1, 4, 34]) == '{COLOURS['fail'][scheme == 'light']}'")
 
 
 def test_a_square_shows_the_most_urgent_of_its_cells(browser: Any, site: Path) -> None:

@@ -12,7 +12,7 @@ from reports.dashboard.build import Options, build
 from tests.dashboard import fleet
 from tests.dashboard.conftest import NOW
 from tests.dashboard.independent import cells
-from tests.dashboard.looking import counts, opened, visiting
+from tests.dashboard.looking import counts, opened, visiting, wait_until
 
 PAGES = ("index.html", "grid.html#device=alpha-quick", "explore.html", "compare.html", "trends.html",
          "manifest.html", "contract.html", "methodology.html", "ops.html", "op/linalg.lu.html",
@@ -142,8 +142,8 @@ def test_the_repro_is_copied(browser: Any, site: Path) -> None:
         assert page.evaluate("navigator.clipboard.readText()") == "python repro/layout.bounds/x.py"
         page.click("text=The script: it needs torch only")
         page.locator("details .copyable button").click()
-        page.wait_for_function(
-            "document.querySelector('details .copyable button').textContent == 'Copied'"
+        wait_until(
+            page, "document.querySelector('details .copyable button').textContent == 'Copied'"
         )
         assert page.evaluate("navigator.clipboard.readText()") == fleet.REPRO
 
@@ -193,7 +193,7 @@ def test_compare_counts_as_the_junit_files_do(browser: Any, site: Path, runs: li
         other = next(value for text, value in options.items() if text.startswith("beta"))
         page.select_option("#choose-before", first)
         page.select_option("#choose-after", other)
-        page.wait_for_function(f"location.hash.includes('b={other}')")
+        wait_until(page, f"location.hash.includes('b={other}')")
         page.wait_for_selector("main h2 >> text=Missing")
         shown = {name: counts(page, f"dd[data-change='{name}']")[0] for name in wanted}
         assert shown == wanted

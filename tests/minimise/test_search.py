@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import torch
 
 from conformance.cells import Failure
 from conformance.minimise.describe import example_of
@@ -26,8 +27,10 @@ from conformance.minimise.simpler import (
     smaller_sizes,
 )
 from conformance.minimise.subject import Candidate, Sign, Subject
+from devices import registry
 from opinfo.device import Device, open_device
 from opinfo.layouts import FreeLayout, Layout
+from opinfo.structure import Call
 from tests.trials import one_thread
 from tests.wrapped.descriptor import DESCRIPTOR
 from tests.wrapped.faults import REGISTRY, planted
@@ -236,3 +239,15 @@ def test_importing_the_minimiser_leaves_no_hypothesis_database_behind() -> None:
     from conformance.minimise.search import _SETTINGS
 
     assert _SETTINGS.database is None and _SETTINGS.derandomize
+
+
+def test_a_call_that_reads_past_its_arguments_is_no_example() -> None:
+    subject = Subject.of("native_batch_norm", "float32", open_device(registry.get("cpu")), 16)
+    zeros = torch.zeros(1, 2), torch.zeros(()), torch.zeros(()), torch.zeros(1), torch.zeros(1)
+    short = replace(
+        subject.samples[0], call=Call((*zeros, False, 0.0, 0.0), {})
+    )  # weights of one channel
+    pairs = torch.zeros(1, 2), *(torch.zeros(2) for _ in range(4))
+    fitting = replace(subject.samples[0], call=Call((*pairs, False, 0.0, 1e-5), {}))
+    assert not subject.is_defined(short)
+    assert subject.is_defined(fitting)
