@@ -31,7 +31,7 @@ def visiting(
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(f"error: {error}"))
     page.on("console", lambda said: problems.extend(_complaint(said)))
-    page.on("requestfailed", lambda request: problems.append(f"not loaded: {request.url}"))
+    page.on("requestfailed", lambda request: problems.extend(_not_loaded(request)))
     page.on("request", lambda request: problems.extend(_stranger(request.url)))
 
     def visit(address: str) -> None:
@@ -60,6 +60,11 @@ def _complaint(said: Any) -> list[str]:
     # willReadFrequently: what Chromium says to a test that reads a canvas back.
     wanted = said.type in ("error", "warning") and "willReadFrequently" not in said.text
     return [said.text] if wanted else []
+
+
+def _not_loaded(request: Any) -> list[str]:
+    # Aborted: the tab went on to another page before this one was all there.
+    return [] if request.failure == "net::ERR_ABORTED" else [f"not loaded: {request.url}"]
 
 
 def _stranger(url: str) -> list[str]:

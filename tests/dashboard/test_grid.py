@@ -212,8 +212,8 @@ def test_the_grid_by_keyboard_alone(browser: Any, site: Path) -> None:
         page.keyboard.press("ArrowDown")
         for _ in range(4):
             page.keyboard.press("ArrowRight")
-        assert page.locator(".vcell.on").get_attribute("aria-label") == "add, float32: fail"
-        assert "layout.values" in page.inner_text(".panel")
+        page.wait_for_selector(".vcell.on[aria-label='add, float32: fail']", state="attached")
+        page.wait_for_selector(".panel >> text=layout.values")
         page.keyboard.press("Enter")
         page.wait_for_selector("[data-status='fail']")
         assert "add[float32]" in page.inner_text("h1")
