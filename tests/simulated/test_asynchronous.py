@@ -41,19 +41,20 @@ def square() -> torch.Tensor:
     return torch.ones(2, 2, device="simulated")
 
 
-#: Calls that are queued, the arguments made beforehand.
-QUEUED: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] = {
-    "pointwise": (torch.add, (ones(), ones())),
-    "expanded": (torch.mul, (ones(), ones()[:1])),
-    "in place": (torch.Tensor.add_, (ones(), ones())),
-    "out": (lambda x, out: torch.exp(x, out=out), (ones(), ones())),
-    "fill": (lambda x: x.fill_(3), (ones(),)),
-    "copy": (torch.clone, (ones(),)),
-    "convert": (torch.Tensor.double, (ones(),)),
-    "reduction": (lambda x: x.sum(0), (ones(),)),
-    "matmul": (torch.mm, (square(), square())),
-    "concatenation": (lambda x, y: torch.cat([x, y]), (ones(), ones())),
-    "two devices": (lambda x: x.to("simulated:1"), (ones(),)),
+#: Calls that are queued, and what makes their arguments: anew for each test, as planted faults of other tests may
+#: have spoilt what was made before.
+QUEUED: dict[str, tuple[Callable[..., torch.Tensor], Callable[[], tuple[torch.Tensor, ...]]]] = {
+    "pointwise": (torch.add, lambda: (ones(), ones())),
+    "expanded": (torch.mul, lambda: (ones(), ones()[:1])),
+    "in place": (torch.Tensor.add_, lambda: (ones(), ones())),
+    "out": (lambda x, out: torch.exp(x, out=out), lambda: (ones(), ones())),
+    "fill": (lambda x: x.fill_(3), lambda: (ones(),)),
+    "copy": (torch.clone, lambda: (ones(),)),
+    "convert": (torch.Tensor.double, lambda: (ones(),)),
+    "reduction": (lambda x: x.sum(0), lambda: (ones(),)),
+    "matmul": (torch.mm, lambda: (square(), square())),
+    "concatenation": (lambda x, y: torch.cat([x, y]), lambda: (ones(), ones())),
+    "two devices": (lambda x: x.to("simulated:1"), lambda: (ones(),)),
 }
 
 
@@ -61,7 +62,8 @@ QUEUED: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] 
 def test_the_host_goes_on_while_the_work_is_in_flight(
     name: str, stream: torch.Stream, gate: torch.simulated.Gate
 ) -> None:
-    call, arguments = QUEUED[name]
+    call, make = QUEUED[name]
+    arguments = make()
     torch.simulated.synchronize()
     gate.close()
     result = call(*arguments)  # returns although nothing can run
