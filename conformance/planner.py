@@ -28,6 +28,12 @@ def dtypes_of(op: Op, spec: PlanSpec, descriptor: Descriptor) -> list[str]:
     return sorted(d for d in offered if spec.takes(d))
 
 
+def withheld_dtypes(op: Op, spec: PlanSpec, descriptor: Descriptor) -> list[str]:
+    """Dtypes that the plan takes and the device has, but not, as it declares, for this op."""
+    offered = op.dtypes_on(descriptor.torch_type) & descriptor.dtypes
+    return sorted(d for d in offered - descriptor.dtypes_of(op.id) if spec.takes(d))
+
+
 def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
     """The plan of a device: every op and dtype, every checked clause that applies.
 
@@ -35,7 +41,7 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
     as unsupported by declaration, so that two devices' plans can be held side by side.
     """
     known = exceptions()
-    without_reference: dict[str, list[tuple[str, str]]] = {}
+    left_out: dict[str, list[tuple[str, str]]] = {}
     missing = ", ".join(sorted(LAYOUT_CAPABILITIES - device.descriptor.capabilities))
 
     def subjects() -> Iterator[Traits]:
@@ -50,7 +56,10 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
                     if traits.samples
                     else "torch's database offers no sample"
                 )
-                without_reference.setdefault(reason, []).append((op.id, dtype))
+                left_out.setdefault(reason, []).append((op.id, dtype))
+            for dtype in withheld_dtypes(op, spec, device.descriptor):
+                reason = "the descriptor declares that the device has not this op for the dtype"
+                left_out.setdefault(reason, []).append((op.id, dtype))
 
     pins = pins_of(spec, device.descriptor)
     recipe: dict[str, str | int] = {
@@ -71,7 +80,7 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
         fake_only=device.fake_only,
         pinned=(pin.cell for pin in pins if pin.clause in contract.clauses),
     )
-    more = [Excluded("layout.*", reason, tuple(ops)) for reason, ops in without_reference.items()]
+    more = [Excluded("layout.*", reason, tuple(ops)) for reason, ops in left_out.items()]
     if missing:
         only = tuple((op, dtype) for clause, op, dtype in plan.cells if clause == "layout.values")
         reason = (

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from tests.trials import Bench, Plantable, Trial
+from tests.trials import Bench, Plantable, Trial, not_passing
 
 
 def lines(trials: Iterable[Trial]) -> list[str]:
@@ -44,10 +44,7 @@ def report(bench: Bench, faults: Mapping[str, Plantable], globs: Sequence[str]) 
             *(f"outside its radius: {change}" for change in trial.strays),
         )
     ]
-    for run in bench.clean.values():
-        for record in run.cells.values():
-            if record.outcome().value != "pass":
-                wrong.append(f"clean: {record.key}: {record.outcome().value}: {record.message()}")
+    wrong += [f"clean: {text}" for text in not_passing(bench)]
     print("\n".join(wrong))
     seconds = time.perf_counter() - started
     print(f"{len(trials)} faults, {len(wrong)} problems, {seconds:.1f} s")

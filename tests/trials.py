@@ -187,6 +187,28 @@ class Bench:
         return Trial(fault, tuple(planted_items(self.rig, fault)), runs, tuple(changes))
 
 
+class Trials(dict[str, Trial]):
+    """One trial of each fault, made when it is first asked for."""
+
+    def __init__(self, bench: Bench, faults: Mapping[str, Plantable]) -> None:
+        super().__init__()
+        self._bench, self._faults = bench, faults
+
+    def __missing__(self, name: str) -> Trial:
+        self[name] = self._bench.trial(self._faults[name])
+        return self[name]
+
+
+def not_passing(bench: Bench) -> list[str]:
+    """The cells of the clean run that do not pass, and why."""
+    return [
+        f"{record.key}: {record.outcome().value}: {record.message()}"
+        for run in bench.clean.values()
+        for record in run.cells.values()
+        if record.outcome() is not Outcome.PASS
+    ]
+
+
 def planted_items(rig: Rig, fault: Plantable) -> list[Item]:
     """The rig's items that a fault is planted in."""
     return [(op, dtype) for op, dtype in rig.items if op in fault.ops and dtype in fault.dtypes]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from devices._lent import first_that_loads, known, lent, plain_version, torch_lacks, version_in
+from devices.cuda.descriptor import DESCRIPTOR as CUDA
 from devices.cuda.descriptor import busy
 from devices.descriptor import Descriptor, common_facts
 
@@ -57,49 +58,8 @@ DESCRIPTOR = Descriptor(
     ),
     # As cuda, without device_assert (kernel assertions are off by default, notes/hip) and event_ipc,
     # which nobody has tried.
-    capabilities=frozenset(
-        {
-            "strides",
-            "storage",
-            "streams",
-            "events",
-            "timed_events",
-            "stream_priority",
-            "native_handle",
-            "external_streams",
-            "allocator_statistics",
-            "allocator_memory_info",
-            "allocator_fraction",
-            "allocator_settings",
-            "allocator_pools",
-            "allocator_history",
-            "allocator_pluggable",
-            "pinned_memory",
-            "host_statistics",
-            "graphs",
-            "graph_pools",
-            "graph_modes",
-            "graph_callables",
-            "generator",
-            "multi_device",
-            "peer_access",
-            "properties",
-            "dlpack",
-            "serialization",
-            "autocast",
-            "compile",
-            "inductor",
-            "profiler",
-            "distributed",
-            "fork_detection",
-            "deterministic_algorithms",
-        }
-    ),
-    dtypes=frozenset(
-        {"bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"}
-        | {"float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"}
-        | {"float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"}
-    ),
+    capabilities=CUDA.capabilities - {"device_assert", "event_ipc"},
+    dtypes=CUDA.dtypes - {"float8_e8m0fnu"},
     alignment=512,
     granularity=512,
     stream_pool_size=32,

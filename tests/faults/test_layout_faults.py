@@ -8,8 +8,8 @@ import pytest
 
 from conformance import contract
 from conformance.contract import Status
-from devices.cell import Outcome
 from tests import table
+from tests.trials import Trials, not_passing
 from tests.wrapped.descriptor import DESCRIPTOR
 from tests.wrapped.faults import (
     REGISTRY,
@@ -37,22 +37,10 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(tmp_path_factory.mktemp("references"))
 
 
-class Trials(dict[str, Trial]):
-    """One trial of each fault, made when it is first asked for."""
-
-    def __init__(self, bench: Bench) -> None:
-        super().__init__()
-        self._bench = bench
-
-    def __missing__(self, name: str) -> Trial:
-        self[name] = self._bench.trial(REGISTRY[name])
-        return self[name]
-
-
 @pytest.fixture(scope="module")
 def trials(bench: Bench) -> Iterator[Trials]:
     """The trials so far; with ``-s`` their table is printed at the end."""
-    made = Trials(bench)
+    made = Trials(bench, REGISTRY)
     yield made
     print("", *table.lines(made.values()), sep="\n")
 
@@ -66,13 +54,7 @@ def trial(fault: Fault, trials: Trials) -> Trial:
 
 
 def test_every_cell_passes_without_a_fault(bench: Bench) -> None:
-    found = [
-        f"{record.key}: {record.outcome().value}: {record.message()}"
-        for run in bench.clean.values()
-        for record in run.cells.values()
-        if record.outcome() is not Outcome.PASS
-    ]
-    assert found == []
+    assert not_passing(bench) == []
 
 
 def test_every_checked_clause_has_a_cell(bench: Bench) -> None:

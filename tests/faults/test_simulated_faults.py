@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from conformance import contract
 from conformance.contract import Status
-from devices.cell import Outcome
 from devices.simulated.backend import library
 from devices.simulated.faults import (
     FAULTS,
@@ -18,10 +20,9 @@ from devices.simulated.faults import (
     switch_on_from_environment,
 )
 from tests import table
-from tests.simulated import probes_memory, probes_streams  # noqa: F401 - they register probes
-from tests.simulated.probes import PROBES
+from tests.plugin.running import CHECKOUT
 from tests.simulated.rig import ITEMS, LAYOUT, RIG
-from tests.trials import Bench, Trial, planted_items
+from tests.trials import Bench, Trial, Trials, not_passing, planted_items
 
 CLAUSES = contract.load().clauses
 CHECKED = [
@@ -40,22 +41,10 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(RIG, tmp_path_factory.mktemp("references"))
 
 
-class Trials(dict[str, Trial]):
-    """One trial of each fault, made when it is first asked for."""
-
-    def __init__(self, bench: Bench) -> None:
-        super().__init__()
-        self._bench = bench
-
-    def __missing__(self, name: str) -> Trial:
-        self[name] = self._bench.trial(FAULTS[name])
-        return self[name]
-
-
 @pytest.fixture(scope="module")
 def trials(bench: Bench) -> Iterator[Trials]:
     """The trials so far; with ``-s`` their table is printed at the end."""
-    made = Trials(bench)
+    made = Trials(bench, FAULTS)
     yield made
     print("", *table.lines(made.values()), sep="\n")
 
@@ -69,13 +58,7 @@ def trial(fault: Fault, trials: Trials) -> Trial:
 
 
 def test_every_cell_passes_without_a_fault(bench: Bench) -> None:
-    found = [
-        f"{record.key}: {record.outcome().value}: {record.message()}"
-        for run in bench.clean.values()
-        for record in run.cells.values()
-        if record.outcome() is not Outcome.PASS
-    ]
-    assert found == []
+    assert not_passing(bench) == []
 
 
 def test_every_checked_clause_has_a_fault() -> None:
@@ -86,13 +69,23 @@ def test_every_checked_clause_has_a_fault() -> None:
 # Each fault
 
 
+@pytest.fixture(scope="module")
+def probed() -> dict[str, tuple[bool, bool, bool]]:
+    """What every probe says with its fault off, on and off again."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulated.probing"],
+        cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    return {name: (before, during, after) for name, before, during, after in lines}
+
+
 @each_fault
-def test_probe_sees_the_fault_while_it_is_on(fault: Fault) -> None:
-    probe = PROBES[fault.name]
-    before = probe()
-    with planted(fault.name):
-        during = probe()
-    assert (before, during, probe()) == (False, True, False)
+def test_probe_sees_the_fault_while_it_is_on(
+    fault: Fault, probed: dict[str, tuple[bool, bool, bool]]
+) -> None:
+    assert probed[fault.name] == (False, True, False)
 
 
 @each_layout_fault
