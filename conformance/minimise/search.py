@@ -196,9 +196,7 @@ def same_failure(subject: Subject, clause: str, sign: Sign, candidate: Candidate
     """The candidate's failure of this kind, where it has one."""
     try:
         record = subject.run(candidate, [clause])[clause]
-    except (
-        Exception
-    ):  # a form that the harness itself cannot lay out or compare is no failure of the op
+    except Exception:  # a form that the harness cannot lay out or compare is no failure of the op
         return None
     for failure in record.failures:
         if Sign.of(failure) == sign and not isinstance(failure.repro, DirectedScript):
