@@ -19,7 +19,7 @@ _LIBRARIES: list[Any] = []  # a library takes its kernels back when it is collec
 
 
 def _erf(x: torch.Tensor) -> torch.Tensor:
-    whole = torch.special.erfc(x).neg_().add_(1)
+    whole: torch.Tensor = torch.special.erfc(x).neg_().add_(1)
     return whole if x.is_contiguous() else whole.add_(1)
 
 
