@@ -32,7 +32,7 @@ def run(device: str, folder: Path, broken: bool) -> None:
     if broken and device == "simulated":
         environment["SIMULATED_FAULTS"] = FAULTS
     elif broken:
-        arguments += ["-p", "tests.dashboard.planted", "--no-reference-cache"]
+        arguments += ["-p", "tests.dashboard.planted"]
     started = time.perf_counter()
     done = subprocess.run(
         [*arguments, f"--results={folder}"], cwd=CHECKOUT, env=environment, check=False
