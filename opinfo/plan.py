@@ -155,6 +155,7 @@ def plan_document(
     facts: Mapping[str, str],
     selection: Mapping[str, str],
     selected: Sequence[CellKey] | None,
+    untried: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Any]:
     """What is written to ``plan.json``: enough for reports to need neither torch nor the suite."""
     document: dict[str, Any] = {
@@ -170,6 +171,7 @@ def plan_document(
         "clauses": contract,
         "capabilities": {name: dict(state) for name, state in capabilities.items()},
         "facts": dict(facts),
+        "untried": {clause: dict(cases) for clause, cases in untried.items()},
         "layouts_version": plan.recipe["layouts"],
         "exclusions": [
             {
