@@ -110,7 +110,7 @@ class Request:
             deselects.append("maxfail")
         if any("::" in arg for arg in config.args):
             deselects.append("node ids")
-        elif not any(_takes_all(config, arg) for arg in config.args):
+        elif config.args and not any(_takes_all(config, arg) for arg in config.args):
             deselects.append("paths")
         return cls(
             device=option.conform_device,
@@ -152,7 +152,7 @@ class Request:
 def _takes_all(config: pytest.Config, argument: str) -> bool:
     """Whether an argument is the whole package, or a folder around it."""
     package = Path(__file__).resolve().parent
-    if config.option.pyargs and argument == package.name:
+    if getattr(config.option, "pyargs", False) and argument == package.name:
         return True
     path = Path(os.path.abspath(argument))
     return path == package or path in package.parents

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from devices._toml import tomllib
@@ -155,7 +156,7 @@ def plan_document(
     facts: Mapping[str, str],
     selection: Mapping[str, str],
     selected: Sequence[CellKey] | None,
-    untried: Mapping[str, Mapping[str, str]],
+    untried: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """What is written to ``plan.json``: enough for reports to need neither torch nor the suite."""
     document: dict[str, Any] = {
