@@ -183,7 +183,7 @@ class Session:
     def clean_up(self) -> None:
         """Remove what only the running needs."""
         (self.folder / WorkerOrders.FILE).unlink(missing_ok=True)
-        for journal in (self.folder / "journal").glob("*.cur"):
+        for journal in (self.folder / "journal").glob("*"):
             journal.unlink()
 
     def _result(self, cell: CellKey, document: dict[str, Any]) -> CellResult:
