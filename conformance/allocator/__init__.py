@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
-from conformance.allocator import accounting
+from conformance.allocator import (
+    accounting,
+    blocks,
+    counters,
+    history,
+    host,
+    limits,
+    pools,
+    queues,
+    workers,
+)
 from conformance.behaviour.cases import Suite, gathered
 
-SUITE = Suite("allocator", cases=gathered(accounting.cases))
+SUITE = Suite(
+    "allocator",
+    cases=gathered(
+        accounting.cases,
+        counters.cases,
+        blocks.cases,
+        limits.cases,
+        queues.cases,
+        pools.cases,
+        history.cases,
+        workers.cases,
+        host.cases,
+    ),
+)
