@@ -89,7 +89,10 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
         fake_only=device.fake_only,
         pinned=(pin.cell for pin in pins if pin.clause in contract.clauses),
     )
-    cases = (CellKey(case.clause, case.name, "") for case in planned_cases(contract))
+    cases = (
+        CellKey(case.clause, case.name, "")
+        for case in planned_cases(contract, more=spec.more_cases)
+    )
     cells = (*plan.cells, *cases)
     more = [Excluded("layout.*", reason, tuple(ops)) for reason, ops in left_out.items()]
     if missing:

@@ -53,12 +53,14 @@ def behaviours() -> tuple[Suite, ...]:
     return tuple(load(name) for name in FAMILIES if name != LAYOUT)
 
 
-def planned_cases(contract: Contract) -> list[Case]:
-    """The cases of every checked clause, in the contract's order and then their own."""
+def planned_cases(contract: Contract, *, more: bool = True) -> list[Case]:
+    """The cases of every checked clause, in the contract's order and then their own; without those
+    beyond plan quick where ``more`` is false."""
     by_clause: dict[str, list[Case]] = {}
     for suite in behaviours():
         for case in suite.cases:
-            by_clause.setdefault(case.clause, []).append(case)
+            if more or not case.more:
+                by_clause.setdefault(case.clause, []).append(case)
     return [case for clause in checked(contract) for case in by_clause.get(clause.id, ())]
 
 

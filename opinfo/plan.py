@@ -29,6 +29,7 @@ class PlanSpec:
     name: str
     dtypes: tuple[str, ...] | None
     samples: int
+    more_cases: bool = False  # cases beyond those that every plan takes
 
     def takes(self, dtype: str) -> bool:
         return self.dtypes is None or dtype in self.dtypes
@@ -43,7 +44,10 @@ def plan_specs(path: Path = _FILE) -> dict[str, PlanSpec]:
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     return {
         name: PlanSpec(
-            name, None if entry["dtypes"] == ["*"] else tuple(entry["dtypes"]), entry["samples"]
+            name,
+            None if entry["dtypes"] == ["*"] else tuple(entry["dtypes"]),
+            entry["samples"],
+            entry["more_cases"],
         )
         for name, entry in data.items()
     }

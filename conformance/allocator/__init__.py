@@ -6,6 +6,7 @@ from conformance.allocator import (
     accounting,
     blocks,
     counters,
+    drawn,
     history,
     host,
     limits,
@@ -27,5 +28,6 @@ SUITE = Suite(
         history.cases,
         workers.cases,
         host.cases,
+        drawn.cases,
     ),
 )

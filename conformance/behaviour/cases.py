@@ -27,6 +27,7 @@ class Case:
     own_process: bool = False  # it ends, forks or poisons the process, or needs a fresh one
     environment: tuple[tuple[str, str], ...] = ()  # of that process
     seconds: float = 60.0  # that it may take in a process of its own
+    more: bool = False  # beyond plan quick: more of what another case does
     slow: bool = False  # takes more than half a second: tests leave it out where they can
 
     def __post_init__(self) -> None:
