@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from conformance.asking import Question, ask
 from conformance.contract import Contract, load
 from conformance.explore.findings import explore
 from conformance.folder import failed_in, make_folder
@@ -140,7 +141,7 @@ class Session:
             torch_version=torch.__version__,
             suite=VERSION,
             contract=self.contract.snapshot()["clauses"],
-            capabilities=capability_states(self.device),
+            capabilities=capability_states(self.device, {} if partial else self._answers()),
             facts=self.facts,
             selection=self.request.selection,
             selected=wanted if partial else None,
@@ -161,6 +162,14 @@ class Session:
         write_failures(run, result.judgement)
         self._explore(wanted, say)
         return run, result
+
+    def _answers(self) -> Mapping[str, bool | None]:
+        """What the device answers when it is asked for its capabilities, in a process of its own."""
+        path = self.request.descriptor
+        question = (
+            Question(path=str(path.absolute())) if path else Question(name=self.descriptor.name)
+        )
+        return ask(question).capabilities
 
     def _explore(self, cells: Iterable[CellKey], say: Callable[[str], None]) -> None:
         """Random search over the selected cells, where it was asked for."""
