@@ -24,7 +24,18 @@ DESCRIPTOR = Descriptor(
         "ATen/detail/PrivateUse1HooksInterface.h",
     ),
     module="devices.simulated.backend",  # builds the library at first use
-    capabilities=frozenset({"strides", "storage", "generator", "deterministic_algorithms"}),
+    capabilities=frozenset(
+        {
+            "strides",
+            "storage",
+            "graphs",
+            "graph_pools",
+            "graph_modes",
+            "graph_callables",
+            "generator",
+            "deterministic_algorithms",
+        }
+    ),
     # The CPU's kernels run here; its descriptor says why not others.
     dtypes=CPU.dtypes,
     # Their results or operands are sparse, and the device has strided tensors only.

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from devices._text import listing, suggestion
 from devices.errors import ConformError
+from devices.simulated.faults_graphs import ROWS as GRAPHS
 from devices.simulated.faults_runtime import ROWS
 
 ENVIRONMENT: Final = "SIMULATED_FAULTS"
@@ -269,7 +270,7 @@ _ALL: Final = (
         ("clone", "contiguous", "empty_like"),
         "A tensor that is asked for in channels_last is contiguous.",
     ),
-    *(Fault(name, (clause,), statement) for name, clause, statement in ROWS),
+    *(Fault(name, (clause,), statement) for name, clause, statement in (*ROWS, *GRAPHS)),
 )
 
 #: Every fault by name.

@@ -7,11 +7,12 @@ stay lost, and whatever else the process holds on the device may have been writt
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 
 from devices.simulated.faults import FAULTS, planted
-from tests.simulated import probes_memory, probes_streams  # noqa: F401 - they register probes
+from tests.simulated import probes_graphs, probes_memory, probes_streams  # noqa: F401 - they register probes
 from tests.simulated.probes import PROBES
 
 
@@ -27,3 +28,5 @@ def main(names: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)  # once a backward pass has run, torch's own end may abort the process

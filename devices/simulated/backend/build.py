@@ -29,12 +29,15 @@ FLAGS: Final = ("-std=c++20", "-O1", "-g0", "-Wall", "-Wno-sign-compare", "-fvis
 #: What is compiled together: torch's headers cost more than our code, so each is read three times, not sixteen.
 UNITS: Final = {
     "host": (
-        *("arena", "faults", "seen", "stream", "event", "worker"),
+        *("arena", "faults", "seen", "stream", "event", "worker", "capture", "replay"),
         *("allocator", "allocator_state", "allocator_torch"),
-        *("pinned", "runtime", "generator", "hooks"),
+        *("pinned", "runtime", "generator", "hooks", "graph"),
     ),
-    "kernels": ("alias", "geometry", "kernel", "defects", "misbehave", "ops", "copy"),
-    "bindings": ("bindings", "bindings_memory"),
+    "kernels": (
+        *("alias", "geometry", "capturable", "kernel", "defects", "misbehave"),
+        *("misbehave_graph", "ops", "copy"),
+    ),
+    "bindings": ("bindings", "bindings_memory", "bindings_graph"),
 }
 
 

@@ -11,10 +11,27 @@ from typing import Any
 
 import torch
 
-from devices.simulated.backend import memory
+from devices.simulated.backend import graphs, memory
+from devices.simulated.backend.graphed import make_graphed_callables
+from devices.simulated.backend.graphs import (
+    Graph,
+    graph,
+    graph_pool_handle,
+    is_current_stream_capturing,
+)
 from devices.simulated.backend.memory import empty_host_cache, host_memory_stats
 
-__all__ = ["empty_host_cache", "host_memory_stats", "memory"]
+__all__ = [
+    "Graph",
+    "empty_host_cache",
+    "graph",
+    "graph_pool_handle",
+    "graphs",
+    "host_memory_stats",
+    "is_current_stream_capturing",
+    "make_graphed_callables",
+    "memory",
+]
 
 NAME = "simulated"
 
@@ -29,6 +46,7 @@ def attach(library: ModuleType) -> None:
     # What runs when the process ends would use what is being taken down.
     atexit.register(library.stop_kernels)
     memory.attach(library)
+    graphs.attach(library)
 
 
 def refuse_host_access() -> None:
@@ -249,6 +267,7 @@ def memory_stats(device: torch.types.Device = None) -> OrderedDict[str, Any]:
     counters = dict(torch.accelerator.memory.memory_stats(_index(device)))
     # torch.accelerator leaves this one out. The device has no policy by which it would refuse before it tries.
     counters.setdefault("num_oom_rejections", 0)
+    counters.update(_library.reserved_bytes_by_private_pools(_index(device)))  # and these
     return OrderedDict(sorted(counters.items()))
 
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "arena.h"
+#include "capture.h"
 #include "faults.h"
 #include "runtime.h"
 
@@ -48,10 +49,12 @@ Block* DeviceMemory::allocate(size_t bytes, Queue& queue) {
     out_of_memory_locked(bytes, false);
   }
   const size_t size = block_size(bytes);
-  c10::MempoolId_t owner{0, 0};
-  Pool& pool = pool_for_locked(size, owner);
+  Pool& pool = pool_for_locked(size, queue);
   Block* block = find_locked(pool, size, queue.id());
   if (block == nullptr) {
+    if (!queue.capturing()) {
+      refuse_driver_request(device_);
+    }
     block = new_segment_locked(pool, size, queue.id(), bytes);
   }
   block = split_locked(block, size);
@@ -82,7 +85,11 @@ void DeviceMemory::free(Block* block) {
   count(stats_.requested_bytes, *block->pool, -static_cast<int64_t>(block->requested));
   for (Queue* other : block->used_on) {
     auto mark = std::make_shared<Mark>();
-    other->mark(mark);
+    if (const auto capture = other->capture()) {
+      mark = capture->over();  // nothing of what is recorded there has run
+    } else {
+      other->mark(mark);
+    }
     if (!mark->done()) {
       ++block->pending;
       pending_.emplace_back(mark, block);
@@ -101,11 +108,10 @@ void DeviceMemory::record_stream(Block* block, Queue& queue) {
   }
 }
 
-Pool& DeviceMemory::pool_for_locked(size_t size, c10::MempoolId_t& owner) {
+Pool& DeviceMemory::pool_for_locked(size_t size, Queue& queue) {
   const bool small = size <= kSmallRequest;
   for (auto& [id, wanted] : filters_) {
-    if (wanted()) {
-      owner = id;
+    if (wanted(queue)) {
       PrivatePool& pool = *private_.at(key_of(id));
       return small ? pool.small : pool.large;
     }
@@ -126,8 +132,12 @@ Block* DeviceMemory::find_locked(Pool& pool, size_t size, QueueId queue) {
       }
     }
   }
-  if (on(Fault::pool_leaks_to_default) && !private_id(pool.owner)) {
+  const bool leaks = on(Fault::pool_leaks_to_default), given_away = on(Fault::pool_block_given_away);
+  if ((leaks || given_away) && !private_id(pool.owner)) {
     for (auto& [key, other] : private_) {
+      if (!leaks && other->users == 0) {
+        continue;
+      }
       if (Block* block = find_locked(pool.small ? other->small : other->large, size, queue)) {
         return block;
       }
@@ -284,7 +294,7 @@ void DeviceMemory::collect_passed_locked(bool wait) {
     ++stats_.num_sync_all_streams;
   }
   for (auto it = pending_.begin(); it != pending_.end();) {
-    if (wait) {
+    if (wait && !it->first->of_capture) {
       it->first->wait();
     }
     if (!it->first->done()) {
@@ -327,7 +337,12 @@ void DeviceMemory::release_segments_locked(const c10::MempoolId_t* only) {
       release(pool.small);
       release(pool.large);
     }
-    it = pool.users == 0 && pool.segments == 0 ? private_.erase(it) : std::next(it);
+    if (pool.users != 0 || pool.segments != 0) {
+      ++it;
+      continue;
+    }
+    stats_.reserved_bytes_by_private_pools.erase(pool.small.owner);
+    it = private_.erase(it);
   }
 }
 

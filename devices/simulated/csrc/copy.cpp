@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "alias.h"
+#include "capture.h"
 #include "faults.h"
 #include "pinned.h"
 #include "runtime.h"
@@ -59,6 +60,14 @@ bool may_be_queued(const at::Tensor& self, const at::Tensor& to, bool non_blocki
       !(self.is_complex() && !to.is_complex());
 }
 
+// The same of a copy that is captured, whose warnings are given at each replay: only what would raise is left out.
+bool may_be_captured(const at::Tensor& self, const at::Tensor& to, bool non_blocking) {
+  const bool host = !on_device(self) || !on_device(to);
+  return (!host || (non_blocking && is_pinned((on_device(self) ? to : self).storage().data()))) &&
+      broadcasts(self.sizes(), to.sizes()) && at::has_internal_overlap(to) != at::MemOverlap::Yes &&
+      at::get_overlap_status(self, to) != at::MemOverlapStatus::Partial;
+}
+
 // A tensor of the host over the same memory, which it does not keep alive.
 at::Tensor unowned(const at::Tensor& tensor) {
   const c10::Storage& storage = tensor.storage();
@@ -75,19 +84,20 @@ at::Tensor unowned(const at::Tensor& tensor) {
 }
 
 void queue_copy(const at::Tensor& self, const at::Tensor& to) {
+  Queue& queue = current_queue((on_device(self) ? self : to).device().index());
   // The task owns no memory: marks say when that of the host may be used again, the queue's order that of a device.
-  auto alias = [](const at::Tensor& tensor) {
-    return on_device(tensor) ? Aliases(tensor.device().index()).of(tensor) : unowned(tensor);
+  // Only a graph's copies keep their host memory, for as long as they may be replayed.
+  auto alias = [owns = queue.capturing()](const at::Tensor& tensor) {
+    return on_device(tensor) ? Aliases(tensor.device().index()).of(tensor) : owns ? tensor : unowned(tensor);
   };
   auto task = [from = alias(self), target = alias(to)] {
     KernelTurn turn;
     copy_elements(from, target);
   };
-  Queue& queue = current_queue((on_device(self) ? self : to).device().index());
   if (!on_device(self) || !on_device(to) || self.device() == to.device()) {
     const bool with_host = !on_device(self) || !on_device(to);
     Queue& taken = with_host && on(Fault::non_blocking_off_stream) ? new_external_queue(queue.device()) : queue;
-    taken.submit(std::move(task));
+    taken.submit(std::move(task), "copy");
     if (with_host) {
       record_pinned((on_device(self) ? to : self).storage().data(), queue);
     }
@@ -95,6 +105,8 @@ void queue_copy(const at::Tensor& self, const at::Tensor& to) {
   }
   // On the source's queue, behind what the other queue holds now; and that goes on behind the copy.
   Queue& other = current_queue(to.device().index());
+  refuse_while_capturing(queue, "a copy between devices");
+  refuse_while_capturing(other, "a copy between devices");
   auto before = std::make_shared<Mark>(), after = std::make_shared<Mark>();
   if (on(Fault::copy_ignores_peer_stream)) {
     queue.submit(std::move(task));
@@ -119,11 +131,13 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool non_bloc
     static Seen seen("aten::_copy_from of a conjugate");
     seen.note();
   }
-  if (!forgets_conjugate && may_be_queued(self, to, non_blocking)) {
+  const bool captured = current_queue((from_device ? self : to).device().index()).capturing();
+  if (!forgets_conjugate && (captured ? may_be_captured(self, to, non_blocking) : may_be_queued(self, to, non_blocking))) {
     queue_copy(self, to);
     return to;
   }
   if (from_device && to_device && self.device() != to.device()) {
+    refuse_while_capturing(current_queue(self.device().index()), "a copy between devices");
     current_queue(self.device().index()).drain();
     raise_pending(self.device().index());
   }
@@ -133,7 +147,10 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool non_bloc
   if (forgets_conjugate) {
     from.unsafeGetTensorImpl()->_set_conj(false);
   }
-  current_queue(device).run_here([&] { copy_elements(from, target); });
+  current_queue(device).run_here(
+      [&] { copy_elements(from, target); },
+      from_device && to_device ? "a copy whose sides overlap or do not fit"
+                               : "a copy with host memory that is not both pinned and non_blocking");
   raise_pending(device);
   return to;
 }

@@ -75,6 +75,7 @@ void resize_storage(c10::StorageImpl* storage, size_t bytes) {
 
 void register_hooks() {
   at::RegisterPrivateUse1HooksInterface(new Hooks);
+  at::setHostAllocator(c10::DeviceType::PrivateUse1, pinned_allocator());
 }
 
 }  // namespace simulated

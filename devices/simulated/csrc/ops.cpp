@@ -7,6 +7,7 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/clone.h>
+#include <ATen/ops/native_dropout_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
@@ -133,7 +134,7 @@ c10::Scalar local_scalar(const at::Tensor& self) {
   current_queue(device).run_here([&] {
     KernelScope scope;
     value = at::_local_scalar_dense(alias);
-  });
+  }, "reading a value on the host");
   raise_pending(device);
   return value;
 }
@@ -155,6 +156,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view", at::native::view);
   m.impl("_reshape_alias", at::native::_reshape_alias);
   m.impl("unfold", unfold);
+  // A composite of the CPU's: run on the CPU's side it would draw from the host's generator.
+  m.impl("native_dropout", at::native::native_dropout_cpu);
   m.impl("view_as_real", at::native::view_as_real);
   m.impl("view_as_complex", at::native::view_as_complex);
 }

@@ -72,7 +72,7 @@ void release_pinned(void* address) {
   all.stats.cached_bytes += static_cast<int64_t>(size);
 }
 
-struct PinnedAllocator final : c10::Allocator {
+struct PinnedAllocator final : at::HostAllocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) {
       return {nullptr, nullptr, &release_pinned, c10::Device(c10::DeviceType::CPU)};
@@ -108,11 +108,29 @@ struct PinnedAllocator final : c10::Allocator {
 
   c10::DeleterFnPtr raw_deleter() const override { return &release_pinned; }
   void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
+
+  bool record_event(void* address, void*, c10::Stream stream) override {
+    if (!is_pinned(address)) {
+      return false;
+    }
+    record_pinned(address, queue(stream.device_index(), stream.id()));
+    return true;
+  }
+  void empty_cache() override { empty_pinned_cache(); }
+  at::HostStats get_stats() override { none("statistics in this form"); }
+  void reset_accumulated_stats() override { none("a reset of totals"); }
+  void reset_peak_stats() override { none("a reset of peaks"); }
+
+ private:
+  [[noreturn]] static void none(const char* what) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false, "simulated device: pinned memory has no ", what, "; torch.simulated.host_memory_stats() has its counters");
+  }
 };
 
 }  // namespace
 
-c10::Allocator* pinned_allocator() {
+at::HostAllocator* pinned_allocator() {
   static auto* made = new PinnedAllocator;
   return made;
 }
@@ -123,6 +141,9 @@ bool is_pinned(const void* address) {
 }
 
 void record_pinned(const void* address, Queue& queue) {
+  if (queue.capturing()) {
+    return;  // a graph's copies own their host memory
+  }
   auto mark = std::make_shared<Mark>();
   queue.mark(mark);
   std::lock_guard<std::mutex> lock(cache().mutex);

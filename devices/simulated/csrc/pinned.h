@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include <c10/core/Allocator.h>
+#include <ATen/core/CachingHostAllocator.h>
 
 #include <cstdint>
 
@@ -10,7 +10,7 @@
 
 namespace simulated {
 
-c10::Allocator* pinned_allocator();
+at::HostAllocator* pinned_allocator();
 // Whether an address lies inside a live pinned block, anywhere in it.
 bool is_pinned(const void* address);
 // The block at this address is read or written by work queued on `queue` up to now: it is not handed out again

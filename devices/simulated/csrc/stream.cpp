@@ -15,6 +15,7 @@
 #include <cxxabi.h>
 
 #include "arena.h"
+#include "capture.h"
 #include "faults.h"
 #include "worker.h"
 
@@ -54,11 +55,18 @@ void Queue::start_thread_locked() {
   }
 }
 
-void Queue::submit(Task task) {
+void Queue::submit(Task task, const char* what, const void* in_turn) {
   refuse_after_fork();
+  if ((capturing() && record(task, what, in_turn)) || (on(Fault::other_index_work_lost) && captured_elsewhere(device_))) {
+    return;
+  }
   if (on(Fault::launch_blocks_host)) {
     drain();
   }
+  push(std::move(task));
+}
+
+void Queue::push(Task task) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     start_thread_locked();
@@ -97,8 +105,9 @@ void Queue::work() {
   }
 }
 
-void Queue::run_here(const std::function<void()>& task) {
+void Queue::run_here(const std::function<void()>& task, const char* what) {
   refuse_after_fork();
+  refuse_while_capturing(*this, what);
   std::unique_lock<std::mutex> lock(mutex_);
   const uint64_t before = submitted_++;
   if (done_ != before) {
@@ -147,6 +156,10 @@ void Queue::run_here(const std::function<void()>& task) {
 
 void Queue::mark(const MarkPtr& mark) {
   refuse_after_fork();
+  if (const auto capture = this->capture()) {
+    mark->set_captured(capture->point(*this));
+    return;
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (done_ != submitted_) {
@@ -160,6 +173,11 @@ void Queue::mark(const MarkPtr& mark) {
 }
 
 void Queue::wait(const MarkPtr& mark) {
+  const auto point = mark->captured();
+  if (point != nullptr || capturing()) {
+    wait_in_capture(mark, point);
+    return;
+  }
   if (!mark->done() && !on(Fault::ignore_wait)) {
     submit([mark] { mark->wait(); });
   }
@@ -267,6 +285,13 @@ std::vector<Queue*> queues_of(int device) {
 }
 }  // namespace
 
+Queue& branch_queue(int device, int number) {
+  constexpr QueueId first = -1000;  // ids that no stream has
+  Queues& all = queues();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  return made_locked(all, device, first - number, kLeastPriority);
+}
+
 Queue& queue_of_handle(int device, const void* handle) {
   if (on(Fault::external_own_queue)) {
     return new_external_queue(device);
@@ -286,6 +311,7 @@ void drain_queues(int device) {
 }
 
 void drain_device(int device) {
+  refuse_synchronize(device);
   if (on(Fault::synchronize_wrong_index)) {
     device = (device + 1) % arena().devices();
   }
