@@ -1,0 +1,89 @@
+"""Programs that hypothesis draws, captured and replayed on new inputs. The seeds are pinned.
+
+What fails is shrunk, and its repro script replays the shrunk program, without hypothesis.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conformance.behaviour.cases import Cases
+from conformance.behaviour.context import Context
+from conformance.behaviour.judging import CheckFailed, NotShown
+from conformance.graphs.program import SIDES, Step, check, told
+
+cases = Cases()
+
+STEPS = 24
+_FEW, _MORE = (0, 10), (1, 90)  # seed, programs: of every plan, and of those beyond quick
+
+
+def _steps(forks: bool) -> Any:
+    """One step of a program."""
+    from hypothesis.strategies import integers, just, one_of, tuples
+
+    place, kind = integers(0, 11), integers(0, 7)
+    side, stream = integers(1, SIDES), integers(0, SIDES)
+    kinds = [
+        tuples(just("make"), stream, kind, place, place),
+        tuples(just("make"), just(0), kind, place, place),
+        tuples(just("write"), kind, place, place),
+        tuples(just("free"), place),
+    ]
+    if forks:
+        kinds += [tuples(just("fork"), side), tuples(just("join"), side)]
+    return one_of(*kinds)
+
+
+def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
+    """Drawn programs leave after each replay what they leave when they are run eagerly, in one order."""
+    from hypothesis import HealthCheck, Phase, Verbosity, errors, given, settings
+    from hypothesis import seed as seeded
+    from hypothesis.strategies import lists
+
+    tried = 0
+    failing: list[tuple[list[Step], Exception]] = []
+
+    @seeded(seed)
+    @settings(
+        max_examples=programs,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        verbosity=Verbosity.quiet,
+        print_blob=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(lists(_steps(forks), min_size=1, max_size=STEPS))
+    def programs_hold(program: list[Step]) -> None:
+        nonlocal tried
+        tried += 1
+        try:
+            check(context, program)
+        except Exception as error:
+            failing.append((program, error))
+            raise
+
+    try:
+        programs_hold()
+    except Exception as error:
+        if not failing:
+            raise  # not from a program
+        program, cause = failing[-1]
+        if isinstance(cause, NotShown):
+            raise cause from None
+        sometimes = " (not every time)" if isinstance(error, errors.Flaky) else ""
+        said = (
+            cause if isinstance(cause, CheckFailed) else f"raised {type(cause).__name__}: {cause}"
+        )
+        context.reproduce_by(check, program)
+        raise CheckFailed(f"program {told(program)}{sometimes}: {said}") from None
+    context.must(tried >= programs // 2, f"{programs} programs were to run, and {tried} did")
+
+
+cases("graphs.replay_equals_eager", over={"drawn": (False, *_FEW)}, slow=True)(_drawn)
+cases("graphs.replay_equals_eager", over={"drawn_more": (False, *_MORE)}, slow=True, more=True)(
+    _drawn
+)
+cases("graphs.fork_join", over={"drawn": (True, *_FEW)}, slow=True)(_drawn)
+cases("graphs.fork_join", over={"drawn_more": (True, *_MORE)}, slow=True, more=True)(_drawn)
