@@ -84,7 +84,9 @@ class Document(msgspec.Struct, frozen=True):
     exclusions: list[Exclusion]
     cells: Folded
     selected: Folded | None = None
-    untried: dict[str, dict[str, str]] = {}  # by clause and case: more than this machine has
+    untried: dict[
+        str, dict[str, str]
+    ] = {}  # by clause and case or op: more than it has or declares
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import torch
 from conformance.cells import CellRecord, Failure
 from conformance.layout import repro
 from conformance.layout.context import ItemContext
+from devices.descriptor import Descriptor
 from opinfo.catalog import catalogue
 from opinfo.reference import on_device
 from opinfo.samples import Sample
@@ -57,6 +58,13 @@ def applies(traits: Traits) -> bool:
     return traits.returns_tensors and traits.reads_strided and not op.unsafe_in_graphs
 
 
+def withheld(descriptor: Descriptor, op: str) -> str:
+    """Why the device is not tried with an op: the descriptor declares that graphs cannot hold it."""
+    if any(fnmatchcase(op, glob) for glob in descriptor.not_captured):
+        return "by declaration: the descriptor says that graphs cannot hold the op"
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class CapturedScript:
     """Writes the script of a failing capture or replay."""
@@ -81,8 +89,8 @@ def check(ctx: ItemContext) -> None:
     with ctx.running(CLAUSE) as (record,):
         if record is None:
             return
-        if any(fnmatchcase(ctx.op.id, glob) for glob in ctx.device.descriptor.not_captured):
-            record.untried = "by declaration: the descriptor says that the op cannot be captured"
+        record.untried = withheld(ctx.device.descriptor, ctx.op.id)
+        if record.untried:
             return
         refusals: list[Exception] = []
         for sample in ctx.samples:

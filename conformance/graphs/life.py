@@ -203,9 +203,9 @@ def under_autocast(context: Context) -> None:
 @cases("graphs.callables")
 def several(context: Context) -> None:
     """Callables that are graphed together are called one after another, as they would be eagerly."""
-    sample = (context.to_device(counting(4)).requires_grad_(),)
+    samples = tuple((context.to_device(counting(4)).requires_grad_(),) for _ in range(2))
     functions = (_square, _square)
-    first, second = context.own("graph_callables")(functions, (sample, sample))
+    first, second = context.own("graph_callables")(functions, samples)
     for step in range(2):
         values = [counting(4, start=step)]
         got = _gradients(context, lambda x: second(first(x)), values)

@@ -41,7 +41,7 @@ _NOT_CAPTURED = frozenset(
         # the shape of a result, on the way to another
         *("combinations", "unique"),
         # constants and indices are made on the host and copied
-        *("__getitem__", "masked.*"),
+        *("__getitem__", "masked.*", "to"),
     }
 )
 
