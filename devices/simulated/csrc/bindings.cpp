@@ -73,7 +73,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_device", &set_current_device);
   m.def("exchange_device", &exchange_device);
   m.def("checked_device", &checked_device);
-  m.def("total_memory", [] { return arena().bytes_of_a_device(); });
+  m.def("total_memory", &configured_bytes);
   m.def("was_used", &was_used);
   m.def("first_use", &first_use);
   m.def("in_bad_fork", &in_bad_fork);

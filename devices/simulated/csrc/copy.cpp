@@ -76,7 +76,7 @@ bool may_be_queued(const at::Tensor& self, const at::Tensor& to, bool non_blocki
     return false;
   }
   return broadcasts(self.sizes(), to.sizes()) && at::has_internal_overlap(to) == at::MemOverlap::No &&
-      !self.is_alias_of(to) &&
+      !self.is_alias_of(to) && is_declared(self.scalar_type()) && is_declared(to.scalar_type()) &&
       !(self.is_complex() && !to.is_complex());
 }
 

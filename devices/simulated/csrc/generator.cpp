@@ -4,7 +4,6 @@
 
 #include <array>
 
-#include "arena.h"
 #include "faults.h"
 #include "runtime.h"
 
@@ -62,7 +61,7 @@ at::Generator made(int device, uint64_t seed) {
 const at::Generator& default_generator(int device) {
   static auto* all = [] {
     auto* generators = new std::vector<at::Generator>;
-    for (int each = 0; each < arena().devices(); ++each) {
+    for (int each = 0; each < device_count(); ++each) {
       generators->push_back(made(each, c10::default_rng_seed_val));
     }
     return generators;
