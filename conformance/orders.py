@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from conformance.items import Item
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerOrders:
@@ -20,7 +22,7 @@ class WorkerOrders:
     reference_cache: bool
     torch_build: str
     deadline: float | None  # time.time() after which no item starts
-    items: list[tuple[str, str, list[str]]]  # op, dtype, clauses; in the order in which to run them
+    items: list[Item]  # in the order in which to run them
 
     FILE = ".orders.json"
 
@@ -32,5 +34,5 @@ class WorkerOrders:
     @classmethod
     def read(cls, path: Path) -> WorkerOrders:
         data = msgspec.json.decode(path.read_bytes())
-        data["items"] = [(op, dtype, clauses) for op, dtype, clauses in data["items"]]
+        data["items"] = [Item(*each) for each in data["items"]]
         return cls(**data)

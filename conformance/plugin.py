@@ -19,6 +19,7 @@ from conformance.options import Request, add_options, joined
 from devices.errors import ConformError
 
 if TYPE_CHECKING:
+    from conformance.items import ItemId
     from conformance.session import Session
     from conformance.worker import Worker
 
@@ -126,7 +127,9 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     session = node.config.stash.get(_SESSION, None)
     output = getattr(node, "workeroutput", None)
     if session is not None and output:
-        session.collected |= {tuple(item) for item in output.get("conform_collected", ())}
+        from conformance.items import ItemId
+
+        session.collected |= {ItemId(*item) for item in output.get("conform_collected", ())}
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -168,8 +171,39 @@ def _worker(config: pytest.Config) -> Worker:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "layout_item" in metafunc.fixturenames:
-        metafunc.parametrize("layout_item", list(_worker(metafunc.config).items))
+    suite = _suite_of(metafunc.definition.path)
+    if suite is not None:
+        items = _worker(metafunc.config).items
+        metafunc.parametrize("item_name", [name for of, name in items if of == suite])
+
+
+def _suite_of(path: Path) -> str | None:
+    """The suite that a test file of ours parametrises."""
+    ours = path.parent == _PACKAGE and path.stem.startswith("test_")
+    return path.stem.removeprefix("test_") if ours else None
+
+
+def _item_of(item: pytest.Item) -> ItemId | None:
+    """The item of ours that pytest's item runs; None for others', and for a suite without any."""
+    from conformance.items import ItemId
+
+    suite, spec = _suite_of(item.path), getattr(item, "callspec", None)
+    if suite is None or spec is None or not isinstance(spec.params.get("item_name"), str):
+        return None
+    return ItemId(suite, spec.params["item_name"])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Our items in the plan's order over all files; a suite without items has nothing to skip."""
+    worker = config.stash.get(_WORKER, None)
+    if worker is None:
+        return
+    place = {name: number for number, name in enumerate(worker.items)}
+    ours = {id(item): found for item in items if (found := _item_of(item)) is not None}
+    kept = [item for item in items if id(item) in ours or _suite_of(item.path) is None]
+    kept.sort(key=lambda item: place[ours[id(item)]] if id(item) in ours else len(place))
+    items[:] = kept
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -177,11 +211,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     worker = session.config.stash.get(_WORKER, None)
     if worker is None:
         return
-    kept = [
-        worker.items[item.callspec.params["layout_item"]][:2]
-        for item in session.items
-        if hasattr(item, "callspec") and "layout_item" in item.callspec.params
-    ]
+    kept = [found for item in session.items if (found := _item_of(item)) is not None]
     if _is_worker(session.config):
         session.config.workeroutput["conform_collected"] = [list(k) for k in kept]  # type: ignore[attr-defined]
     else:
@@ -189,14 +219,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture
-def run_item(request: pytest.FixtureRequest) -> Callable[[str], None]:
+def run_item(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Run one item, attach its cells to the report, and fail if one is not as expected."""
 
-    def run(name: str) -> None:
+    def run(suite: str, name: str) -> None:
+        from conformance.items import ItemId
+
         worker = _worker(request.config)
         if worker.out_of_time:
             pytest.skip("--max-time is over")
-        documents, bad = worker.run(name)
+        documents, bad = worker.run(ItemId(suite, name))
         request.node.user_properties.append(("conform", documents))
         if bad:
             pytest.fail("\n".join(bad), pytrace=False)
@@ -213,7 +245,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> Iterator[None]:
         ours: list[Any] = [value for name, value in report.user_properties if name == "conform"]
         for documents in ours:
             session.gather(documents, getattr(report, "worker_id", "main"))
-        if report.failed and not ours and "test_layout" not in report.nodeid:
+        path = Path(config.rootpath, report.nodeid.split("::")[0])
+        if report.failed and not ours and _suite_of(path) is None:
             config.stash[_FOREIGN] += 1
     return (yield)
 
@@ -294,7 +327,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     session = config.stash.get(_SESSION, None)
     if session is None:
         return []
-    cells, items = len(session.selected), len({(c.op, c.dtype) for c in session.selected})
+    from conformance.items import is_case, item_of
+
+    cells, items = len(session.selected), len({item_of(c) for c in session.selected})
     manifest = session.expectations or "none"
     lines = [
         f"conformance: device {session.plan.device}, plan {session.plan.spec.name} "
@@ -303,4 +338,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     ]
     if session.request.selection:
         lines.append(f"conformance: partial run ({', '.join(session.request.selection)})")
+    if session.request.ops is not None or session.request.dtypes is not None:
+        cases = sum(is_case(cell) for cell in session.plan.cells)
+        lines.append(
+            f"conformance: --ops and --dtypes leave out the {cases:,} cells that are of no op"
+        )
     return lines

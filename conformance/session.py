@@ -17,13 +17,22 @@ import torch
 from conformance.contract import Contract, load
 from conformance.explore.findings import explore
 from conformance.folder import failed_in, make_folder
+from conformance.items import ItemId, item_of, items_of
+from conformance.levels import stated
 from conformance.minimise.aside import Bench
 from conformance.minimise.at_end import with_examples
 from conformance.options import Request
 from conformance.order import informative_first
 from conformance.orders import WorkerOrders
-from conformance.planner import capability_states, known_layouts, make_plan, torch_build
+from conformance.planner import (
+    capability_states,
+    known_layouts,
+    make_plan,
+    torch_build,
+    untried_cases,
+)
 from conformance.selection import find_descriptor, select
+from conformance.suites import LAYOUT, suite_of
 from conformance.version import VERSION
 from devices.cell import CellKey, Observed, Outcome, Verdict
 from devices.descriptor import Descriptor
@@ -61,7 +70,7 @@ class Session:
     documents: dict[CellKey, dict[str, Any]] = field(default_factory=dict)
     asked: int = 0  # questions to the stride reference
     missed: int = 0  # … that the cache could not answer
-    collected: set[tuple[str, str]] = field(default_factory=set)  # items that pytest kept
+    collected: set[ItemId] = field(default_factory=set)  # items that pytest kept
 
     # -- while it runs
 
@@ -79,9 +88,9 @@ class Session:
 
         Returns the text for the report. Without a guilty clause every cell of the item is ``not-run``.
         """
-        lost = []
+        lost, item = [], item_of(CellKey(clause or LAYOUT, op, dtype))
         for cell in self.selected:
-            if (cell.op, cell.dtype) != (op, dtype) or cell in self.documents:
+            if item_of(cell) != item or cell in self.documents:
                 continue
             guilty = cell.clause == clause
             outcome = Outcome.CRASH if guilty else Outcome.NOT_RUN
@@ -95,7 +104,7 @@ class Session:
                 "worker": worker,
             }
             lost.append(cell)
-        named = f"{clause}::{op}[{dtype}]" if clause else f"{op}[{dtype}]"
+        named = str(CellKey(clause, op, dtype)) if clause else f"{op}[{dtype}]"
         return (
             f"crash in {named}: worker {worker} {death}; {max(len(lost) - 1, 0)} more cells not run"
         )
@@ -115,10 +124,10 @@ class Session:
         partial = bool(self.request.selection)
         wanted = self.selected
         if partial and self.collected:
-            wanted = [c for c in self.selected if (c.op, c.dtype) in self.collected]
+            wanted = [c for c in self.selected if item_of(c) in self.collected]
         if partial and stopped:
-            begun = {(c.op, c.dtype) for c in self.documents}
-            wanted = [c for c in wanted if (c.op, c.dtype) in begun]
+            begun = {item_of(c) for c in self.documents}
+            wanted = [c for c in wanted if item_of(c) in begun]
         for cell in wanted:
             document = self.documents.get(cell)
             if document is not None:
@@ -135,6 +144,8 @@ class Session:
             facts=self.facts,
             selection=self.request.selection,
             selected=wanted if partial else None,
+            untried=untried_cases(self.descriptor, self.contract),
+            levels=stated(self.plan.cells),
         )
         run = write_run(
             self.folder,
@@ -156,7 +167,7 @@ class Session:
         request = self.request
         if request.explore_seconds is None:
             return
-        items = items_of(cells)
+        items = items_of(cell for cell in cells if suite_of(cell.clause) == LAYOUT)
         if items:
             explore(
                 *(self.bench, items, self.matcher, self.folder),
@@ -174,7 +185,7 @@ class Session:
     def clean_up(self) -> None:
         """Remove what only the running needs."""
         (self.folder / WorkerOrders.FILE).unlink(missing_ok=True)
-        for journal in (self.folder / "journal").glob("*.cur"):
+        for journal in (self.folder / "journal").glob("*"):
             journal.unlink()
 
     def _result(self, cell: CellKey, document: dict[str, Any]) -> CellResult:
@@ -317,14 +328,6 @@ def orders_for(session: Session) -> WorkerOrders:
         deadline=session.started.timestamp() + limit if limit is not None else None,
         items=items,
     )
-
-
-def items_of(cells: Iterable[CellKey]) -> list[tuple[str, str, list[str]]]:
-    """What a worker runs at once: an op and dtype with its clauses, in the cells' order."""
-    grouped: dict[tuple[str, str], list[str]] = {}
-    for clause, op, dtype in cells:
-        grouped.setdefault((op, dtype), []).append(clause)
-    return [(op, dtype, clauses) for (op, dtype), clauses in grouped.items()]
 
 
 def load_manifest(

@@ -8,16 +8,22 @@ from typing import Any
 
 import torch
 
+from conformance.behaviour.alone import DeviceLock
+from conformance.behaviour.cases import Case
+from conformance.behaviour.process import Where
+from conformance.behaviour.running import run_case
 from conformance.cells import Recorder
 from conformance.contract import load
 from conformance.explore.pins import by_item, run_pins, without_op
 from conformance.isolation import Journal
+from conformance.items import Item, ItemId, is_case
 from conformance.layout import suite
 from conformance.layout.context import ItemContext
 from conformance.minimise.script import write_repro
 from conformance.orders import WorkerOrders
 from conformance.planner import known_layouts, undeclared_clauses
 from conformance.session import verdict_of
+from conformance.suites import LAYOUT, case_of, planned_op_checks
 from devices import registry
 from devices.cell import CellKey, Observed, Outcome, Verdict
 from devices.expectations import Manifest, Matcher
@@ -39,7 +45,7 @@ class Worker:
 
     def __init__(self, orders: WorkerOrders, name: str, device: Device | None = None) -> None:
         self.orders = orders
-        self.items = {f"{op}-{dtype}": (op, dtype, clauses) for op, dtype, clauses in orders.items}
+        self.items = {item.id: item for item in orders.items}
         descriptor = (
             registry.load_file(Path(orders.descriptor))
             if orders.descriptor
@@ -58,15 +64,35 @@ class Worker:
         self.undeclared = undeclared_clauses(descriptor, load())
         self.folder = Path(orders.results)
         self.journal = Journal(self.folder / "journal", name)
+        self.lock = DeviceLock(self.folder / "journal")
+        self.where = Where(device=orders.device, path=orders.descriptor or "")
+        self.op_checks = planned_op_checks(load())
 
     @property
     def out_of_time(self) -> bool:
         return self.orders.deadline is not None and time.time() > self.orders.deadline
 
-    def run(self, item: str) -> tuple[list[dict[str, Any]], list[str]]:
+    def run(self, name: ItemId) -> tuple[list[dict[str, Any]], list[str]]:
         """Run one item: its cells as plain data, and a line for each that makes it fail."""
-        op_id, dtype, clauses = self.items[item]
-        pins = self.pins.get((op_id, dtype), ())
+        item = self.items[name]
+        (cell, *_) = item.cells
+        if is_case(cell):
+            case = case_of(cell.clause, cell.op)
+            with self.lock.held(alone=case.alone):
+                return self._run_case(case, item)
+        with self.lock.held(alone=False):
+            return self._run_op(name.suite, item)
+
+    def _run_case(self, case: Case, item: Item) -> tuple[list[dict[str, Any]], list[str]]:
+        recorder = Recorder(item.op, item.dtype, item.clauses, self.undeclared)
+        self.journal.begin(item.op, item.dtype, case.clause)
+        run_case(case, recorder.cells[case.clause], self.device, self.where)
+        self.journal.end()
+        return self._told(item.clauses, recorder)
+
+    def _run_op(self, suite_name: str, item: Item) -> tuple[list[dict[str, Any]], list[str]]:
+        op_id, dtype, clauses = item
+        pins = self.pins.get((op_id, dtype), ()) if suite_name == LAYOUT else ()
         if op_id not in catalogue():  # planned for a pinned example alone
             return self._told(clauses, without_op(op_id, dtype, clauses, pins))
         op, known = catalogue()[op_id], exceptions()
@@ -89,9 +115,13 @@ class Worker:
             journal=lambda clause: self.journal.begin(op_id, dtype, clause),
         )
         self.journal.begin(op_id, dtype, clauses[0])
-        suite.run(context)
-        if pins:
-            run_pins(context, pins)
+        if suite_name == LAYOUT:
+            suite.run(context)
+            if pins:
+                run_pins(context, pins)
+        else:
+            wanted = [each.check for each in self.op_checks if each.clause in clauses]
+            suite.run(context, wanted)
         self.journal.end()
         forget_dispatches()
         if cache is not None:

@@ -128,6 +128,8 @@ class Descriptor:
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)  # by dtype
     alignment: int = 64  # bytes, of an allocation's base
     granularity: int | None = None  # bytes that the allocator rounds a request up to
+    # Where it is coarser: by request, those above so many bytes may be given so many more.
+    granularity_above: Mapping[int, int] = field(default_factory=dict)
     stream_pool_size: int | None = None  # distinct streams before they repeat
     priorities: tuple[int, int] | None = None  # of streams, as numbers: the least, the greatest
     concurrent_launches: int | None = None  # small ones that another stream's work does not hold up
@@ -168,6 +170,7 @@ class Descriptor:
         freeze(self, "permitted_fallbacks", frozenset(self.permitted_fallbacks))
         freeze(self, "statistics", frozenset(self.statistics))
         freeze(self, "settings", frozenset(self.settings))
+        freeze(self, "granularity_above", MappingProxyType(dict(self.granularity_above)))
         freeze(self, "functions", MappingProxyType(dict(self.functions)))
         if not isinstance(self.facts, _CheckedFacts):  # it is one already after replace()
             freeze(self, "facts", _CheckedFacts(self.name, self.facts))
@@ -248,6 +251,12 @@ class Descriptor:
             raise DescriptorError(
                 f"alignment must be a power of two, in bytes, got {self.alignment}"
             )
+        for bound, step in self.granularity_above.items():
+            if type(bound) is not int or type(step) is not int or bound < 0 or step < 1:
+                raise DescriptorError(
+                    "granularity_above must give whole numbers of bytes by whole numbers of bytes, got"
+                    f" {bound!r}: {step!r}"
+                )
         if self.priorities is not None and not (
             isinstance(self.priorities, tuple)
             and [type(number) for number in self.priorities] == [int, int]

@@ -145,6 +145,8 @@ DESCRIPTOR = Descriptor(
     ),
     alignment=512,  # every block begins at a multiple of kMinBlockSize
     granularity=512,
+    # What is left of a block in a large segment is split off above 1 MiB alone (kSmallSize).
+    granularity_above={2**20: 2**20 + 512},
     stream_pool_size=32,  # per priority
     busy=busy,
     settings=frozenset(

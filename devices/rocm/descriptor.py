@@ -62,6 +62,7 @@ DESCRIPTOR = Descriptor(
     dtypes=CUDA.dtypes - {"float8_e8m0fnu"},
     alignment=512,
     granularity=512,
+    granularity_above={2**20: 2**20 + 512},  # as for cuda: the same allocator
     stream_pool_size=32,
     functions=FUNCTIONS,
     busy=busy,  # torch.cuda._sleep is compiled for HIP too; it counts another clock, and is measured

@@ -79,6 +79,8 @@ DESCRIPTOR = Descriptor(
     },
     alignment=512,
     granularity=512,
+    # What is left of a block in a large segment is split off above 1 MiB alone (kSmallSize).
+    granularity_above={2**20: 2**20 + 512},
     stream_pool_size=16,  # of each priority: kPoolSize in csrc/stream.h
     priorities=(0, -1),  # kLeastPriority, kGreatestPriority
     concurrent_launches=16,  # each stream has a thread of its own

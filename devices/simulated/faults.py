@@ -19,6 +19,7 @@ from typing import Any, Final
 from devices._text import listing, suggestion
 from devices.errors import ConformError
 from devices.simulated import faults_calls, faults_runtime
+from devices.simulated.fault_radius import RADIUS
 
 ENVIRONMENT: Final = "SIMULATED_FAULTS"
 
@@ -271,7 +272,7 @@ _ALL: Final = (
         "A tensor that is asked for in channels_last is contiguous.",
     ),
     *(
-        Fault(name, (clause,) if clause else (), statement)
+        Fault(name, (clause,) if clause else (), statement, radius=RADIUS.get(name, ()))
         for name, clause, statement in (*faults_runtime.ROWS, *faults_calls.ROWS)
     ),
 )

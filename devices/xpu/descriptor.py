@@ -101,6 +101,7 @@ DESCRIPTOR = Descriptor(
     ),
     alignment=512,
     granularity=512,
+    granularity_above={2**20: 2**20 + 512},  # c10/xpu/XPUCachingAllocator.cpp: kSmallSize
     stream_pool_size=32,
     functions={
         "record_history": "memory._record_memory_history",
