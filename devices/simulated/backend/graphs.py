@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any, Literal
 
 import torch
 
+from devices.simulated.backend import native
+
 Graph = torch.accelerator.Graph
 
 Mode = Literal["default", "global", "thread_local", "relaxed"]
-
-_library: Any = None
-
-
-def attach(library: ModuleType) -> None:
-    """Use this library. Called once, by the module of the device."""
-    global _library
-    _library = library
 
 
 def is_current_stream_capturing() -> bool:
@@ -28,13 +22,8 @@ def is_current_stream_capturing() -> bool:
 
 def graph_pool_handle() -> tuple[int, int]:
     """The id of a new memory pool, for graphs to share: ``Graph(pool=...)``."""
-    first, second = _library.graph_pool_handle()
+    first, second = native.library.graph_pool_handle()
     return int(first), int(second)
-
-
-def backward_is_stale() -> bool:
-    """Whether the planted fault of graphed callables is on."""
-    return bool(_library.backward_is_stale())
 
 
 class graph:

@@ -6,7 +6,6 @@
 
 #include <array>
 
-#include "arena.h"
 #include "capture.h"
 #include "faults.h"
 #include "runtime.h"
@@ -126,14 +125,18 @@ class SimulatedGenerator final : public c10::GeneratorImpl {
             c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
         state_(std::move(state)) {}
 
-  void set_current_seed(uint64_t seed) override { state_->replaced().set_current_seed(seed); }
+  void set_current_seed(uint64_t seed) override {
+    state_->replaced().set_current_seed(on(Fault::seed_ignored) ? c10::detail::getNonDeterministicRandom() : seed);
+  }
   uint64_t current_seed() const override { return state_->settled().current_seed(); }
   uint64_t seed() override { return state_->replaced().seed(); }
   // The CPU's algorithm has no offset: it raises, as it does there.
   void set_offset(uint64_t offset) override { state_->settled().set_offset(offset); }
   uint64_t get_offset() const override { return state_->settled().get_offset(); }
   void set_state(const c10::TensorImpl& state) override {
-    state_->replaced().unsafeGetGeneratorImpl()->set_state(state);
+    if (!on(Fault::state_not_restored)) {
+      state_->replaced().unsafeGetGeneratorImpl()->set_state(state);
+    }
   }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
     return state_->settled().unsafeGetGeneratorImpl()->get_state();
@@ -166,7 +169,7 @@ at::Generator made(int device, uint64_t seed) {
 const at::Generator& default_generator(int device) {
   static auto* all = [] {
     auto* generators = new std::vector<at::Generator>;
-    for (int each = 0; each < arena().devices(); ++each) {
+    for (int each = 0; each < device_count(); ++each) {
       generators->push_back(made(each, c10::default_rng_seed_val));
     }
     return generators;
@@ -175,6 +178,10 @@ const at::Generator& default_generator(int device) {
 }
 
 at::Generator new_generator(int device) {
+  if (on(Fault::generators_shared)) {
+    auto* of_all = dynamic_cast<SimulatedGenerator*>(default_generator(device).unsafeGetGeneratorImpl());
+    return at::make_generator<SimulatedGenerator>(device, of_all->state());
+  }
   return made(device, c10::default_rng_seed_val);
 }
 

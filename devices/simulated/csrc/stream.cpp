@@ -1,7 +1,5 @@
 #include "stream.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -57,13 +55,22 @@ void Queue::start_thread_locked() {
 
 void Queue::submit(Task task, const char* what, const void* in_turn) {
   refuse_after_fork();
+  if (in_bad_fork()) {
+    task();  // of a planted fault: there is no thread that would run it
+    return;
+  }
+  if (destroyed_.load(std::memory_order_relaxed)) {
+    throw std::runtime_error("simulated device: the stream was destroyed");
+  }
   if ((capturing() && record(task, what, in_turn)) || (on(Fault::other_index_work_lost) && captured_elsewhere(device_))) {
     return;
   }
   if (on(Fault::launch_blocks_host)) {
     drain();
   }
-  push(std::move(task));
+  if (!on(Fault::unlocked_queue) || !overwritten()) {
+    push(std::move(task));
+  }
 }
 
 void Queue::push(Task task) {
@@ -74,6 +81,16 @@ void Queue::push(Task task) {
     tasks_.push_back(std::move(task));
   }
   work_.notify_one();
+}
+
+bool Queue::overwritten() {
+  if (submitting_.fetch_add(1) != 0) {
+    --submitting_;
+    return true;
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  --submitting_;
+  return false;
 }
 
 void Queue::work() {
@@ -207,15 +224,12 @@ struct Queues {
   std::map<std::pair<int, QueueId>, std::unique_ptr<Queue>> made;
   std::map<std::pair<int, int>, int> next;  // device, priority -> place in the pool
   QueueId next_external = 1000;
-  std::vector<std::vector<std::exception_ptr>> errors{16};
 };
 
 Queues& queues() {
   static Queues* all = new Queues;  // leaked: threads outlive static objects
   return *all;
 }
-
-std::atomic<bool> used{false}, forked{false};
 
 Queue& made_locked(Queues& all, int device, QueueId id, int priority) {
   auto& found = all.made[{device, id}];
@@ -228,6 +242,7 @@ Queue& made_locked(Queues& all, int device, QueueId id, int priority) {
 }  // namespace
 
 Queue& queue(int device, QueueId id) {
+  id &= kIdBits;
   // The streams of most calls are the default ones: their places are remembered.
   static std::array<std::atomic<Queue*>, 16> defaults{};
   if (id == kDefaultQueue && device >= 0 && device < 16) {
@@ -256,7 +271,7 @@ Queue& next_queue(int device, int priority) {
   if (on(Fault::serialise_streams)) {
     return queue(device, kDefaultQueue);
   }
-  priority = std::clamp(priority, kGreatestPriority, kLeastPriority);
+  priority = on(Fault::priority_dropped) ? kLeastPriority : std::clamp(priority, kGreatestPriority, kLeastPriority);
   Queues& all = queues();
   std::lock_guard<std::mutex> lock(all.mutex);
   int& place = all.next[{device, priority}];
@@ -326,56 +341,6 @@ bool device_idle(int device) {
     }
   }
   return true;
-}
-
-// -- failures and forks
-
-namespace {
-std::atomic<int> pending_errors{0};
-}
-
-void keep_error(int device, std::exception_ptr error) {
-  Queues& all = queues();
-  std::lock_guard<std::mutex> lock(all.mutex);
-  all.errors.at(device).push_back(std::move(error));
-  pending_errors.fetch_add(1);
-}
-
-void raise_pending(int device) {
-  if (pending_errors.load(std::memory_order_relaxed) == 0) {
-    return;
-  }
-  std::exception_ptr oldest;
-  {
-    Queues& all = queues();
-    std::lock_guard<std::mutex> lock(all.mutex);
-    auto& errors = all.errors.at(device);
-    if (errors.empty()) {
-      return;
-    }
-    oldest = errors.front();
-    errors.erase(errors.begin());
-    pending_errors.fetch_sub(1);
-  }
-  std::rethrow_exception(oldest);
-}
-
-bool in_bad_fork() {
-  return forked.load(std::memory_order_relaxed);
-}
-
-void watch_forks() {
-  if (!used.exchange(true)) {
-    pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
-  }
-}
-
-void refuse_after_fork() {
-  if (in_bad_fork()) {
-    throw std::runtime_error(
-        "Cannot re-initialize the simulated device in a forked subprocess: its threads and its memory stay with the "
-        "parent. To use it with multiprocessing, choose the 'spawn' start method.");
-  }
 }
 
 }  // namespace simulated
