@@ -1,6 +1,7 @@
 """Programs that hypothesis draws, captured and replayed on new inputs. The seeds are pinned.
 
-What fails is shrunk, and its repro script replays the shrunk program, without hypothesis.
+What fails is shrunk: by hypothesis to simpler steps, then by leaving out steps, as every part of a program is one.
+Its repro script replays the shrunk program, without hypothesis.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from typing import Any
 from conformance.behaviour.cases import Cases
 from conformance.behaviour.context import Context
 from conformance.behaviour.judging import CheckFailed, NotShown
-from conformance.graphs.program import SIDES, Step, check, told
+from conformance.graphs.program import SIDES, Step, check, told, works_aside
 
 cases = Cases()
 
-STEPS = 24
+STEPS = (12, 24)  # of a program: fewer do little, and are what shrinking is for
 _FEW, _MORE = (0, 10), (1, 90)  # seed, programs: of every plan, and of those beyond quick
 
 
@@ -31,7 +32,13 @@ def _steps(forks: bool) -> Any:
         tuples(just("free"), place),
     ]
     if forks:
-        kinds += [tuples(just("fork"), side), tuples(just("join"), side)]
+        fork = tuples(just("fork"), side)
+        kinds += [
+            fork,
+            fork,
+            tuples(just("join"), side),
+            tuples(just("make"), side, kind, place, place),
+        ]
     return one_of(*kinds)
 
 
@@ -41,7 +48,7 @@ def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
     from hypothesis import seed as seeded
     from hypothesis.strategies import lists
 
-    tried = 0
+    tried = forking = 0
     failing: list[tuple[list[Step], Exception]] = []
 
     @seeded(seed)
@@ -54,10 +61,11 @@ def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
         print_blob=False,
         suppress_health_check=list(HealthCheck),
     )
-    @given(lists(_steps(forks), min_size=1, max_size=STEPS))
+    @given(lists(_steps(forks), min_size=STEPS[0], max_size=STEPS[1]))
     def programs_hold(program: list[Step]) -> None:
-        nonlocal tried
+        nonlocal tried, forking
         tried += 1
+        forking += works_aside(program)
         try:
             check(context, program)
         except Exception as error:
@@ -72,13 +80,35 @@ def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
         program, cause = failing[-1]
         if isinstance(cause, NotShown):
             raise cause from None
+        program, cause = _shorter(context, program, cause)
         sometimes = " (not every time)" if isinstance(error, errors.Flaky) else ""
         said = (
             cause if isinstance(cause, CheckFailed) else f"raised {type(cause).__name__}: {cause}"
         )
         context.reproduce_by(check, program)
         raise CheckFailed(f"program {told(program)}{sometimes}: {said}") from None
-    context.must(tried >= programs // 2, f"{programs} programs were to run, and {tried} did")
+    context.must(tried >= programs, f"{programs} programs were to run, and {tried} did")
+    context.must(
+        not forks or forking >= programs // 2,
+        f"half of them work on side streams, and not {forking}",
+    )
+
+
+def _shorter(
+    context: Context, program: list[Step], cause: Exception
+) -> tuple[list[Step], Exception]:
+    """The program without the steps that its failure does not need."""
+    place = len(program) - 1
+    while place >= 0:
+        fewer = program[:place] + program[place + 1 :]
+        try:
+            check(context, fewer)
+        except CheckFailed as error:
+            program, cause = fewer, error
+        except Exception:
+            pass  # fails otherwise: not the failure that is looked for
+        place -= 1
+    return program, cause
 
 
 cases("graphs.replay_equals_eager", over={"drawn": (False, *_FEW)}, slow=True)(_drawn)

@@ -179,8 +179,10 @@ def a_module(context: Context) -> None:
             (each(x) * (step + 1)).sum().backward()
         context.settle()
         for (name, mine), theirs in zip(graphed.named_parameters(), eager.parameters()):
-            context.must(mine.grad is not None and theirs.grad is not None, f"{name} has gradients")
-            context.equal(mine.grad, theirs.grad, f"the gradient of {name}, step {step}")
+            got, want = mine.grad, theirs.grad
+            context.check(got is not None and want is not None, f"{name} has a gradient")
+            if got is not None and want is not None:
+                context.equal(got, want, f"the gradient of {name}, step {step}")
         with torch.no_grad():
             for each in (*graphed.parameters(), *eager.parameters()):
                 each.sub_(each.grad, alpha=0.125)

@@ -62,9 +62,7 @@ def _reserved(context: Context) -> int:
     return context.counters().reserved
 
 
-@cases(
-    "graphs.pool", over={"small": (1000,), "large": (3 * 2**20,)}, requires={"allocator_statistics"}
-)
+@cases("graphs.pool", over={"small": (1000,), "large": (2**19,)}, requires={"allocator_statistics"})
 def memory_comes_back(context: Context, count: int) -> None:
     """After a graph has died, with no tensor of its pool alive, empty_cache returns the pool's memory."""
     x, stream, graph = there(context, counting(1)), context.stream(), new_graph(context)

@@ -158,7 +158,7 @@ def outputs_stay(context: Context) -> None:
         context.equal(results[0], counting(16, start=step) + 1, "the first output")
 
 
-@cases("graphs.addresses", over={"small": (1000,), "large": (3 * 2**20,)})
+@cases("graphs.addresses", over={"small": (1000,), "large": (2**19,)})
 def handed_to_nobody(context: Context, count: int) -> None:
     """While a graph lives nobody outside its pool is handed what was allocated in its capture, freed or not."""
     x, stream = there(context, counting(1)), context.stream()
