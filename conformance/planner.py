@@ -139,13 +139,19 @@ def undeclared_clauses(descriptor: Descriptor, contract: Contract) -> dict[str, 
 
 
 def untried_cases(descriptor: Descriptor, contract: Contract) -> Mapping[str, Mapping[str, str]]:
-    """By clause and case, why it is not tried on this machine, where its clause is."""
+    """By clause and case, or op, why it is not tried on this machine, where its clause is."""
     undeclared, indices = undeclared_clauses(descriptor, contract), descriptor.device_count()
     found: dict[str, dict[str, str]] = {}
     for case in planned_cases(contract):
         why = not_here(case, descriptor.capabilities, indices)
         if why and case.clause not in undeclared:
             found.setdefault(case.clause, {})[case.name] = why
+    for check in planned_op_checks(contract):
+        if check.withheld is None or check.clause in undeclared:
+            continue
+        for op in catalogue():
+            if why := check.withheld(descriptor, op):
+                found.setdefault(check.clause, {})[op] = why
     return found
 
 

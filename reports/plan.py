@@ -97,7 +97,7 @@ class Document(msgspec.Struct, frozen=True):
     cells: Folded
     selected: Folded | None = None
     levels: list[StatedLevel] = []
-    untried: dict[str, dict[str, str]] = {}  # by clause and case: more than this machine has
+    untried: dict[str, dict[str, str]] = {}  # by clause and case or op: not there, or undeclared
 
 
 @dataclass(frozen=True, slots=True)

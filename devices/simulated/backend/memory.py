@@ -23,6 +23,7 @@ def memory_stats(device: torch.types.Device = None) -> OrderedDict[str, Any]:
     counters = dict(torch.accelerator.memory.memory_stats(index_of(device)))
     # torch.accelerator leaves this one out. The device has no policy by which it would refuse before it tries.
     counters.setdefault("num_oom_rejections", 0)
+    counters.update(native.library.reserved_bytes_by_private_pools(index_of(device)))  # and these
     return OrderedDict(sorted(counters.items()))
 
 

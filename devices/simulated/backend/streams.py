@@ -52,12 +52,11 @@ def get_stream_from_external(data_ptr: int, device: torch.types.Device = None) -
     return ExternalStream(data_ptr, device)
 
 
-class Event(torch.Event):
-    """An event of this device."""
+class Event:
+    """An event of this device: a torch.Event, whose methods take no subclass of it."""
 
-    def __new__(cls, enable_timing: bool = False, **other: Any) -> Event:
-        made: Any = torch.Event.__new__
-        return made(cls, native.NAME, enable_timing=enable_timing, **other)  # type: ignore[no-any-return]
+    def __new__(cls, enable_timing: bool = False, **other: Any) -> torch.Event:  # type: ignore[misc]
+        return torch.Event(native.NAME, enable_timing=enable_timing, **other)
 
 
 def current_stream(device: torch.types.Device = None) -> torch.Stream:
