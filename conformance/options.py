@@ -75,6 +75,16 @@ def add_options(parser: pytest.Parser) -> None:
         help="then search at random for this long (10m); the plan's outcomes stay as they are",
     )
     add("--explore-seed", metavar="N", default="0", help="seed of --explore (default 0)")
+    add(
+        "--resume",
+        action="store_true",
+        help="go on with the run that the results folder holds: run what is missing",
+    )
+    add(
+        "--cell-timeout",
+        metavar="DURATION",
+        help="time that a cell may take before it counts as hung (default: by plan and clause)",
+    )
     add("--no-reference-cache", action="store_true", help="compute every stride reference anew")
     add("--redact", action="store_true", help="leave host name and device uuid out of the results")
 
@@ -99,6 +109,8 @@ class Request:
     redact: bool
     collect_only: bool
     deselects: tuple[str, ...]  # pytest's own options that leave items out
+    resume: bool = False
+    cell_timeout: float | None = None  # seconds
 
     @classmethod
     def of(cls, config: pytest.Config) -> Request:
@@ -126,6 +138,8 @@ class Request:
             redact=option.conform_redact,
             collect_only=bool(getattr(option, "collectonly", False)),
             deselects=tuple(deselects),
+            resume=option.conform_resume,
+            cell_timeout=_seconds(option.conform_cell_timeout, "--cell-timeout"),
         )
 
     @property

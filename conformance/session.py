@@ -6,6 +6,7 @@ import hashlib
 import platform
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
@@ -17,14 +18,20 @@ import torch
 from conformance.contract import Contract, load
 from conformance.explore.findings import explore
 from conformance.folder import failed_in, make_folder
+from conformance.isolation.controller import Controller, named
+from conformance.isolation.keeping import Keeper, keep, look_back
+from conformance.isolation.limits import limits_for
+from conformance.isolation.lost import Lost
 from conformance.minimise.aside import Bench
 from conformance.minimise.at_end import with_examples
+from conformance.minimise.script import write_repro
 from conformance.options import Request
 from conformance.order import informative_first
 from conformance.orders import WorkerOrders
 from conformance.planner import capability_states, known_layouts, make_plan, torch_build
 from conformance.selection import find_descriptor, select
 from conformance.version import VERSION
+from devices.block import ExpectedOutcome
 from devices.cell import CellKey, Observed, Outcome, Verdict
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
@@ -35,6 +42,8 @@ from opinfo.samples import SEED
 from reports.failures import write_failures
 from reports.gate import GateResult, gate
 from reports.run import CellResult, Provenance, Run, write_run
+
+_DEADLY = (ExpectedOutcome.CRASH, ExpectedOutcome.HANG)
 
 
 def _silently(text: str) -> None:
@@ -56,49 +65,58 @@ class Session:
     matcher: Matcher
     folder: Path
     started: datetime
+    keeper: Keeper
     facts: Mapping[str, str]
     failed_before: frozenset[CellKey] = frozenset()  # in the run that the folder held
     documents: dict[CellKey, dict[str, Any]] = field(default_factory=dict)
     asked: int = 0  # questions to the stride reference
     missed: int = 0  # … that the cache could not answer
     collected: set[tuple[str, str]] = field(default_factory=set)  # items that pytest kept
+    cut_short: str = ""  # why the run ended before its end, if it did
 
     # -- while it runs
 
     def gather(self, documents: Iterable[dict[str, Any]], worker: str) -> None:
-        """Take the cells of one item. What a crash left behind does not overwrite a real outcome."""
+        """Take the cells of one item, and keep them."""
+        documents = list(documents)
+        self._take(documents, worker)
+        self.keeper.cells(worker, documents)
+
+    def _take(self, documents: Iterable[dict[str, Any]], worker: str) -> None:
         for document in documents:
             if document.get("references"):
                 self.asked += document["references"][0]
                 self.missed += document["references"][1]
                 continue
-            self.documents[CellKey(*document["cell"])] = {**document, "worker": worker}
+            cell = CellKey(*document["cell"])
+            if (script := document.pop("script", None)) is not None:  # of a worker elsewhere
+                write_repro(self.folder, cell, script)
+            self.documents[cell] = {**document, "worker": worker}
 
-    def crashed(self, op: str, dtype: str, clause: str | None, death: str, worker: str) -> str:
-        """Note that a worker died in an item: the guilty cell crashed, its others were not run.
+    def lose(self, lost: Lost, worker: str) -> None:
+        """Take down a cell that ended the process that ran it."""
+        self.keeper.lose(lost)
+        self._lost(lost, worker)
 
-        Returns the text for the report. Without a guilty clause every cell of the item is ``not-run``.
-        """
-        lost = []
-        for cell in self.selected:
-            if (cell.op, cell.dtype) != (op, dtype) or cell in self.documents:
-                continue
-            guilty = cell.clause == clause
-            outcome = Outcome.CRASH if guilty else Outcome.NOT_RUN
-            message = (
-                f"worker {worker} {death}" if guilty else f"not run: worker {worker} died before it"
-            )
-            self.documents[cell] = {
-                "cell": list(cell),
-                "outcome": outcome.value,
-                "message": message,
-                "worker": worker,
-            }
-            lost.append(cell)
-        named = f"{clause}::{op}[{dtype}]" if clause else f"{op}[{dtype}]"
-        return (
-            f"crash in {named}: worker {worker} {death}; {max(len(lost) - 1, 0)} more cells not run"
-        )
+    def _lost(self, lost: Lost, worker: str) -> None:
+        self.documents[lost.cell] = {
+            "cell": list(lost.cell),
+            "outcome": lost.outcome.value,
+            "message": lost.message,
+            "worker": worker,
+        }
+
+    def unexpected(self, lost: Lost) -> bool:
+        """Whether the manifest does not expect what became of it."""
+        verdict, _ = self.judge(lost.cell, Observed(lost.outcome, message=lost.message), None)
+        return verdict is not Verdict.EXPECTED
+
+    def go_on(self) -> None:
+        """Take what an earlier run of the folder had done."""
+        for worker, documents in self.keeper.before.reports:
+            self._take(documents, worker)
+        for lost in self.keeper.before.lost:
+            self._lost(lost, "")
 
     # -- at the end
 
@@ -115,7 +133,9 @@ class Session:
         partial = bool(self.request.selection)
         wanted = self.selected
         if partial and self.collected:
-            wanted = [c for c in self.selected if (c.op, c.dtype) in self.collected]
+            wanted = [
+                c for c in self.selected if (c.op, c.dtype) in self.collected or c in self.documents
+            ]
         if partial and stopped:
             begun = {(c.op, c.dtype) for c in self.documents}
             wanted = [c for c in wanted if (c.op, c.dtype) in begun]
@@ -123,9 +143,10 @@ class Session:
             document = self.documents.get(cell)
             if document is not None:
                 results[cell] = self._result(cell, document)
-        results = with_examples(
-            results, self.bench, self.plan.families, self.folder, self.request.minimise, say
-        )
+        if not self.cut_short:
+            results = with_examples(
+                results, self.bench, self.plan.families, self.folder, self.request.minimise, say
+            )
         document = plan_document(
             self.plan,
             torch_version=torch.__version__,
@@ -145,10 +166,11 @@ class Session:
             redact=self.request.redact,
             manifest=self.expectations.read_bytes() if self.expectations else b"",
         )
-        self.clean_up()
         result = gate(run, partial=partial)
+        self.clean_up(complete=not self.cut_short and all(c in results for c in wanted))
         write_failures(run, result.judgement)
-        self._explore(wanted, say)
+        if not self.cut_short:
+            self._explore(wanted, say)
         return run, result
 
     def _explore(self, cells: Iterable[CellKey], say: Callable[[str], None]) -> None:
@@ -171,10 +193,10 @@ class Session:
             self.descriptor.name, str(path.absolute()) if path else None, self.plan.spec.samples
         )
 
-    def clean_up(self) -> None:
-        """Remove what only the running needs."""
-        (self.folder / WorkerOrders.FILE).unlink(missing_ok=True)
-        for journal in (self.folder / "journal").glob("*.cur"):
+    def clean_up(self, *, complete: bool = True) -> None:
+        """Remove what only the running needs; what a run that is not ``complete`` had done stays."""
+        self.keeper.close(complete=complete)
+        for journal in (self.folder / "journal").iterdir():
             journal.unlink()
 
     def _result(self, cell: CellKey, document: dict[str, Any]) -> CellResult:
@@ -280,8 +302,11 @@ def prepare(request: Request) -> Session:
         folder = request.results or Path("conform-results") / f"{plan.device}-{spec.name}"
     folder = folder.absolute()
     failed_before = failed_in(folder) if request.max_seconds is not None else frozenset()
-    make_folder(folder)
-    return Session(
+    identity = identity_of(plan, request, facts)
+    before = look_back(folder, identity, resume=request.resume)
+    make_folder(folder, resume=request.resume)
+    started = datetime.fromisoformat(before.start) if before.start else datetime.now(timezone.utc)
+    session = Session(
         request=request,
         descriptor=descriptor,
         device=device,
@@ -292,19 +317,31 @@ def prepare(request: Request) -> Session:
         expectations=path,
         matcher=matcher,
         folder=folder,
-        started=datetime.now(timezone.utc),
+        started=started,
+        keeper=keep(folder, identity, started.isoformat(), before),
         facts=facts,
         failed_before=failed_before,
     )
+    session.go_on()
+    return session
+
+
+def identity_of(plan: Plan, request: Request, facts: Mapping[str, str]) -> dict[str, Any]:
+    """What must be the same for a run to be resumed."""
+    machine = {name: facts.get(name, "") for name in ("torch", "driver", "device_name")}
+    selection = {name: said for name, said in request.selection.items() if name != "--max-time"}
+    return {"device": plan.device, "plan": plan.hash, **machine, "selection": selection}
 
 
 def orders_for(session: Session) -> WorkerOrders:
     """What this session's workers are told."""
     request = session.request
     limit = request.max_seconds
-    items = items_of(session.selected)
+    expected = {c: e for c in session.selected if (e := session.matcher.expect(c)) is not None}
+    deadly = {c for c, e in expected.items() if e.outcome in _DEADLY}
+    left = [cell for cell in session.selected if cell not in session.documents]
+    items = items_of(cell for cell in left if cell not in deadly)
     if limit is not None:
-        expected = {c for c in session.selected if session.matcher.expect(c) is not None}
         items = informative_first(items, session.failed_before, expected, session.plan.families)
     return WorkerOrders(
         device=session.descriptor.name,
@@ -314,8 +351,26 @@ def orders_for(session: Session) -> WorkerOrders:
         expectations=str(session.expectations) if session.expectations else None,
         reference_cache=request.reference_cache,
         torch_build=torch_build(),
-        deadline=session.started.timestamp() + limit if limit is not None else None,
+        deadline=time.time() + limit if limit is not None else None,
         items=items,
+        last=[(cell.op, cell.dtype, [cell.clause]) for cell in left if cell in deadly],
+        plan=session.plan.spec.name,
+        cell_timeout=request.cell_timeout,
+    )
+
+
+def controller_for(session: Session, orders: WorkerOrders) -> Controller:
+    """What watches this session's workers."""
+    descriptor = session.descriptor
+    return Controller(
+        folder=session.folder / "journal",
+        items=named(orders.items, orders.last),
+        limits=limits_for(orders.plan, descriptor.time_scale, orders.cell_timeout),
+        indices=range(max(1, descriptor.device_count())),
+        judge=session.unexpected,
+        is_done=session.documents.__contains__,
+        record=session.lose,
+        lost=session.keeper.lost,
     )
 
 

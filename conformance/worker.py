@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,11 @@ import torch
 from conformance.cells import Recorder
 from conformance.contract import load
 from conformance.explore.pins import by_item, run_pins, without_op
-from conformance.isolation import Journal
+from conformance.isolation.controller import named
+from conformance.isolation.guard import Watch, leave_note
+from conformance.isolation.limits import limits_for
+from conformance.isolation.locks import DeviceLock
+from conformance.isolation.setting import Setting, in_worker
 from conformance.layout import suite
 from conformance.layout.context import ItemContext
 from conformance.minimise.script import write_repro
@@ -20,10 +26,11 @@ from conformance.planner import known_layouts, undeclared_clauses
 from conformance.session import verdict_of
 from devices import registry
 from devices.cell import CellKey, Observed, Outcome, Verdict
+from devices.errors import ConformError
 from devices.expectations import Manifest, Matcher
 from devices.pinned import read_pinned
 from opinfo.catalog import catalogue
-from opinfo.device import Device, open_device
+from opinfo.device import Device, open_device, preflight
 from opinfo.exceptions import exceptions
 from opinfo.reference import StrideReference, forget_dispatches
 from opinfo.reference_cache import ReferenceCache, cache_root
@@ -34,18 +41,35 @@ from opinfo.traits import probe
 BAD = frozenset({Verdict.REGRESSION, Verdict.IMPROVEMENT, Verdict.MISSING})
 
 
+def started(given: Mapping[str, Any]) -> Worker:
+    """A worker of xdist, by what its controller put into ``workerinput``. One that cannot use its device says
+    why and ends: the controller takes its place or gives up."""
+    conform, name = given["conform"], str(given["workerid"])
+    folder = Path(conform["results"])
+    setting = in_worker(folder, name, conform, given["conform_channel"])
+    try:
+        found = Worker(WorkerOrders.read(conform["orders"]), setting)
+        catalogue()  # takes seconds, which no item's time shall pay for
+        return found
+    except ConformError as error:
+        leave_note(setting.folder or folder / "journal", name, {"error": str(error)})
+
+
 class Worker:
     """Runs items by the controller's orders."""
 
-    def __init__(self, orders: WorkerOrders, name: str, device: Device | None = None) -> None:
+    def __init__(
+        self, orders: WorkerOrders, setting: Setting, device: Device | None = None
+    ) -> None:
         self.orders = orders
-        self.items = {f"{op}-{dtype}": (op, dtype, clauses) for op, dtype, clauses in orders.items}
+        self.items = named(orders.items, orders.last)
+        self.alone = {name for name in self.items if "@" in name}
         descriptor = (
             registry.load_file(Path(orders.descriptor))
             if orders.descriptor
             else registry.get(orders.device)
         )
-        self.device = device or open_device(descriptor)
+        self.device = device or open_device(descriptor, setting.index)
         manifest = Manifest()
         if orders.expectations is not None:
             manifest = Manifest.load(
@@ -56,8 +80,16 @@ class Worker:
         self.matcher = Matcher(manifest)
         self.pins = by_item(read_pinned(descriptor.folder))
         self.undeclared = undeclared_clauses(descriptor, load())
-        self.folder = Path(orders.results)
-        self.journal = Journal(self.folder / "journal", name)
+        self.folder = setting.folder or Path(orders.results)
+        self.elsewhere = setting.folder is not None  # the controller writes the scripts down
+        self.lost = setting.lost
+        self.watch = Watch(
+            setting.journal,
+            limits_for(orders.plan, descriptor.time_scale, orders.cell_timeout),
+            DeviceLock(descriptor.name, setting.index),
+            partial(preflight, self.device),
+            setting.leave,
+        )
 
     @property
     def out_of_time(self) -> bool:
@@ -66,6 +98,16 @@ class Worker:
     def run(self, item: str) -> tuple[list[dict[str, Any]], list[str]]:
         """Run one item: its cells as plain data, and a line for each that makes it fail."""
         op_id, dtype, clauses = self.items[item]
+        guilty = self.lost.of(op_id, dtype)
+        clauses = [clause for clause in clauses if clause not in guilty.clauses]
+        if not clauses:
+            return [], []
+        with self.watch.item(op_id, dtype, guilty, alone=item in self.alone):
+            return self._run(op_id, dtype, clauses)
+
+    def _run(
+        self, op_id: str, dtype: str, clauses: list[str]
+    ) -> tuple[list[dict[str, Any]], list[str]]:
         pins = self.pins.get((op_id, dtype), ())
         if op_id not in catalogue():  # planned for a pinned example alone
             return self._told(clauses, without_op(op_id, dtype, clauses, pins))
@@ -86,13 +128,11 @@ class Worker:
             strides=strides,
             recorder=recorder,
             known=known,
-            journal=lambda clause: self.journal.begin(op_id, dtype, clause),
+            guard=self.watch,
         )
-        self.journal.begin(op_id, dtype, clauses[0])
         suite.run(context)
         if pins:
             run_pins(context, pins)
-        self.journal.end()
         forget_dispatches()
         if cache is not None:
             cache.save()
@@ -104,7 +144,7 @@ class Worker:
         self, clauses: list[str], recorder: Recorder
     ) -> tuple[list[dict[str, Any]], list[str]]:
         """The recorded cells as plain data, each judged, and what is wrong with them."""
-        documents = [recorder.cells[clause].document() for clause in clauses]
+        documents = [self.watch.noted(recorder.cells[clause].document()) for clause in clauses]
         bad: list[str] = []
         for document in documents:
             self._judge(recorder, document, bad)
@@ -122,7 +162,10 @@ class Worker:
         verdict, why = verdict_of(self.matcher, cell, observed, document["ran"])
         shown = recorder.cells[cell.clause].smallest
         if shown is not None and shown.repro is not None:
-            document["repro"] = write_repro(self.folder, cell, shown.repro())
+            script = shown.repro()
+            document["repro"] = write_repro(self.folder, cell, script)
+            if self.elsewhere:
+                document["script"] = script
         if verdict in BAD:
             bad.append(f"{verdict} {cell}: {observed.message or why}")
             if document.get("repro"):

@@ -125,6 +125,7 @@ class Descriptor:
     stream_pool_size: int | None = None  # distinct streams before they repeat
     busy: Callable[[float], None] | None = None  # keeps the current stream busy for milliseconds
     workers_per_device: int = 1  # processes that may share one device
+    time_scale: float = 1.0  # how many times longer than usual a cell may take before it counts as hung
     permitted_fallbacks: frozenset[str] = frozenset()  # ops that may run on the CPU
     facts: Callable[[], Mapping[str, str]] = common_facts  # checked against FACTS when called
     unavailable: Callable[[], str | None] = _usable  # None, or one line on why not usable here
@@ -208,6 +209,9 @@ class Descriptor:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise DescriptorError(f"{name} must be a whole number from 1 up, got {value!r}")
+        scale = self.time_scale
+        if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < 1e6:
+            raise DescriptorError(f"time_scale must be a number above 0, got {scale!r}")
         if self.alignment & (self.alignment - 1):
             raise DescriptorError(
                 f"alignment must be a power of two, in bytes, got {self.alignment}"

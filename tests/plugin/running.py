@@ -87,8 +87,11 @@ class ForkServer:
         self._process.wait()
 
     def pytest(self, *arguments: str, **env: str) -> Ran:
-        """``pytest ARGUMENTS`` in the checkout; nothing is minimised where that is not asked for."""
+        """``pytest ARGUMENTS`` in the checkout; nothing is minimised where that is not asked for, and without
+        ``-n`` items run in the child itself."""
         quick = () if "--minimise" in arguments else ("--minimise", "0")
+        if not any(argument.startswith("-n") for argument in arguments):
+            quick = (*quick, "-n", "0")  # a worker of its own would load torch again
         return self._ask("pytest", ["-p", "no:randomly", *quick, *arguments], env)
 
     def script(self, path: Path) -> Ran:
