@@ -333,6 +333,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         f"({session.plan.hash}): {cells:,} cells in {items:,} items",
         f"conformance: expectations {manifest}",
     ]
+    if session.request.resume:
+        lines.append(f"conformance: resumed: {len(session.documents):,} cells are done")
     if session.request.selection:
         lines.append(f"conformance: partial run ({', '.join(session.request.selection)})")
     return lines

@@ -125,7 +125,9 @@ class Descriptor:
     stream_pool_size: int | None = None  # distinct streams before they repeat
     busy: Callable[[float], None] | None = None  # keeps the current stream busy for milliseconds
     workers_per_device: int = 1  # processes that may share one device
-    time_scale: float = 1.0  # how many times longer than usual a cell may take before it counts as hung
+    time_scale: float = (
+        1.0  # how many times longer than usual a cell may take before it counts as hung
+    )
     permitted_fallbacks: frozenset[str] = frozenset()  # ops that may run on the CPU
     facts: Callable[[], Mapping[str, str]] = common_facts  # checked against FACTS when called
     unavailable: Callable[[], str | None] = _usable  # None, or one line on why not usable here

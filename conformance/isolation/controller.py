@@ -32,7 +32,7 @@ _FROM_OUTSIDE: Final = frozenset(
     if number is not None
 )
 #: Deaths in a row, for each worker, after which nothing is gained by another one.
-_VAIN: Final = 4
+_VAIN: Final = 2
 #: Seconds for a worker to load torch and the op database and to open its device, at least.
 _START_SECONDS: Final = 300.0
 

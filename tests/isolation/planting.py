@@ -2,6 +2,7 @@
 
 ``PLANTED='{"layout.values::mm[float32]": "segfault"}'`` does what it says each time that the cell begins, in a
 worker or in pytest itself. With ``PLANTED_ONCE=FOLDER`` each does it once, whichever process it is in.
+Each worker ends as it starts with the status ``PLANTED_START``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+if "PYTEST_XDIST_WORKER" in os.environ and "PLANTED_START" in os.environ:
+    os._exit(int(os.environ["PLANTED_START"]))  # before torch is loaded, which takes seconds
 
 from conformance import worker
 from conformance.isolation.guard import Record, Watch
@@ -77,6 +81,9 @@ MISHAPS: dict[str, Callable[[], object]] = {
     "stop": _stops,
     "poison": _poison,
     "fork": _forks_a_keeper,
+    "kill-parent": lambda: os.kill(os.getppid(), signal.SIGKILL),
+    "interrupt-self": lambda: os.kill(os.getpid(), signal.SIGINT),
+    "interrupt-parent": lambda: (os.kill(os.getppid(), signal.SIGINT), time.sleep(1)),
 }
 
 _begin = Watch.begin
@@ -107,7 +114,9 @@ def _poisoned_run(self: ItemContext, *args: Any, **kwargs: Any) -> Any:
 
 def _poisoned_preflight(device: Any) -> None:
     if Poison.on:
-        raise DeviceUnusable("device does not run a tiny op: RuntimeError: device-side error, sticky")
+        raise DeviceUnusable(
+            "device does not run a tiny op: RuntimeError: device-side error, sticky"
+        )
     _preflight(device)
 
 

@@ -86,12 +86,12 @@ class ForkServer:
         self._process.kill()  # it has nothing to finish, and unloading torch takes 2 s
         self._process.wait()
 
-    def pytest(self, *arguments: str, **env: str) -> Ran:
+    def pytest(self, *arguments: str, workers: str | None = "0", **env: str) -> Ran:
         """``pytest ARGUMENTS`` in the checkout; nothing is minimised where that is not asked for, and without
-        ``-n`` items run in the child itself."""
+        ``-n`` items run in the child itself (``workers`` None leaves that to the suite)."""
         quick = () if "--minimise" in arguments else ("--minimise", "0")
-        if not any(argument.startswith("-n") for argument in arguments):
-            quick = (*quick, "-n", "0")  # a worker of its own would load torch again
+        if workers is not None and "-n" not in arguments:
+            quick = (*quick, "-n", workers)  # a worker of its own would load torch again
         return self._ask("pytest", ["-p", "no:randomly", *quick, *arguments], env)
 
     def script(self, path: Path) -> Ran:
