@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from conformance.isolation.progress import FILE
 from devices.cell import CellKey, Outcome
 from reports.model import CellResult
 from tests.isolation.running import planted
@@ -91,25 +93,29 @@ def test_a_poisoned_device_ends_a_run_without_workers_and_is_named(
     assert lost == {"layout.values::add[float32]"}
 
 
-def test_another_run_is_not_gone_on_with(fork: ForkServer, tmp_path: Path) -> None:
-    folder, once = tmp_path / "run", tmp_path / "once"
-    run(fork, folder, **planted({AT: "interrupt-self"}, once))
-    ran = run(fork, folder, "--resume", "--ops", "neg")
+@pytest.fixture(scope="module")
+def interrupted(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was interrupted."""
+    folder = tmp_path_factory.mktemp("interrupted") / "run"
+    run(fork, folder, **planted({AT: "interrupt-self"}, folder.parent / "once"))
+    return folder
+
+
+def test_another_run_is_not_gone_on_with(fork: ForkServer, interrupted: Path) -> None:
+    ran = run(fork, interrupted, "--resume", "--ops", "neg")
     assert ran.code == 4 and "holds another run: selection was" in ran.text, ran.text
-    none = run(fork, tmp_path / "none", "--resume")
-    assert none.code == 4 and "no run was begun there" in none.text
 
 
-def test_a_line_that_was_cut_off_is_left_out_and_a_damaged_one_refused(
-    fork: ForkServer, tmp_path: Path, calm: dict[CellKey, CellResult]
+def test_nothing_is_gone_on_with_where_nothing_was_begun(fork: ForkServer, tmp_path: Path) -> None:
+    ran = run(fork, tmp_path / "none", "--resume")
+    assert ran.code == 4 and "no run was begun there" in ran.text
+
+
+def test_a_line_that_was_cut_off_is_left_out(
+    fork: ForkServer, tmp_path: Path, interrupted: Path, calm: dict[CellKey, CellResult]
 ) -> None:
-    folder, once = tmp_path / "run", tmp_path / "once"
-    run(fork, folder, **planted({AT: "interrupt-self"}, once))
-    path = folder / ".progress.jsonl"
-    whole = path.read_bytes()
-    os.truncate(path, len(whole) - 20)
+    folder = Path(shutil.copytree(interrupted, tmp_path / "run"))
+    path = folder / FILE
+    os.truncate(path, path.stat().st_size - 20)
     assert run(fork, folder, "--resume").code == 0
     assert outcomes(cells_of(folder)) == outcomes(calm)
-    path.write_bytes(whole.replace(b'"cells"', b'"cell', 1))
-    ran = run(fork, folder, "--resume")
-    assert ran.code == 4 and "is damaged" in ran.text
