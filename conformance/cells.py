@@ -41,6 +41,7 @@ class CellRecord:
     errors: list[str] = field(default_factory=list)
     unbuilt: list[str] = field(default_factory=list)  # pinned examples that could not be made
     undeclared: str = ""  # the capabilities that the clause requires and the descriptor lacks
+    untried: str = ""  # why the case takes more than the descriptor declares or the machine has
     seconds: float = 0.0
 
     def check(self, sample: int, layout: str, count: int = 1) -> None:
@@ -49,9 +50,14 @@ class CellRecord:
         self.samples.add(sample)
         self.ran.add(layout)
 
+    def count(self, checks: int) -> None:
+        """Note executed comparisons that are of no sample and in no layout."""
+        self.checks += checks
+
     def fail(self, failure: Failure) -> None:
         self.failed += 1
-        self.failing.add(failure.layout)
+        if failure.layout:
+            self.failing.add(failure.layout)
         if len(self.failures) < KEPT:
             self.failures.append(failure)
 
@@ -73,10 +79,15 @@ class CellRecord:
         """The failure to show: fewest elements, then the simplest layout (the shortest name)."""
         return min(self.failures, key=lambda f: (f.size, len(f.layout)), default=None)
 
+    @property
+    def declared(self) -> bool:
+        """Whether nothing was tried, by declaration or for want of a second device."""
+        return bool(self.undeclared or self.untried)
+
     def outcome(self) -> Outcome:
         """What the descriptor does not declare first; then what was pinned and is no longer checked, so
         that no expected failure hides it; then failures. A cell with no executed check is never a pass."""
-        if self.undeclared:
+        if self.declared:
             return Outcome.UNSUPPORTED
         if self.unbuilt:
             return Outcome.ERROR
@@ -94,11 +105,14 @@ class CellRecord:
         """One text for the report."""
         if self.undeclared:
             return f"by declaration: the descriptor does not declare {self.undeclared}"
+        if self.untried:
+            return self.untried
         if self.unbuilt:
             return "; ".join(self.unbuilt)
         if (shown := self.smallest) is not None:
             more = f" ({self.failed} failing checks of {self.checks})" if self.failed > 1 else ""
-            return f"[{shown.layout}] {shown.message}{more}"
+            where = f"[{shown.layout}] " if shown.layout else ""
+            return f"{where}{shown.message}{more}"
         if self.errors:
             return self.errors[0]
         if self.unsupported:
@@ -114,13 +128,13 @@ class CellRecord:
         shown = self.smallest
         outcome = self.outcome()
         raises = shown.raises if shown else None
-        if outcome is Outcome.UNSUPPORTED and not self.undeclared:
+        if outcome is Outcome.UNSUPPORTED and not self.declared:
             raises = self.unsupported[0][0]
         errors = [f.error for f in self.failures if f.error is not None]
         return {
             "cell": list(self.key),
             "outcome": outcome.value,
-            "declared": bool(self.undeclared),
+            "declared": self.declared,
             "checks": self.checks,
             "samples": len(self.samples),
             "layouts": sorted(self.failing),

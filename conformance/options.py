@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -121,6 +122,8 @@ class Request:
             deselects.append("maxfail")
         if any("::" in arg for arg in config.args):
             deselects.append("node ids")
+        elif config.args and not any(_takes_all(config, arg) for arg in config.args):
+            deselects.append("paths")
         return cls(
             device=option.conform_device,
             descriptor=Path(option.conform_descriptor) if option.conform_descriptor else None,
@@ -158,6 +161,15 @@ class Request:
             found["--max-time"] = f"{self.max_seconds:g}s"
         found |= {f"pytest {name}": "set" for name in self.deselects}
         return found
+
+
+def _takes_all(config: pytest.Config, argument: str) -> bool:
+    """Whether an argument is the whole package, or a folder around it."""
+    package = Path(__file__).resolve().parent
+    if getattr(config.option, "pyargs", False) and argument == package.name:
+        return True
+    path = Path(os.path.abspath(argument))
+    return path == package or path in package.parents
 
 
 def joined(arguments: Iterable[str]) -> tuple[str, ...]:

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from conformance.items import Item
 from devices.cell import CellKey
-
-Item = tuple[str, str, list[str]]  # op, dtype, clauses
 
 
 def informative_first(
@@ -26,8 +25,7 @@ def informative_first(
     """The items in that order; within a rank they keep the plan's."""
     by_rank: list[list[Item]] = [[], [], []]
     for item in items:
-        op, dtype, clauses = item
-        cells = [CellKey(clause, op, dtype) for clause in clauses]
+        cells = item.cells
         rank = (
             0 if any(c in failed for c in cells) else 1 if any(c in expected for c in cells) else 2
         )

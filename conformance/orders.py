@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from conformance.items import Item
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerOrders:
@@ -19,8 +21,8 @@ class WorkerOrders:
     reference_cache: bool
     torch_build: str
     deadline: float | None  # time.time() after which no item starts
-    items: list[tuple[str, str, list[str]]]  # op, dtype, clauses; in the order in which to run them
-    last: list[tuple[str, str, list[str]]]  # expected to crash or hang: they run last, alone
+    items: list[Item]  # in the order in which to run them
+    last: list[Item]  # expected to crash or hang: they run last, alone
     plan: str
     cell_timeout: float | None  # seconds that any cell may take, instead of the plan's limits
 
@@ -32,5 +34,5 @@ class WorkerOrders:
     def read(cls, text: str) -> WorkerOrders:
         data = msgspec.json.decode(text)
         for name in ("items", "last"):
-            data[name] = [(op, dtype, clauses) for op, dtype, clauses in data[name]]
+            data[name] = [Item(*each) for each in data[name]]
         return cls(**data)

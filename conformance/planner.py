@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
+from conformance.behaviour.cases import not_here
 from conformance.contract import Contract
 from conformance.layout import applies
+from conformance.suites import checked, planned_cases, planned_op_checks
 from conformance.version import VERSION
+from devices.cell import CellKey
 from devices.descriptor import Descriptor
 from devices.pinned import Pinned, digest, read_pinned
 from opinfo.catalog import Op, catalogue
@@ -44,6 +47,12 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
     left_out: dict[str, list[tuple[str, str]]] = {}
     missing = ", ".join(sorted(LAYOUT_CAPABILITIES - device.descriptor.capabilities))
 
+    op_checks = planned_op_checks(contract)
+
+    def applicable(traits: Traits) -> Iterator[str]:
+        yield from applies.applicable(traits)
+        yield from (check.clause for check in op_checks if check.applies(traits))
+
     def subjects() -> Iterator[Traits]:
         for op in catalogue().values():
             for dtype in dtypes_of(op, spec, device.descriptor):
@@ -74,12 +83,17 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
         spec,
         device.name,
         subjects(),
-        applies.applicable,
+        applicable,
         known,
         recipe,
         fake_only=device.fake_only,
         pinned=(pin.cell for pin in pins if pin.clause in contract.clauses),
     )
+    cases = (
+        CellKey(case.clause, case.name, "")
+        for case in planned_cases(contract, more=spec.more_cases)
+    )
+    cells = (*plan.cells, *cases)
     more = [Excluded("layout.*", reason, tuple(ops)) for reason, ops in left_out.items()]
     if missing:
         only = tuple((op, dtype) for clause, op, dtype in plan.cells if clause == "layout.values")
@@ -91,10 +105,10 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
     return Plan(
         spec,
         device.name,
-        plan.cells,
+        cells,
         (*plan.excluded, *more),
         recipe,
-        plan_hash(plan.cells, recipe),
+        plan_hash(cells, recipe),
         {
             op: op_family(op, catalogue()[op].ufunc)
             for op in {cell.op: None for cell in plan.cells}
@@ -116,10 +130,21 @@ def known_layouts(descriptor: Descriptor) -> frozenset[str]:
 def undeclared_clauses(descriptor: Descriptor, contract: Contract) -> dict[str, str]:
     """Checked clauses that the device does not declare the capabilities for, with those missing."""
     found = {}
-    for clause in contract.clauses.values():
+    for clause in checked(contract):
         missing = [name for name in clause.requires if name not in descriptor.capabilities]
-        if missing and clause.id in applies.CHECKED:
+        if missing:
             found[clause.id] = ", ".join(missing)
+    return found
+
+
+def untried_cases(descriptor: Descriptor, contract: Contract) -> Mapping[str, Mapping[str, str]]:
+    """By clause and case, why it is not tried on this machine, where its clause is."""
+    undeclared, indices = undeclared_clauses(descriptor, contract), descriptor.device_count()
+    found: dict[str, dict[str, str]] = {}
+    for case in planned_cases(contract):
+        why = not_here(case, descriptor.capabilities, indices)
+        if why and case.clause not in undeclared:
+            found.setdefault(case.clause, {})[case.name] = why
     return found
 
 

@@ -21,6 +21,7 @@ from conformance.options import Request, add_options, joined
 from devices.errors import ConformError
 
 if TYPE_CHECKING:
+    from conformance.items import ItemId
     from conformance.orders import WorkerOrders
     from conformance.session import Session
     from conformance.worker import Worker
@@ -117,16 +118,19 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 def _watch_workers(config: pytest.Config, session: Session) -> None:
     from conformance.isolation.hooks import XdistHooks
+    from conformance.items import ItemId, named
     from conformance.session import controller_for
 
     orders = config.stash[_ORDERS]
+    known = named(orders.items, orders.last)
 
     def stop(error: ConformError) -> NoReturn:
         config.stash[_ABORTED] = str(error)
         raise pytest.exit.Exception(str(error), returncode=error.exit_code) from None
 
     def collected(items: Any) -> None:
-        session.collected |= {tuple(item) for item in items}
+        for item in items:
+            session.collected.update(known[ItemId(*item)].cells)
 
     given = {"results": str(session.folder), "orders": orders.text()}
     hooks = XdistHooks(controller_for(session, orders), given, stop, collected)
@@ -174,8 +178,39 @@ def _worker(config: pytest.Config) -> Worker:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "layout_item" in metafunc.fixturenames:
-        metafunc.parametrize("layout_item", list(_worker(metafunc.config).items))
+    suite = _suite_of(metafunc.definition.path)
+    if suite is not None:
+        items = _worker(metafunc.config).items
+        metafunc.parametrize("item_name", [name for of, name in items if of == suite])
+
+
+def _suite_of(path: Path) -> str | None:
+    """The suite that a test file of ours parametrises."""
+    ours = path.parent == _PACKAGE and path.stem.startswith("test_")
+    return path.stem.removeprefix("test_") if ours else None
+
+
+def _item_of(item: pytest.Item) -> ItemId | None:
+    """The item of ours that pytest's item runs; None for others', and for a suite without any."""
+    from conformance.items import ItemId
+
+    suite, spec = _suite_of(item.path), getattr(item, "callspec", None)
+    if suite is None or spec is None or not isinstance(spec.params.get("item_name"), str):
+        return None
+    return ItemId(suite, spec.params["item_name"])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Our items in the plan's order over all files; a suite without items has nothing to skip."""
+    worker = config.stash.get(_WORKER, None)
+    if worker is None:
+        return
+    place = {name: number for number, name in enumerate(worker.items)}
+    ours = {id(item): found for item in items if (found := _item_of(item)) is not None}
+    kept = [item for item in items if id(item) in ours or _suite_of(item.path) is None]
+    kept.sort(key=lambda item: place[ours[id(item)]] if id(item) in ours else len(place))
+    items[:] = kept
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -183,27 +218,26 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     worker = session.config.stash.get(_WORKER, None)
     if worker is None:
         return
-    kept = [
-        worker.items[item.callspec.params["layout_item"]][:2]
-        for item in session.items
-        if hasattr(item, "callspec") and "layout_item" in item.callspec.params
-    ]
+    kept = [found for item in session.items if (found := _item_of(item)) is not None]
     if _is_worker(session.config):
         session.config.workeroutput["conform_collected"] = [list(k) for k in kept]  # type: ignore[attr-defined]
     else:
-        session.config.stash[_SESSION].collected |= set(kept)
+        run = session.config.stash[_SESSION]
+        run.collected.update(cell for name in kept for cell in worker.items[name].cells)
 
 
 @pytest.fixture
-def run_item(request: pytest.FixtureRequest) -> Callable[[str], None]:
+def run_item(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Run one item, attach its cells to the report, and fail if one is not as expected."""
 
-    def run(name: str) -> None:
+    def run(suite: str, name: str) -> None:
+        from conformance.items import ItemId
+
         worker = _worker(request.config)
         if worker.out_of_time:
             pytest.skip("--max-time is over")
         try:
-            documents, bad = worker.run(name)
+            documents, bad = worker.run(ItemId(suite, name))
         except DeviceLost as dead:
             request.config.stash[_SESSION].lose(dead.lost, "main")
             request.config.stash[_ABORTED] = str(dead)
@@ -224,7 +258,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> Iterator[None]:
         ours: list[Any] = [value for name, value in report.user_properties if name == "conform"]
         for documents in ours:
             session.gather(documents, getattr(report, "worker_id", "main"))
-        if report.failed and not ours and "test_layout" not in report.nodeid:
+        path = Path(config.rootpath, report.nodeid.split("::")[0])
+        if report.failed and not ours and _suite_of(path) is None:
             config.stash[_FOREIGN] += 1
     return (yield)
 
@@ -326,7 +361,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     session = config.stash.get(_SESSION, None)
     if session is None:
         return []
-    cells, items = len(session.selected), len({(c.op, c.dtype) for c in session.selected})
+    from conformance.items import is_case, item_of
+
+    cells, items = len(session.selected), len({item_of(c) for c in session.selected})
     manifest = session.expectations or "none"
     lines = [
         f"conformance: device {session.plan.device}, plan {session.plan.spec.name} "
@@ -337,4 +374,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         lines.append(f"conformance: resumed: {len(session.documents):,} cells are done")
     if session.request.selection:
         lines.append(f"conformance: partial run ({', '.join(session.request.selection)})")
+    if session.request.ops is not None or session.request.dtypes is not None:
+        cases = sum(is_case(cell) for cell in session.plan.cells)
+        lines.append(
+            f"conformance: --ops and --dtypes leave out the {cases:,} cells that are of no op"
+        )
     return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from conformance.items import is_case
 from conformance.options import Request, matching
 from devices import registry
 from devices.cell import CellKey
@@ -42,11 +43,13 @@ def machines_own() -> Descriptor:
 
 
 def select(plan: Plan, request: Request, clauses: frozenset[str] | None) -> list[CellKey]:
+    """The cells of the plan that the options leave. ``--ops`` and ``--dtypes`` leave cells of ops alone:
+    cases are of no op. Raises NothingSelected, BadOption."""
     ops = dtypes = None
     if request.ops is not None:
-        ops = matching("--ops", request.ops, {c.op for c in plan.cells})
+        ops = matching("--ops", request.ops, {c.op for c in plan.cells if not is_case(c)})
     if request.dtypes is not None:
-        dtypes = matching("--dtypes", request.dtypes, {c.dtype for c in plan.cells})
+        dtypes = matching("--dtypes", request.dtypes, {c.dtype for c in plan.cells} - {""})
     selected = [
         c
         for c in plan.cells

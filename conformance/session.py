@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import platform
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +15,38 @@ import torch
 from conformance.contract import Contract, load
 from conformance.explore.findings import explore
 from conformance.folder import failed_in, make_folder
-from conformance.isolation.controller import Controller, named
+from conformance.isolation.controller import Controller
 from conformance.isolation.keeping import Keeper, keep, look_back
 from conformance.isolation.limits import limits_for
 from conformance.isolation.lost import Lost
+from conformance.items import Item, item_of, items_of, named
+from conformance.judging import load_manifest, verdict_of
 from conformance.minimise.aside import Bench
 from conformance.minimise.at_end import with_examples
 from conformance.minimise.script import write_repro
 from conformance.options import Request
 from conformance.order import informative_first
 from conformance.orders import WorkerOrders
-from conformance.planner import capability_states, known_layouts, make_plan, torch_build
+from conformance.planner import (
+    capability_states,
+    make_plan,
+    torch_build,
+    untried_cases,
+)
+from conformance.provenance import provenance_of
 from conformance.selection import find_descriptor, select
+from conformance.suites import LAYOUT, suite_of
 from conformance.version import VERSION
 from devices.block import ExpectedOutcome
 from devices.cell import CellKey, Observed, Outcome, Verdict
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
-from devices.expectations import Manifest, Matcher, judge
+from devices.expectations import Manifest, Matcher
 from opinfo.device import Device, open_device
 from opinfo.plan import Plan, plan_document, plan_spec
-from opinfo.samples import SEED
 from reports.failures import write_failures
 from reports.gate import GateResult, gate
-from reports.run import CellResult, Provenance, Run, write_run
+from reports.run import CellResult, Run, write_run
 
 _DEADLY = (ExpectedOutcome.CRASH, ExpectedOutcome.HANG)
 
@@ -71,7 +76,7 @@ class Session:
     documents: dict[CellKey, dict[str, Any]] = field(default_factory=dict)
     asked: int = 0  # questions to the stride reference
     missed: int = 0  # … that the cache could not answer
-    collected: set[tuple[str, str]] = field(default_factory=set)  # items that pytest kept
+    collected: set[CellKey] = field(default_factory=set)  # of the items that pytest kept
     cut_short: str = ""  # why the run ended before its end, if it did
 
     # -- while it runs
@@ -133,12 +138,10 @@ class Session:
         partial = bool(self.request.selection)
         wanted = self.selected
         if partial and self.collected:
-            wanted = [
-                c for c in self.selected if (c.op, c.dtype) in self.collected or c in self.documents
-            ]
+            wanted = [c for c in self.selected if c in self.collected or c in self.documents]
         if partial and stopped:
-            begun = {(c.op, c.dtype) for c in self.documents}
-            wanted = [c for c in wanted if (c.op, c.dtype) in begun]
+            begun = {item_of(c) for c in self.documents}
+            wanted = [c for c in wanted if item_of(c) in begun]
         for cell in wanted:
             document = self.documents.get(cell)
             if document is not None:
@@ -156,12 +159,13 @@ class Session:
             facts=self.facts,
             selection=self.request.selection,
             selected=wanted if partial else None,
+            untried=untried_cases(self.descriptor, self.contract),
         )
         run = write_run(
             self.folder,
             document,
             results,
-            self._provenance(partial),
+            provenance_of(self, partial),
             junitxml=junitxml,
             redact=self.request.redact,
             manifest=self.expectations.read_bytes() if self.expectations else b"",
@@ -178,7 +182,7 @@ class Session:
         request = self.request
         if request.explore_seconds is None:
             return
-        items = items_of(cells)
+        items = items_of(cell for cell in cells if suite_of(cell.clause) == LAYOUT)
         if items:
             explore(
                 *(self.bench, items, self.matcher, self.folder),
@@ -229,50 +233,6 @@ class Session:
         self, cell: CellKey, observed: Observed, ran: Iterable[str] | None
     ) -> tuple[Verdict, str]:
         return verdict_of(self.matcher, cell, observed, ran)
-
-    def _provenance(self, partial: bool) -> Provenance:
-        manifest = self.expectations.read_bytes() if self.expectations else b""
-        cache = "off"
-        if self.request.reference_cache:
-            cache = "cold" if self.missed * 2 > self.asked else "warm"
-        return Provenance(
-            plan_hash=self.plan.hash,
-            suite_version=VERSION,
-            suite_commit=_commit(),
-            torch=torch.__version__,
-            driver=self.facts.get("driver", ""),
-            device_name=self.facts.get("device_name", ""),
-            device_uuid="",
-            os=self.facts.get("os", ""),
-            arch=self.facts.get("arch", ""),
-            python=self.facts.get("python", ""),
-            seed=SEED,
-            manifest_hash=hashlib.blake2b(manifest, digest_size=8).hexdigest() if manifest else "",
-            start=self.started.isoformat(timespec="seconds"),
-            host=platform.node(),
-            shard="",
-            device=self.plan.device,
-            plan=self.plan.spec.name,
-            partial=partial,
-            expectations=str(self.expectations) if self.expectations else "none",
-            reference_cache=cache,
-        )
-
-
-def verdict_of(
-    matcher: Matcher, cell: CellKey, observed: Observed, ran: Iterable[str] | None
-) -> tuple[Verdict, str]:
-    """The outcome of a cell against its expectation, and the words for it."""
-    expectation = matcher.expect(cell)
-    expired = expectation is not None and expectation.is_expired(date.today())
-    judgement = judge(
-        expectation, observed, ran=frozenset(ran) if ran is not None else None, expired=expired
-    )
-    if judgement.verdict is Verdict.EXPECTED and judgement.blocks:
-        # The reader of a report wants the reason, and where it stands.
-        reasons = {f"{b.reason} ({Path(b.where).name})" for b in judgement.blocks}
-        return judgement.verdict, "; ".join(sorted(reasons))
-    return judgement.verdict, judgement.why
 
 
 def prepare(request: Request) -> Session:
@@ -353,7 +313,7 @@ def orders_for(session: Session) -> WorkerOrders:
         torch_build=torch_build(),
         deadline=time.time() + limit if limit is not None else None,
         items=items,
-        last=[(cell.op, cell.dtype, [cell.clause]) for cell in left if cell in deadly],
+        last=[Item(cell.op, cell.dtype, [cell.clause]) for cell in left if cell in deadly],
         plan=session.plan.spec.name,
         cell_timeout=request.cell_timeout,
     )
@@ -372,44 +332,3 @@ def controller_for(session: Session, orders: WorkerOrders) -> Controller:
         record=session.lose,
         lost=session.keeper.lost,
     )
-
-
-def items_of(cells: Iterable[CellKey]) -> list[tuple[str, str, list[str]]]:
-    """What a worker runs at once: an op and dtype with its clauses, in the cells' order."""
-    grouped: dict[tuple[str, str], list[str]] = {}
-    for clause, op, dtype in cells:
-        grouped.setdefault((op, dtype), []).append(clause)
-    return [(op, dtype, clauses) for (op, dtype), clauses in grouped.items()]
-
-
-def load_manifest(
-    request: Request, descriptor: Descriptor, contract: Contract
-) -> tuple[Manifest, Path | None]:
-    """The expectations that apply: a path given, the device's own, or none. Raises ManifestError."""
-    if request.expectations == "none":
-        return Manifest(), None
-    path = Path(request.expectations) if request.expectations else descriptor.expectations
-    if path is None:
-        return Manifest(), None
-    return (
-        Manifest.load(
-            path, known_clauses=set(contract.clauses), known_layouts=known_layouts(descriptor)
-        ),
-        path.absolute(),
-    )
-
-
-def _commit() -> str:
-    """The checkout's commit, empty where the suite is installed."""
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""

@@ -5,5 +5,5 @@ from __future__ import annotations
 from typing import Any
 
 
-def test_layout(layout_item: str, run_item: Any) -> None:
-    run_item(layout_item)
+def test_layout(item_name: str, run_item: Any) -> None:
+    run_item("layout", item_name)

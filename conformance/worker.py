@@ -10,20 +10,25 @@ from typing import Any
 
 import torch
 
+from conformance.behaviour.attempts import PATIENCE
+from conformance.behaviour.cases import Case
+from conformance.behaviour.process import START_SECONDS, Where
+from conformance.behaviour.running import run_case
 from conformance.cells import Recorder
 from conformance.contract import load
 from conformance.explore.pins import by_item, run_pins, without_op
-from conformance.isolation.controller import named
 from conformance.isolation.guard import Watch, leave_note
 from conformance.isolation.limits import limits_for
 from conformance.isolation.locks import DeviceLock
 from conformance.isolation.setting import Setting, in_worker
+from conformance.items import Item, ItemId, is_case, named
+from conformance.judging import verdict_of
 from conformance.layout import suite
 from conformance.layout.context import ItemContext
 from conformance.minimise.script import write_repro
 from conformance.orders import WorkerOrders
 from conformance.planner import known_layouts, undeclared_clauses
-from conformance.session import verdict_of
+from conformance.suites import LAYOUT, case_of, planned_op_checks
 from devices import registry
 from devices.cell import CellKey, Observed, Outcome, Verdict
 from devices.errors import ConformError
@@ -63,7 +68,7 @@ class Worker:
     ) -> None:
         self.orders = orders
         self.items = named(orders.items, orders.last)
-        self.alone = {name for name in self.items if "@" in name}
+        self.alone = {name for item in orders.last for name in named((), [item])}
         descriptor = (
             registry.load_file(Path(orders.descriptor))
             if orders.descriptor
@@ -90,25 +95,39 @@ class Worker:
             partial(preflight, self.device),
             setting.leave,
         )
+        self.where = Where(device=orders.device, path=orders.descriptor or "")
+        self.op_checks = planned_op_checks(load())
 
     @property
     def out_of_time(self) -> bool:
         return self.orders.deadline is not None and time.time() > self.orders.deadline
 
-    def run(self, item: str) -> tuple[list[dict[str, Any]], list[str]]:
+    def run(self, name: ItemId) -> tuple[list[dict[str, Any]], list[str]]:
         """Run one item: its cells as plain data, and a line for each that makes it fail."""
-        op_id, dtype, clauses = self.items[item]
-        guilty = self.lost.of(op_id, dtype)
-        clauses = [clause for clause in clauses if clause not in guilty.clauses]
-        if not clauses:
+        item = self.items[name]
+        guilty = self.lost.of(item.op, item.dtype)
+        left = Item(item.op, item.dtype, [c for c in item.clauses if c not in guilty.clauses])
+        if not left.clauses:
             return [], []
-        with self.watch.item(op_id, dtype, guilty, alone=item in self.alone):
-            return self._run(op_id, dtype, clauses)
+        (cell, *_) = left.cells
+        case = case_of(cell.clause, cell.op) if is_case(cell) else None
+        alone = name in self.alone or (case is not None and case.alone)
+        with self.watch.item(cell, guilty, alone=alone):
+            return self._run_op(name.suite, left) if case is None else self._run_case(case, left)
 
-    def _run(
-        self, op_id: str, dtype: str, clauses: list[str]
-    ) -> tuple[list[dict[str, Any]], list[str]]:
-        pins = self.pins.get((op_id, dtype), ())
+    def _run_case(self, case: Case, item: Item) -> tuple[list[dict[str, Any]], list[str]]:
+        recorder = Recorder(item.op, item.dtype, item.clauses, self.undeclared)
+        record = recorder.cells[case.clause]
+        # What runs in a process of its own has limits of its own, there.
+        at_least = len(PATIENCE) * (case.seconds + START_SECONDS) if case.own_process else 0.0
+        self.watch.begin((case.clause,), [record], at_least)
+        run_case(case, record, self.device, self.where)
+        self.watch.done()
+        return self._told(item.clauses, recorder)
+
+    def _run_op(self, suite_name: str, item: Item) -> tuple[list[dict[str, Any]], list[str]]:
+        op_id, dtype, clauses = item
+        pins = self.pins.get((op_id, dtype), ()) if suite_name == LAYOUT else ()
         if op_id not in catalogue():  # planned for a pinned example alone
             return self._told(clauses, without_op(op_id, dtype, clauses, pins))
         op, known = catalogue()[op_id], exceptions()
@@ -130,9 +149,13 @@ class Worker:
             known=known,
             guard=self.watch,
         )
-        suite.run(context)
-        if pins:
-            run_pins(context, pins)
+        if suite_name == LAYOUT:
+            suite.run(context)
+            if pins:
+                run_pins(context, pins)
+        else:
+            wanted = [each.check for each in self.op_checks if each.clause in clauses]
+            suite.run(context, wanted)
         forget_dispatches()
         if cache is not None:
             cache.save()

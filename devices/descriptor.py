@@ -17,6 +17,9 @@ from devices.vocabulary import (
     CAPABILITIES,
     DTYPES,
     FACTS,
+    FUNCTIONS,
+    SETTINGS,
+    STATISTICS,
     Capability,
     DescriptorError,
     Fact,
@@ -27,6 +30,9 @@ __all__ = [
     "CAPABILITIES",
     "DTYPES",
     "FACTS",
+    "FUNCTIONS",
+    "SETTINGS",
+    "STATISTICS",
     "Capability",
     "Descriptor",
     "DescriptorError",
@@ -122,8 +128,17 @@ class Descriptor:
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)  # by dtype
     alignment: int = 64  # bytes, of an allocation's base
     granularity: int | None = None  # bytes that the allocator rounds a request up to
+    # Where it is coarser: by request, those above so many bytes may be given so many more.
+    granularity_above: Mapping[int, int] = field(default_factory=dict)
     stream_pool_size: int | None = None  # distinct streams before they repeat
+    priorities: tuple[int, int] | None = None  # of streams, as numbers: the least, the greatest
+    concurrent_launches: int | None = None  # small ones that another stream's work does not hold up
     busy: Callable[[float], None] | None = None  # keeps the current stream busy for milliseconds
+    # Makes an object: close() holds the current stream, open() lets it go. More exact than busy.
+    gate: Callable[[], Any] | None = None
+    statistics: frozenset[str] = STATISTICS  # counters that are kept, of allocator_statistics
+    settings: frozenset[str] = frozenset()  # keys that take effect, of allocator_settings
+    functions: Mapping[str, str] = field(default_factory=dict)  # role -> "memory._snapshot"
     workers_per_device: int = 1  # processes that may share one device
     time_scale: float = (
         1.0  # how many times longer than usual a cell may take before it counts as hung
@@ -156,12 +171,26 @@ class Descriptor:
         freeze(self, "dtypes_by_op", MappingProxyType(narrowed))
         freeze(self, "tolerances", MappingProxyType(dict(self.tolerances)))
         freeze(self, "permitted_fallbacks", frozenset(self.permitted_fallbacks))
+        freeze(self, "statistics", frozenset(self.statistics))
+        freeze(self, "settings", frozenset(self.settings))
+        freeze(self, "granularity_above", MappingProxyType(dict(self.granularity_above)))
+        freeze(self, "functions", MappingProxyType(dict(self.functions)))
         if not isinstance(self.facts, _CheckedFacts):  # it is one already after replace()
             freeze(self, "facts", _CheckedFacts(self.name, self.facts))
 
     def dtypes_of(self, op: str) -> frozenset[str]:
         """The dtypes that the device declares for one op."""
         return self.dtypes_by_op.get(op, self.dtypes)
+
+    def function(self, role: str) -> str:
+        """The name, in the device's own module, of the function for a role. Raises DescriptorError."""
+        check_names("function", (role,), FUNCTIONS)
+        if role not in self.functions:
+            raise DescriptorError(
+                f"device '{self.name}' names no function for '{role}' ({FUNCTIONS[role]}):"
+                " give it in `functions`"
+            )
+        return self.functions[role]
 
     def _check_texts(self) -> None:
         for name in ("torch_type", "title"):
@@ -197,6 +226,15 @@ class Descriptor:
                 raise DescriptorError(
                     f"dtypes_by_op['{op}'] names {more}, which dtypes does not: it may only narrow"
                 )
+        check_names("statistic", self.statistics, STATISTICS)
+        check_names("setting", self.settings, SETTINGS)
+        check_names("function", self.functions, FUNCTIONS)
+        for role, path in self.functions.items():
+            if not isinstance(path, str) or not all(map(str.isidentifier, path.split("."))):
+                raise DescriptorError(
+                    f"functions['{role}'] must be a name inside the device's module, such as"
+                    f" 'memory._snapshot', got {path!r}"
+                )
         check_names("dtype", self.tolerances, DTYPES)
         for dtype, tolerance in self.tolerances.items():
             if not isinstance(tolerance, Tolerance):
@@ -205,9 +243,10 @@ class Descriptor:
                 )
 
     def _check_numbers(self) -> None:
-        for name in ("alignment", "granularity", "stream_pool_size", "workers_per_device"):
+        may_be_unknown = ("granularity", "stream_pool_size", "concurrent_launches")
+        for name in ("alignment", "workers_per_device", *may_be_unknown):
             value = getattr(self, name)
-            if value is None and name in ("granularity", "stream_pool_size"):
+            if value is None and name in may_be_unknown:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise DescriptorError(f"{name} must be a whole number from 1 up, got {value!r}")
@@ -218,12 +257,26 @@ class Descriptor:
             raise DescriptorError(
                 f"alignment must be a power of two, in bytes, got {self.alignment}"
             )
+        for bound, step in self.granularity_above.items():
+            if type(bound) is not int or type(step) is not int or bound < 0 or step < 1:
+                raise DescriptorError(
+                    "granularity_above must give whole numbers of bytes by whole numbers of bytes, got"
+                    f" {bound!r}: {step!r}"
+                )
+        if self.priorities is not None and not (
+            isinstance(self.priorities, tuple)
+            and [type(number) for number in self.priorities] == [int, int]
+        ):
+            raise DescriptorError(
+                f"priorities must be two whole numbers, the least and the greatest priority of"
+                f" streams, or None, got {self.priorities!r}"
+            )
 
     def _check_functions(self) -> None:
         for name in ("facts", "unavailable", "device_count"):
             if not callable(getattr(self, name)):
                 raise DescriptorError(f"{name} must be a function, got {getattr(self, name)!r}")
-        for name in ("busy", "settle", "to_device", "from_device"):
+        for name in ("busy", "gate", "settle", "to_device", "from_device"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise DescriptorError(f"{name} must be a function or None, got {value!r}")

@@ -66,6 +66,71 @@ CAPABILITIES: Final[Mapping[str, Capability]] = MappingProxyType(
     {name: Capability(name, statement) for name, statement in _STATEMENTS.items()}
 )
 
+FUNCTIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "record_history": "record(enabled='all' or None): begin or end the history of allocations",
+        "snapshot": "snapshot(): segments, blocks and history, as the memory visualiser reads them",
+        "set_fraction": "set(fraction, index): hold the process to a fraction of the memory",
+        "get_fraction": "get(index): that fraction",
+        "allocator_settings": "set(text): change settings as PYTORCH_ALLOC_CONF does",
+        "pool": "pool(): a private memory pool, that lives as long as the object",
+        "use_pool": "with use(pool, index): allocations of this thread come from the pool",
+        "pluggable": "pluggable(...): an allocator of the user's own, from its two functions",
+        "change_allocator": "change(pluggable): use it instead of the device's own",
+        "host_statistics": "stats(): the counters of pinned host memory",
+        "empty_host_cache": "empty(): give cached pinned memory back",
+        "external_stream": "stream(handle, index): a stream around a native handle",
+        "properties": "properties(index): an object with name, total_memory and uuid",
+        "can_access_peer": "can(index, other index): whether one reads the other's memory",
+        "manual_seed_all": "seed(number): seed the generator of every index",
+        "get_rng_state": "get(index): the state of an index's default generator, on the CPU",
+        "set_rng_state": "set(state, index): give it a state",
+        "graph": "graph(): a graph, where torch.accelerator.Graph serves the device not",
+        "graph_callables": "make(callables, sample arguments): graphed callables",
+    }
+)
+"""Functions of a device's own module by what they serve for: those that torch.accelerator has not.
+
+Each is called as torch.cuda's is; the text says how."""
+
+STATISTICS: Final[frozenset[str]] = frozenset(
+    {
+        "allocation",
+        "segment",
+        "active",
+        "inactive_split",
+        "allocated_bytes",
+        "reserved_bytes",
+        "active_bytes",
+        "inactive_split_bytes",
+        "requested_bytes",
+        "oversize_allocations",
+        "oversize_segments",
+        "num_alloc_retries",
+        "num_ooms",
+        "num_sync_all_streams",
+        "num_device_alloc",
+        "num_device_free",
+        "max_split_size",
+    }
+)
+"""The counters of torch.accelerator.memory.memory_stats: what stands before ``.all.current`` and the like."""
+
+SETTINGS: Final[frozenset[str]] = frozenset(
+    {
+        "max_split_size_mb",
+        "max_non_split_rounding_mb",
+        "garbage_collection_threshold",
+        "roundup_power2_divisions",
+        "expandable_segments",
+        "large_segment_size_mb",
+        "pinned_use_background_threads",
+        "pinned_max_round_threshold_mb",
+        "pinned_max_cached_size_mb",
+    }
+)
+"""Keys of allocator settings that torch itself knows (c10/core/AllocatorConfig.h)."""
+
 DTYPES: Final[frozenset[str]] = frozenset(
     {
         "bool",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from devices._toml import tomllib
@@ -28,6 +29,7 @@ class PlanSpec:
     name: str
     dtypes: tuple[str, ...] | None
     samples: int
+    more_cases: bool = False  # cases beyond those that every plan takes
 
     def takes(self, dtype: str) -> bool:
         return self.dtypes is None or dtype in self.dtypes
@@ -42,7 +44,10 @@ def plan_specs(path: Path = _FILE) -> dict[str, PlanSpec]:
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     return {
         name: PlanSpec(
-            name, None if entry["dtypes"] == ["*"] else tuple(entry["dtypes"]), entry["samples"]
+            name,
+            None if entry["dtypes"] == ["*"] else tuple(entry["dtypes"]),
+            entry["samples"],
+            entry["more_cases"],
         )
         for name, entry in data.items()
     }
@@ -155,6 +160,7 @@ def plan_document(
     facts: Mapping[str, str],
     selection: Mapping[str, str],
     selected: Sequence[CellKey] | None,
+    untried: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """What is written to ``plan.json``: enough for reports to need neither torch nor the suite."""
     document: dict[str, Any] = {
@@ -170,6 +176,7 @@ def plan_document(
         "clauses": contract,
         "capabilities": {name: dict(state) for name, state in capabilities.items()},
         "facts": dict(facts),
+        "untried": {clause: dict(cases) for clause, cases in untried.items()},
         "layouts_version": plan.recipe["layouts"],
         "exclusions": [
             {

@@ -84,6 +84,7 @@ class Document(msgspec.Struct, frozen=True):
     exclusions: list[Exclusion]
     cells: Folded
     selected: Folded | None = None
+    untried: dict[str, dict[str, str]] = {}  # by clause and case: more than this machine has
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,10 @@ class Plan:
             for name in self.clauses[clause].requires
             if name not in known or not known[name].declared
         )
+
+    def untried(self, cell: CellKey) -> str:
+        """Why a case was not tried on this machine, empty where it was to be."""
+        return self.document.untried.get(cell.clause, {}).get(cell.op, "")
 
     def family(self, cell: CellKey) -> str:
         return self.clauses[cell.clause].family

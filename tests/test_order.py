@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from conformance.order import Item, informative_first
+from conformance.items import Item
+from conformance.order import informative_first
 from devices.cell import CellKey
 
 FAMILIES = {"sin": "unary", "cos": "unary", "tan": "unary", "mul": "binary", "add": "binary"}
 
 
 def item(op: str, *clauses: str) -> Item:
-    return (op, "float32", list(clauses or ("layout.values",)))
+    return Item(op, "float32", list(clauses or ("layout.values",)))
 
 
 ITEMS = [item("sin"), item("cos"), item("tan"), item("mul"), item("add"), item("sort")]

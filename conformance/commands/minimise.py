@@ -32,6 +32,7 @@ def minimise(
     from conformance.aside import AsideDied
     from conformance.minimise.aside import Bench, Task, minimised
     from conformance.minimise.script import write_repro
+    from conformance.suites import LAYOUT, suite_of
     from opinfo.plan import plan_spec
     from reports.deviation import deviation, shown_layout
     from reports.run import load_run
@@ -41,6 +42,11 @@ def minimise(
         key = CellKey.parse(cell)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    if suite_of(key.clause) != LAYOUT:
+        raise ConformError(
+            f"{key} is not about a sample in a layout: there is nothing to make smaller; its repro "
+            "script is in the results folder of the run that saw it fail"
+        )
     task, name, plan = Task(key), device, "quick"
     if run is not None:
         loaded = load_run(run)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from conformance.isolation.limits import Limits
 from conformance.isolation.lost import Lost, LostCells
 from conformance.isolation.watchdog import Hung, Watchdog
 from conformance.isolation.workers import least_used
+from conformance.items import Item, ItemId
 from devices.cell import CellKey, Outcome
 from devices.errors import ConformError
 
@@ -35,8 +36,6 @@ _FROM_OUTSIDE: Final = frozenset(
 _VAIN: Final = 2
 #: Seconds for a worker to load torch and the op database and to open its device, at least.
 _START_SECONDS: Final = 300.0
-
-Item = tuple[str, str, list[str]]  # op (or case), dtype, clauses
 
 
 class NoProgress(ConformError):
@@ -61,7 +60,7 @@ class Controller:
     its outcome; ``record`` takes a lost cell down."""
 
     folder: Path  # of the journals
-    items: dict[str, Item]
+    items: Mapping[ItemId, Item]
     limits: Limits
     indices: Collection[int]  # of devices
     judge: Callable[[Lost], bool]
@@ -136,7 +135,7 @@ class Controller:
     def crashed(self, crashitem: str, node: Any) -> Verdict:
         """Find out whose fault it was. Everyone is told of a lost cell before the item may run again."""
         name = node.gateway.id
-        item = self.items.get(crashitem.partition("[")[2][:-1])
+        item = self.items.get(_id_of(crashitem))
         end = self._end_of(node, name)
         lost = self._noted(name) or self._in_cell(node, name, end)
         if lost is not None:
@@ -153,23 +152,18 @@ class Controller:
             self._doubts.add(crashitem)
             return Verdict(f"{end} outside of any cell: its item runs again", False, True)
         failed = False
-        op, dtype, clauses = item
-        for clause in clauses:
-            cell = CellKey(clause, op, dtype)
+        for cell in item.cells:
             if not self.is_done(cell):
                 gone = Lost(cell, Outcome.CRASH, f"{end} before any cell of its item began, twice")
                 self._take_down(gone, name)
                 failed |= self.judge(gone)
         self.progress()
         self.failures += failed
-        return Verdict(f"{end} before any cell of {op}[{dtype}] began, twice", failed, False)
+        return Verdict(f"{end} before any cell of {item.id.name} began, twice", failed, False)
 
     def _rest(self, item: Item | None) -> bool:
         """Whether some cell of the item has no outcome yet."""
-        if item is None:
-            return True
-        op, dtype, clauses = item
-        return not all(self.is_done(CellKey(clause, op, dtype)) for clause in clauses)
+        return item is None or not all(map(self.is_done, item.cells))
 
     def _take_down(self, lost: Lost, worker: str) -> None:
         self.record(lost, worker)
@@ -241,13 +235,7 @@ class Controller:
         return getattr(getattr(node.gateway, "_io", None), "popen", None)
 
 
-def named(items: Iterable[Item], last: Iterable[Item]) -> dict[str, Item]:
-    """Items by the name that pytest shows: those in order, then those that run last and alone."""
-    found = {name_of(op, dtype): (op, dtype, clauses) for op, dtype, clauses in items}
-    for op, dtype, clauses in last:
-        found[f"{name_of(op, dtype)}@{clauses[0]}"] = (op, dtype, clauses)
-    return found
-
-
-def name_of(op: str, dtype: str) -> str:
-    return f"{op}-{dtype}"
+def _id_of(crashitem: str) -> ItemId:
+    """The item of a node id such as ``conformance/test_layout.py::test_layout[mm-int64]``."""
+    path, _, rest = crashitem.partition("::")
+    return ItemId(Path(path).stem.removeprefix("test_"), rest.partition("[")[2][:-1])

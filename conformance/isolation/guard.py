@@ -51,8 +51,9 @@ class DeviceLost(ConformError):
 class Guard:
     """Nothing is watched: what checks outside of a run are given (tests, minimising, exploring)."""
 
-    def begin(self, group: Sequence[str], records: Sequence[Record]) -> None:
-        """A group of clauses that share their calls is about to run; ``records`` are those that are wanted."""
+    def begin(self, group: Sequence[str], records: Sequence[Record], at_least: float = 0.0) -> None:
+        """A group of clauses that share their calls is about to run; ``records`` are those that are wanted.
+        They have ``at_least`` so many seconds, whatever their limit is."""
 
     def call(self, name: str) -> bool:
         """Whether the group may make this call: not, where it ended a process before."""
@@ -79,7 +80,7 @@ class Watch(Guard):
         self._journal, self._limits, self._lock = journal, limits, lock
         self._alive, self._leave = alive, leave
         self._guilty = Guilty()
-        self._item = ("", "")
+        self._item: tuple[str, str] = ("", "")
         self._group = ""
         self._records: Sequence[Record] = ()
         self._known = 0  # troubles of the group that were looked into
@@ -90,9 +91,9 @@ class Watch(Guard):
         ] = {}  # by clause, for each call the cell it counts in
 
     @contextmanager
-    def item(self, op: str, dtype: str, guilty: Guilty, *, alone: bool) -> Iterator[None]:
-        """Run one item: under the device's lock, and named in the journal."""
-        self._guilty, self._item = guilty, (op, dtype)
+    def item(self, cell: CellKey, guilty: Guilty, *, alone: bool) -> Iterator[None]:
+        """Run the item of a cell: under the device's lock, and named in the journal."""
+        self._guilty, self._item = guilty, cell[1:]
         self._left_out = {}
         if alone:
             self._lock.take()
@@ -105,11 +106,11 @@ class Watch(Guard):
             self._journal.end()
             self._lock.release()
 
-    def begin(self, group: Sequence[str], records: Sequence[Record]) -> None:
+    def begin(self, group: Sequence[str], records: Sequence[Record], at_least: float = 0.0) -> None:
         self._group, self._records, self._call = group[0], records, ""
         self._known, self._looks = self._troubles(), 0
         cell = records[0].key
-        self._journal.begin(cell, self._limits.of(cell.clause))
+        self._journal.begin(cell, max(at_least, self._limits.of(cell.clause)))
 
     def call(self, name: str) -> bool:
         if self._looks < _LOOKS and self._troubles() != self._known:

@@ -11,6 +11,7 @@ from pathlib import Path
 from conformance.aside import AsideDied
 from conformance.minimise.aside import Bench, Task, minimised
 from conformance.minimise.script import write_repro
+from conformance.suites import LAYOUT, suite_of
 from devices.cell import CellKey, Outcome, Verdict
 from reports.deviation import deviation, shown_layout
 from reports.groups import grouped
@@ -21,7 +22,13 @@ Say = Callable[[str], None]
 
 def tasks_of(results: Iterable[CellResult], families: Mapping[str, str], most: int) -> list[Task]:
     """The failures to minimise: the first of every group, then the second of every group, and so on."""
-    new = [r for r in results if r.verdict is Verdict.REGRESSION and r.outcome is Outcome.FAIL]
+    new = [
+        r
+        for r in results
+        if r.verdict is Verdict.REGRESSION
+        and r.outcome is Outcome.FAIL
+        and suite_of(r.key.clause) == LAYOUT  # programs of the other suites come minimised
+    ]
     members = [
         [group.example, *(r for r in group.results if r is not group.example)]
         for group in grouped(new, families)

@@ -10,7 +10,8 @@ from devices.cell import CellKey
 
 def write_repro(folder: Path, cell: CellKey, text: str) -> str:
     """Write a cell's repro script into a results folder; returns its path from there."""
-    return write_script(folder, Path("repro") / cell.clause, f"{cell.op}-{cell.dtype}", text)
+    name = f"{cell.op}-{cell.dtype}" if cell.dtype else cell.op
+    return write_script(folder, Path("repro") / cell.clause, name, text)
 
 
 def write_script(folder: Path, inside: Path, name: str, text: str) -> str:

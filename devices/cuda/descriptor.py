@@ -64,6 +64,27 @@ def _count() -> int:
     return int(lent("torch.cuda").device_count())
 
 
+FUNCTIONS = {
+    "record_history": "memory._record_memory_history",
+    "snapshot": "memory._snapshot",
+    "set_fraction": "memory.set_per_process_memory_fraction",
+    "get_fraction": "memory.get_per_process_memory_fraction",
+    "allocator_settings": "memory._set_allocator_settings",
+    "pool": "MemPool",
+    "use_pool": "use_mem_pool",
+    "pluggable": "memory.CUDAPluggableAllocator",
+    "change_allocator": "memory.change_current_allocator",
+    "host_statistics": "memory.host_memory_stats",
+    "external_stream": "ExternalStream",
+    "properties": "get_device_properties",
+    "can_access_peer": "can_device_access_peer",
+    "manual_seed_all": "manual_seed_all",
+    "get_rng_state": "get_rng_state",
+    "set_rng_state": "set_rng_state",
+    "graph": "CUDAGraph",
+    "graph_callables": "make_graphed_callables",
+}
+
 DESCRIPTOR = Descriptor(
     name="cuda",
     torch_type="cuda",
@@ -124,8 +145,15 @@ DESCRIPTOR = Descriptor(
     ),
     alignment=512,  # every block begins at a multiple of kMinBlockSize
     granularity=512,
+    # What is left of a block in a large segment is split off above 1 MiB alone (kSmallSize).
+    granularity_above={2**20: 2**20 + 512},
     stream_pool_size=32,  # per priority
     busy=busy,
+    settings=frozenset(
+        {"max_split_size_mb", "max_non_split_rounding_mb", "garbage_collection_threshold"}
+        | {"roundup_power2_divisions", "expandable_segments"}
+    ),
+    functions=FUNCTIONS,
     workers_per_device=4,  # contexts of some hundred MiB each; a worker's own tensors are small
     facts=_facts,
     unavailable=_unavailable,

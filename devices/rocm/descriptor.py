@@ -11,7 +11,7 @@ from pathlib import Path
 
 from devices._lent import first_that_loads, known, lent, plain_version, torch_lacks, version_in
 from devices.cuda.descriptor import DESCRIPTOR as CUDA
-from devices.cuda.descriptor import busy
+from devices.cuda.descriptor import FUNCTIONS, busy
 from devices.descriptor import Descriptor, common_facts
 
 
@@ -62,7 +62,9 @@ DESCRIPTOR = Descriptor(
     dtypes=CUDA.dtypes - {"float8_e8m0fnu"},
     alignment=512,
     granularity=512,
+    granularity_above={2**20: 2**20 + 512},  # as for cuda: the same allocator
     stream_pool_size=32,
+    functions=FUNCTIONS,
     busy=busy,  # torch.cuda._sleep is compiled for HIP too; it counts another clock, and is measured
     workers_per_device=4,
     facts=_facts,

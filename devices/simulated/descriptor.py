@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from typing import Any
 
+from devices._lent import lent
 from devices.cpu.descriptor import DESCRIPTOR as CPU
 from devices.descriptor import Descriptor, common_facts
 from devices.simulated.toolchain import missing_tools
@@ -11,6 +14,19 @@ from devices.simulated.toolchain import missing_tools
 
 def _facts() -> Mapping[str, str]:
     return {**common_facts(), "device_name": "Simulated device"}
+
+
+def _busy(milliseconds: float) -> None:
+    lent("torch.simulated").busy(milliseconds)
+
+
+def _gate() -> Any:
+    return lent("torch.simulated").Gate()
+
+
+def _count() -> int:
+    text = os.environ.get("SIMULATED_DEVICES", "")  # the device itself refuses what is no number
+    return max(1, int(text)) if text.isdigit() else 2
 
 
 DESCRIPTOR = Descriptor(
@@ -24,7 +40,37 @@ DESCRIPTOR = Descriptor(
         "ATen/detail/PrivateUse1HooksInterface.h",
     ),
     module="devices.simulated.backend",  # builds the library at first use
-    capabilities=frozenset({"strides", "storage", "generator", "deterministic_algorithms"}),
+    capabilities=frozenset(
+        {
+            "strides",
+            "storage",
+            "streams",
+            "events",
+            "timed_events",
+            "stream_priority",
+            "native_handle",
+            "external_streams",
+            "allocator_statistics",
+            "allocator_memory_info",
+            "allocator_fraction",
+            "allocator_settings",
+            "allocator_pools",
+            "allocator_history",
+            "allocator_pluggable",
+            "pinned_memory",
+            "host_statistics",
+            "generator",
+            "multi_device",
+            "peer_access",
+            "properties",
+            "device_assert",
+            "dlpack",
+            "serialization",
+            "autocast",
+            "fork_detection",
+            "deterministic_algorithms",
+        }
+    ),
     # The CPU's kernels run here; its descriptor says why not others.
     dtypes=CPU.dtypes,
     # Their results or operands are sparse, and the device has strided tensors only.
@@ -33,7 +79,35 @@ DESCRIPTOR = Descriptor(
     },
     alignment=512,
     granularity=512,
-    workers_per_device=CPU.workers_per_device,  # kernels run on the host's processors
+    # What is left of a block in a large segment is split off above 1 MiB alone (kSmallSize).
+    granularity_above={2**20: 2**20 + 512},
+    stream_pool_size=16,  # of each priority: kPoolSize in csrc/stream.h
+    priorities=(0, -1),  # kLeastPriority, kGreatestPriority
+    concurrent_launches=16,  # each stream has a thread of its own
+    busy=_busy,
+    gate=_gate,
+    settings=frozenset({"max_split_size_mb", "roundup_power2_divisions"}),
+    functions={
+        "record_history": "memory._record_memory_history",
+        "snapshot": "memory._snapshot",
+        "set_fraction": "set_per_process_memory_fraction",
+        "get_fraction": "get_per_process_memory_fraction",
+        "allocator_settings": "memory._set_allocator_settings",
+        "pool": "MemPool",
+        "use_pool": "use_mem_pool",
+        "pluggable": "memory.PluggableAllocator",
+        "change_allocator": "memory.change_current_allocator",
+        "host_statistics": "host_memory_stats",
+        "empty_host_cache": "empty_host_cache",
+        "external_stream": "ExternalStream",
+        "properties": "get_device_properties",
+        "can_access_peer": "can_device_access_peer",
+        "manual_seed_all": "manual_seed_all",
+        "get_rng_state": "get_rng_state",
+        "set_rng_state": "set_rng_state",
+    },
+    workers_per_device=max(1, CPU.workers_per_device // _count()),  # they share its processors
     facts=_facts,
     unavailable=missing_tools,
+    device_count=_count,
 )

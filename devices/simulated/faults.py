@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from devices._text import listing, suggestion
 from devices.errors import ConformError
-from devices.simulated.faults_runtime import ROWS
+from devices.simulated import faults_calls, faults_runtime
+from devices.simulated.fault_radius import RADIUS
 
 ENVIRONMENT: Final = "SIMULATED_FAULTS"
 
@@ -269,7 +270,10 @@ _ALL: Final = (
         ("clone", "contiguous", "empty_like"),
         "A tensor that is asked for in channels_last is contiguous.",
     ),
-    *(Fault(name, (clause,), statement) for name, clause, statement in ROWS),
+    *(
+        Fault(name, (clause,), statement, radius=RADIUS.get(name, ()))
+        for name, clause, statement in (*faults_runtime.ROWS, *faults_calls.ROWS)
+    ),
 )
 
 #: Every fault by name.

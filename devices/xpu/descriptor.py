@@ -101,7 +101,24 @@ DESCRIPTOR = Descriptor(
     ),
     alignment=512,
     granularity=512,
+    granularity_above={2**20: 2**20 + 512},  # c10/xpu/XPUCachingAllocator.cpp: kSmallSize
     stream_pool_size=32,
+    functions={
+        "record_history": "memory._record_memory_history",
+        "snapshot": "memory._snapshot",
+        "set_fraction": "memory.set_per_process_memory_fraction",
+        "get_fraction": "memory.get_per_process_memory_fraction",
+        "pool": "memory.MemPool",
+        "use_pool": "memory.use_mem_pool",
+        "pluggable": "memory.XPUPluggableAllocator",
+        "change_allocator": "memory.change_current_allocator",
+        "external_stream": "get_stream_from_external",
+        "properties": "get_device_properties",
+        "can_access_peer": "can_device_access_peer",
+        "manual_seed_all": "manual_seed_all",
+        "get_rng_state": "get_rng_state",
+        "set_rng_state": "set_rng_state",
+    },
     busy=None,  # torch.xpu has no _sleep
     workers_per_device=2,
     # None: torch-xpu-ops runs a few ops on the CPU (XPUFallback.template), fewer with each release;

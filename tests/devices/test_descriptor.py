@@ -123,7 +123,10 @@ def test_defaults_are_the_least_that_a_device_is() -> None:
     made = descriptor()
     assert (made.alignment, made.workers_per_device, made.device_count()) == (64, 1, 1)
     assert made.unavailable() is None
-    for name in ("granularity", "stream_pool_size", "busy", "module", "to_device", "from_device"):
+    for name in (
+        *("granularity", "stream_pool_size", "priorities", "concurrent_launches"),
+        *("busy", "gate", "module", "to_device", "from_device"),
+    ):
         assert getattr(made, name) is None
     assert (made.expectations, made.folder) == (None, None)
 
@@ -176,6 +179,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"unavailable": None}, "unavailable must be a function, got None"),
     ({"device_count": 2}, "device_count must be a function, got 2"),
     ({"busy": 5}, "busy must be a function or None, got 5"),
+    ({"gate": 5}, "gate must be a function or None, got 5"),
+    ({"concurrent_launches": 0}, "concurrent_launches must be a whole number from 1 up, got 0"),
+    ({"priorities": (0, 1.5)}, "priorities must be two whole numbers, the least and the greatest"),
+    ({"statistics": {"num_oom"}}, "unknown statistic 'num_oom'; did you mean 'num_ooms'"),
+    ({"settings": {"max_split"}}, "unknown setting 'max_split'"),
+    ({"functions": {"snap": "x"}}, "unknown function 'snap'; did you mean 'snapshot'"),
+    ({"functions": {"snapshot": "memory..x"}}, "must be a name inside the device's module"),
 ]
 
 
@@ -247,3 +257,12 @@ def test_without_torch_its_version_is_not_known(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(importlib.metadata, "version", absent)
     assert "torch" not in common_facts()
+
+
+def test_a_function_is_named_by_its_role() -> None:
+    made = descriptor(functions={"snapshot": "memory._snapshot"})
+    assert made.function("snapshot") == "memory._snapshot"
+    assert "names no function for 'pool' (pool(): a private" in refusal(
+        lambda: made.function("pool")
+    )
+    assert "unknown function 'snap'" in refusal(lambda: made.function("snap"))

@@ -91,8 +91,10 @@ _run = ItemContext.run
 _preflight = worker.preflight
 
 
-def _planted(self: Watch, group: Sequence[str], records: Sequence[Record]) -> None:
-    _begin(self, group, records)
+def _planted(
+    self: Watch, group: Sequence[str], records: Sequence[Record], at_least: float = 0.0
+) -> None:
+    _begin(self, group, records, at_least)
     cell = str(records[0].key)
     what = json.loads(os.environ.get("PLANTED", "{}")).get(cell)
     if what is None:

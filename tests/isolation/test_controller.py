@@ -14,6 +14,7 @@ from conformance.isolation.controller import Controller, NoProgress
 from conformance.isolation.guard import note_path
 from conformance.isolation.limits import Limits
 from conformance.isolation.lost import LostCells
+from conformance.items import Item, named
 from devices.cell import CellKey
 
 CELL = CellKey("layout.bounds", "mm", "int64")
@@ -61,7 +62,7 @@ class Bench:
         self.folder = folder
         self.controller = Controller(
             folder=folder,
-            items={"mm-int64": ("mm", "int64", ["layout.values", "layout.bounds"])},
+            items=named([Item("mm", "int64", ["layout.values", "layout.bounds"])], []),
             limits=Limits(5.0),
             indices=range(2),
             judge=lambda lost: True,

@@ -303,7 +303,7 @@ def test_one_that_takes_the_device_waits_for_those_that_share_it(tmp_path: Path)
 
 def wait_for_the_gate(folder: Path) -> bool:
     """Until somebody waits to be alone, and so holds the gate."""
-        (path,) = folder.glob("*.gate")
+    (path,) = folder.glob("*.gate")
     with path.open("w") as gate:
         for _ in range(3000):
             try:

@@ -72,6 +72,16 @@ def test_a_node_id_narrows_the_run(parser: Parser) -> None:
     assert list(request.selection) == ["pytest node ids"]
 
 
+def test_the_file_of_one_suite_narrows_the_run(parser: Parser) -> None:
+    request = request_of(parser, args=("conformance/test_allocator.py",))
+    assert list(request.selection) == ["pytest paths"]
+
+
+@pytest.mark.parametrize("argument", ["conformance", "."])
+def test_the_folder_of_all_suites_is_the_whole_run(parser: Parser, argument: str) -> None:
+    assert request_of(parser, args=(argument,)).selection == {}
+
+
 def test_options_that_say_where_and_how_do_not_narrow_the_run(parser: Parser) -> None:
     request = request_of(
         parser,

@@ -41,9 +41,22 @@ def _dump_snapshot(filename: str | Path = "dump_snapshot.pickle") -> None:
 
 
 def host_memory_stats() -> dict[str, int]:
-    """Pinned memory: live and cached blocks and bytes, requests to the system, blocks used again."""
+    """Pinned memory: live and cached blocks and bytes, requests to the system, blocks used again.
+
+    Beside the device's own names those of ``torch.cuda.host_memory_stats``: active is what is live,
+    allocations are what is owned, live or cached.
+    """
     made: dict[str, int] = _library.pinned_stats()
-    return made
+    owned = made["blocks"] + made["cached_blocks"]
+    return {
+        **made,
+        "active_requests.current": made["blocks"],
+        "active_bytes.current": made["bytes"],
+        "allocations.current": owned,
+        "allocated_bytes.current": made["bytes"] + made["cached_bytes"],
+        "num_host_alloc": made["system_allocations"],
+        "num_host_free": made["system_allocations"] - owned,
+    }
 
 
 def empty_host_cache() -> None:

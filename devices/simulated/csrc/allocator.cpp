@@ -44,7 +44,7 @@ size_t segment_size(size_t size) {
 Block* DeviceMemory::allocate(size_t bytes, Queue& queue) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   collect_passed_locked(/*wait=*/false);
-  if (bytes > arena().bytes_of_a_device() || (on(Fault::oom_stays_broken) && broken_)) {
+  if (bytes > kOneExabyte || (on(Fault::oom_stays_broken) && broken_)) {
     out_of_memory_locked(bytes, false);
   }
   const size_t size = block_size(bytes);

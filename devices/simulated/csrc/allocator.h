@@ -28,6 +28,7 @@ constexpr size_t kSmallSegment = 2u << 20;
 constexpr size_t kLargeRequest = 4u << 20;  // bytes: larger requests get segments of their own size
 constexpr size_t kLargeSegment = 8u << 20;
 constexpr size_t kRoundSegment = 2u << 20;
+constexpr size_t kOneExabyte = size_t{1} << 60;  // requests above it are not even tried, as in CUDACachingAllocator
 
 struct Pool;
 

@@ -2,7 +2,10 @@
 
 #pragma once
 
+#include "fault_list_calls.h"
+
 #define SIMULATED_FAULT_LIST(F)                                         \
+  SIMULATED_CALL_FAULTS(F)                                              \
   /* layout: kernels, misbehave.cpp */                                  \
   F(ignore_strides, "values.ignore_strides")                            \
   F(ignore_storage_offset, "values.ignore_storage_offset")              \

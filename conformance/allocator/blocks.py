@@ -1,0 +1,155 @@
+"""allocator.disjoint, allocator.contents, allocator.reuse, allocator.empty_cache: the blocks themselves."""
+
+from __future__ import annotations
+
+import torch
+
+from conformance.allocator.judging import (
+    KIB,
+    MIB,
+    fresh,
+    inside,
+    known,
+    overlapping,
+    span,
+)
+from conformance.behaviour.cases import Cases
+from conformance.behaviour.context import Context
+
+cases = Cases()
+
+
+def _sizes(context: Context, count: int) -> list[int]:
+    return [context.random.choice((1, 600, 4096, 4097, 70_000, MIB + 5)) for _ in range(count)]
+
+
+@cases("allocator.disjoint")
+def live_blocks(context: Context) -> None:
+    """No two live blocks share a byte, whatever was freed between them."""
+    fresh(context)
+    with context.stream() if context.has("streams") else context.on(0):
+        blocks = [context.bytes_of(size) for size in _sizes(context, 40)]
+        context.same(overlapping(blocks), [], "no two blocks overlap")
+        del blocks[::2]
+        blocks += [context.bytes_of(size) for size in _sizes(context, 40)]
+        context.same(overlapping(blocks), [], "no two blocks overlap after others were freed")
+
+
+@cases("allocator.disjoint")
+def alignment(context: Context) -> None:
+    """Every address keeps the declared alignment."""
+    blocks = [context.bytes_of(size) for size in (1, 3, 513, 4097, 70_001, MIB + 5)]
+    step = context.descriptor.alignment
+    wrong = [hex(span(block)[0]) for block in blocks if span(block)[0] % step]
+    context.same(wrong, [], f"addresses are multiples of {step}")
+
+
+@cases("allocator.disjoint", requires={"allocator_statistics"})
+def nothing(context: Context) -> None:
+    """A request of no bytes takes no memory."""
+    before = context.counters()
+    empty = [torch.empty(shape, device=context.device) for shape in ((0,), (3, 0), (0, 2, 5))]
+    context.same(sum(each.numel() for each in empty), 0, "the tensors hold nothing")
+    now = context.counters()
+    context.same(now.allocated, before.allocated, "nothing is allocated for them")
+    context.same(now.reserved, before.reserved, "nothing is reserved for them")
+
+
+@cases("allocator.contents")
+def kept_through_churn(context: Context) -> None:
+    """Live blocks keep their bytes while others are taken, split and freed around them."""
+    fresh(context)
+    with context.stream() if context.has("streams") else context.on(0):
+        kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+        passing: list[torch.Tensor] = []
+        for step, size in enumerate(_sizes(context, 60)):
+            block = context.bytes_of(size)
+            if step % 3 == 0:
+                want = known(size, step)
+                block.copy_(want)
+                kept.append((block, want))
+            else:
+                passing.append(block.fill_(255))
+            if len(passing) > 5:
+                passing.pop(context.random.randrange(len(passing)))
+        del passing, block
+        context.settle()
+        for block, want in kept:
+            context.equal(block, want, "a live block keeps its bytes")
+
+
+@cases("allocator.contents")
+def kept_through_split(context: Context) -> None:
+    """A block keeps its bytes when the one behind it is split."""
+    fresh(context)
+    with context.stream() if context.has("streams") else context.on(0):
+        first, want = context.bytes_of(4 * KIB), known(4 * KIB, 1)
+        first.copy_(want)
+        context.settle()
+        others = [context.bytes_of(4 * KIB) for _ in range(8)]
+        context.settle()
+        context.equal(first, want, "the block keeps its bytes")
+        del others
+
+
+@cases(
+    "allocator.reuse",
+    over={"small": (4 * KIB,), "under_a_mebibyte": (900 * KIB,), "large": (6 * MIB,)},
+)
+def same_size(context: Context, size: int) -> None:
+    """A freed block serves the next request of its size, again and again."""
+    block = context.bytes_of(size)
+    reserved = context.counters().reserved
+    context.must(block.numel() == size, "the block was there")
+    del block
+    for _ in range(8):
+        block = context.bytes_of(size)
+        context.same(context.counters().reserved, reserved, "`reserved` does not grow")
+        del block
+
+
+@cases("allocator.reuse")
+def after_a_split(context: Context) -> None:
+    """A freed block serves a request of its size although a smaller one was cut from it meanwhile."""
+    fresh(context)
+    with context.stream() if context.has("streams") else context.on(0):
+        block = context.bytes_of(8 * MIB)
+        reserved = context.counters().reserved
+        del block
+        part = context.bytes_of(2 * MIB)
+        context.same(context.counters().reserved, reserved, "the freed block serves a smaller one")
+        del part
+        block = context.bytes_of(8 * MIB)
+        context.same(context.counters().reserved, reserved, "and then one of its own size again")
+        del block
+
+
+@cases("allocator.empty_cache", over={"one": ((5 * MIB,),), "many": ((3000, 70_000, 5 * MIB, 9 * MIB),)})  # fmt: skip
+def gives_back(context: Context, sizes: tuple[int, ...]) -> None:
+    """Every segment without a live block goes back to the system."""
+    fresh(context)
+    before = context.counters().reserved
+    with context.stream() if context.has("streams") else context.on(0):
+        blocks = [context.bytes_of(size) for size in sizes]
+    context.must(context.counters().reserved > before, "segments were taken")
+    del blocks
+    context.must(context.counters().reserved > before, "they are kept when their blocks are freed")
+    fresh(context)
+    context.same(context.counters().reserved, before, "`reserved` is what it was before")
+
+
+@cases("allocator.empty_cache")
+def keeps_live(context: Context) -> None:
+    """No live block is touched, and none is handed out again."""
+    with context.stream() if context.has("streams") else context.on(0):
+        want = known(10_000, 3)
+        block = context.bytes_of(10_000)
+        block.copy_(want)
+        context.bytes_of(6 * MIB)
+        context.settle()
+        allocated = context.counters().allocated
+        torch.accelerator.memory.empty_cache()
+        context.equal(block, want, "a live block keeps its bytes")
+        context.same(context.counters().allocated, allocated, "it is still counted")
+        other = context.bytes_of(10_000)
+        context.check(not inside(other, [span(block)]), "its bytes are nobody else's")

@@ -1,0 +1,100 @@
+"""What the cases of the allocator share: invariants of the counters, addresses, known bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import torch
+
+from conformance.behaviour.context import Context
+from conformance.behaviour.memory import Counters
+
+KIB, MIB = 2**10, 2**20
+POOLS = ("all", "small_pool", "large_pool")
+
+
+def kept(context: Context, *names: str) -> bool:
+    """Whether the device declares that it keeps these statistics."""
+    return context.descriptor.statistics.issuperset(names)
+
+
+def granule(context: Context, size: int) -> int:
+    """Bytes by which a block may be larger than a request of this size, as declared."""
+    steps = context.descriptor.granularity_above
+    above = [step for bound, step in steps.items() if size > bound]
+    return max((context.granularity, *above))
+
+
+def ordered(context: Context, now: Counters) -> None:
+    """reserved >= active >= allocated >= 0, and no current value above its peak."""
+    names = [n for n in ("reserved_bytes", "active_bytes", "allocated_bytes") if kept(context, n)]
+    for pool in POOLS:
+        values = [now.get(f"{name}.{pool}.current") for name in names]
+        context.check(
+            all(a >= b for a, b in pairwise(values)) and min(values) >= 0,
+            f"{' >= '.join(names)} >= 0 in {pool}",
+            got=values,
+        )
+    wrong = [
+        name.removesuffix(".current")
+        for name, value in now.all.items()
+        if name.endswith(".current") and value > now.get(name.removesuffix("current") + "peak")
+    ]
+    context.same(wrong, [], "no current value is above its peak")
+
+
+def balanced(context: Context, now: Counters, reset: Counters) -> None:
+    """Total allocated - total freed = current - what was current at the last reset of the totals."""
+    wrong = []
+    for name, current in now.all.items():
+        stem = name.removesuffix(".current")
+        if stem == name or f"{stem}.freed" not in now.all:
+            continue
+        change = now[f"{stem}.allocated"] - now[f"{stem}.freed"]
+        if change != current - reset.get(name):
+            wrong.append((stem, change, current - reset.get(name)))
+    context.same(wrong, [], "totals allocated less freed are the change of what is current")
+
+
+def reset_totals(context: Context, index: int = 0) -> Counters:
+    """Reset the accumulated statistics; the counters right behind that."""
+    torch.accelerator.memory.reset_accumulated_memory_stats(context.at(index))
+    return context.counters(index)
+
+
+def fresh(context: Context) -> None:
+    """Wait for everything, and give back what is cached."""
+    context.settle()
+    torch.accelerator.memory.empty_cache()
+
+
+def span(block: torch.Tensor) -> tuple[int, int]:
+    """The addresses of a block's bytes: the first, and the one behind the last."""
+    start = block.untyped_storage().data_ptr()
+    return start, start + block.untyped_storage().nbytes()
+
+
+def overlapping(blocks: Iterable[torch.Tensor]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Pairs of neighbours, by address, that share bytes."""
+    spans = sorted(span(block) for block in blocks)
+    return [(a, b) for a, b in pairwise(spans) if b[0] < a[1]]
+
+
+def inside(block: torch.Tensor, spans: Sequence[tuple[int, int]]) -> bool:
+    """Whether a block shares bytes with one of these spans."""
+    start, end = span(block)
+    return any(start < high and low < end for low, high in spans)
+
+
+def known(size: int, seed: int) -> torch.Tensor:
+    """Bytes on the CPU that no other seed gives."""
+    return ((torch.arange(size) * 31 + seed * 97) % 251).to(torch.uint8)
+
+
+def fits_in_memory(context: Context, index: int = 0) -> int:
+    """Bytes that a test may take of what is free: an eighth, at most 64 MiB."""
+    if not context.has("allocator_memory_info"):
+        return 16 * MIB
+    free, _ = torch.accelerator.memory.get_memory_info(context.at(index))
+    return int(min(64 * MIB, free // 8))

@@ -1,0 +1,166 @@
+"""Runs cases on the simulated device in forks of one process: each fault gets a process of its own.
+
+Faults of allocators and queues outlive their switch, so that no trial may follow another in one process; and
+loading torch takes seconds, so that a process which has it loaded, and has not used the device, is forked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from devices.cell import CellKey, Outcome
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+LIMIT = 60.0  # seconds that a trial may take
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What became of a cell."""
+
+    outcome: Outcome
+    checks: int
+    message: str
+    script: str  # of its repro, where it failed
+
+    @property
+    def summary(self) -> tuple[Outcome, int]:
+        return self.outcome, self.checks
+
+
+class Server:
+    """The process that is forked."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.behaviour.server"],
+            cwd=CHECKOUT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, fault: str, cells: Iterable[CellKey]) -> dict[CellKey, Seen]:
+        """These cells with a fault on, or none (""). A cell behind one that killed the process, or that
+        took too long, is not in the answer; the guilty one is a crash or a hang."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps([fault, [list(cell) for cell in cells]]) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the server ended with status {self._process.wait()}"
+        return {
+            CellKey(*key): Seen(Outcome(outcome), checks, message, script)
+            for key, outcome, checks, message, script in json.loads(answer)
+        }
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def serving(environment: dict[str, str]) -> Iterator[Server]:
+    server = Server(environment)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+# -- in the process
+
+
+def main() -> None:
+    import importlib
+
+    from conformance import suites
+    from conformance.worker import limit_threads
+
+    limit_threads()
+    importlib.import_module("devices.simulated.backend")
+    suites.behaviours()
+    for line in sys.stdin:
+        fault, cells = json.loads(line)
+        print(json.dumps(_forked(fault, [CellKey(*cell) for cell in cells])), flush=True)
+
+
+def _forked(fault: str, cells: list[CellKey]) -> list[list[Any]]:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        code = 1
+        try:
+            os.dup2(2, 1)  # what a backend prints must not be taken for an answer
+            with os.fdopen(writer, "w") as stream:
+                _trial(fault, cells, stream)
+            code = 0
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    os.close(writer)
+    lines, over = _lines(reader)
+    if over:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    found: list[list[Any]] = [json.loads(line) for line in lines]
+    if len(found) < len(cells):
+        guilty = cells[len(found)]
+        outcome = Outcome.HANG if over else Outcome.CRASH
+        found.append([list(guilty), outcome.value, 0, "the process ended in it", ""])
+    return found
+
+
+def _lines(reader: int) -> tuple[list[bytes], bool]:
+    """What a child tells until it ends, and whether its time was over first."""
+    held, end = b"", time.monotonic() + LIMIT
+    with os.fdopen(reader, "rb", buffering=0) as stream:
+        while True:
+            ready, _, _ = select.select([stream], [], [], max(end - time.monotonic(), 0))
+            if not ready:
+                return held.splitlines(), True
+            chunk = stream.read(1 << 16)
+            if not chunk:
+                return [line for line in held.splitlines() if line.endswith(b"]")], False
+            held += chunk
+
+
+def _trial(fault: str, cells: list[CellKey], stream: Any) -> None:
+    from conformance import suites
+    from conformance.behaviour.process import Where
+    from conformance.behaviour.running import run_case
+    from conformance.cells import CellRecord
+    from devices import registry
+    from devices.simulated.faults import planted
+    from opinfo.device import open_device
+
+    if fault:
+        os.environ["SIMULATED_FAULTS"] = fault  # for the processes that cases start
+    device = open_device(registry.get("simulated"))
+    with planted(*filter(None, [fault])):
+        for cell in cells:
+            record = CellRecord(cell)
+            run_case(
+                suites.case_of(cell.clause, cell.op), record, device, Where(device="simulated")
+            )
+            shown = record.smallest
+            script = shown.repro() if shown is not None and shown.repro is not None else ""
+            row = [list(cell), record.outcome().value, record.checks, record.message(), script]
+            stream.write(json.dumps(row) + "\n")
+            stream.flush()
+
+
+if __name__ == "__main__":
+    main()

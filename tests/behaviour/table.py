@@ -1,0 +1,119 @@
+"""Fault → clause → caught, for the suites of behaviour on the simulated device.
+
+``python -m tests.behaviour.table [GLOB...]`` prints it for the faults that a glob matches; the exit status is 0
+where each was caught, no cell outside its radius changed, and every cell passes without a fault.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from conformance import contract, suites
+from conformance.items import is_case
+from devices.cell import CellKey, Outcome
+from devices.simulated.faults import FAULTS, Fault
+from tests.behaviour.server import Seen, Server, serving
+
+#: Outcomes by which a fault is caught.
+CAUGHT = frozenset({Outcome.FAIL, Outcome.CRASH, Outcome.HANG})
+
+
+def clauses_of_cases() -> frozenset[str]:
+    """The checked clauses that have cases."""
+    return frozenset(case.clause for case in suites.planned_cases(contract.load()))
+
+
+def faults() -> dict[str, Fault]:
+    """The faults of those clauses."""
+    there = clauses_of_cases()
+    return {name: fault for name, fault in FAULTS.items() if there & set(fault.clauses)}
+
+
+def cells_of(fault: Fault) -> list[CellKey]:
+    """What a trial of a fault runs: the cells of its clauses, and the quick ones of their suites."""
+    of_suites = {suites.suite_of(clause) for clause in fault.clauses}
+    return [
+        CellKey(case.clause, case.name, "")
+        for case in suites.planned_cases(contract.load())
+        if case.clause in fault.clauses
+        or (suites.suite_of(case.clause) in of_suites and not case.own_process and not case.slow)
+    ]
+
+
+def all_cells() -> list[CellKey]:
+    """Every cell of a case."""
+    return [CellKey(c.clause, c.name, "") for c in suites.planned_cases(contract.load())]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a fault did to the cells that were run."""
+
+    fault: Fault
+    clean: Mapping[CellKey, Seen]
+    seen: Mapping[CellKey, Seen]
+
+    def caught(self, clause: str) -> list[CellKey]:
+        return [c for c, s in self.seen.items() if c.clause == clause and s.outcome in CAUGHT]
+
+    @property
+    def missed(self) -> list[str]:
+        """Clauses of cases that the fault breaks, and that did not fail."""
+        there = clauses_of_cases()
+        return [c for c in self.fault.clauses if c in there and not self.caught(c)]
+
+    @property
+    def strays(self) -> list[str]:
+        """Changed cells outside the fault's radius."""
+        return [
+            f"{cell}: {self.clean[cell].summary} became {seen.summary}: {seen.message}"
+            for cell, seen in self.seen.items()
+            if seen.summary != self.clean[cell].summary
+            and cell.clause not in self.fault.clauses
+            and not any(fnmatchcase(str(cell), pattern) for pattern in self.fault.radius)
+        ]
+
+
+def trial(server: Server, fault: Fault, clean: Mapping[CellKey, Seen]) -> Trial:
+    """Run a fault's cells with it on."""
+    return Trial(fault, clean, server.run(fault.name, cells_of(fault)))
+
+
+def line_of(made: Trial) -> list[str]:
+    """One line a clause: what caught the fault there."""
+    lines = []
+    for clause in made.fault.clauses:
+        cells = made.caught(clause)
+        where = ", ".join(cell.op for cell in cells[:4]) + (" …" if len(cells) > 4 else "")
+        text = f"{len(cells)} cells: {where}" if cells else "MISSED"
+        lines.append(f"{made.fault.name:36}  {clause:28}  {text}")
+        lines += [f"    {made.seen[cell].message[:150]}" for cell in cells[:1]]
+    return lines
+
+
+def main(globs: Sequence[str]) -> int:
+    wrong: list[str] = []
+    with serving(dict(os.environ)) as server:
+        clean = server.run("", all_cells())
+        wrong += [
+            f"clean: {cell}: {seen.outcome}: {seen.message}"
+            for cell, seen in clean.items()
+            if seen.outcome is not Outcome.PASS and is_case(cell)
+        ]
+        for fault in faults().values():
+            if globs and not any(fnmatchcase(fault.name, pattern) for pattern in globs):
+                continue
+            made = trial(server, fault, clean)
+            print(*line_of(made), sep="\n", flush=True)
+            wrong += [f"{fault.name}: {clause} did not fail" for clause in made.missed]
+            wrong += [f"{fault.name}: outside its radius: {text}" for text in made.strays]
+    print(*wrong, sep="\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
