@@ -23,6 +23,7 @@ from conformance.commands.devices import devices
 from conformance.commands.diff import diff
 from conformance.commands.init import init
 from conformance.commands.manifest import manifest
+from conformance.commands.merge import merge
 from conformance.commands.minimise import minimise
 from conformance.commands.pin import pin
 from devices.errors import ConformError
@@ -180,7 +181,7 @@ def run(arguments: tuple[str, ...]) -> int:
     )
 
 
-for command in (dashboard, devices, diff, init, manifest, minimise, pin):
+for command in (dashboard, devices, diff, init, manifest, merge, minimise, pin):
     conform.add_command(command)
 
 if __name__ == "__main__":

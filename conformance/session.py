@@ -34,7 +34,7 @@ from conformance.planner import (
     untried_cases,
 )
 from conformance.provenance import provenance_of
-from conformance.selection import find_descriptor, select
+from conformance.selection import find_descriptor, select, shard_of
 from conformance.suites import LAYOUT, suite_of
 from conformance.version import VERSION
 from devices.block import ExpectedOutcome
@@ -158,7 +158,8 @@ class Session:
             capabilities=capability_states(self.device),
             facts=self.facts,
             selection=self.request.selection,
-            selected=wanted if partial else None,
+            partial=partial,
+            selected=wanted if partial or self.request.shard else None,
             untried=untried_cases(self.descriptor, self.contract),
         )
         run = write_run(
@@ -170,7 +171,7 @@ class Session:
             redact=self.request.redact,
             manifest=self.expectations.read_bytes() if self.expectations else b"",
         )
-        result = gate(run, partial=partial)
+        result = gate(run, partial=partial or self.request.shard is not None)
         self.clean_up(complete=not self.cut_short and all(c in results for c in wanted))
         write_failures(run, result.judgement)
         if not self.cut_short:
@@ -252,14 +253,15 @@ def prepare(request: Request) -> Session:
     facts = descriptor.facts()  # the device's module, imported by now, may be asked
     active = manifest.active(facts)
     plan = make_plan(spec, device, contract)
-    selected = select(plan, request, clauses)
+    selected = shard_of(select(plan, request, clauses), request)
     matcher = Matcher(active)
     for cell in plan.cells:  # contradicting blocks are found before an hour of running, not after
         matcher.expect(cell)
     if request.collect_only:  # what an earlier run wrote stays
         folder = Path(tempfile.mkdtemp(prefix="conform-collect-"))
     else:
-        folder = request.results or Path("conform-results") / f"{plan.device}-{spec.name}"
+        shard = f"-shard-{request.shard.replace('/', '-of-')}" if request.shard else ""
+        folder = request.results or Path("conform-results") / f"{plan.device}-{spec.name}{shard}"
     folder = folder.absolute()
     failed_before = failed_in(folder) if request.max_seconds is not None else frozenset()
     identity = identity_of(plan, request, facts)
@@ -290,7 +292,8 @@ def identity_of(plan: Plan, request: Request, facts: Mapping[str, str]) -> dict[
     """What must be the same for a run to be resumed."""
     machine = {name: facts.get(name, "") for name in ("torch", "driver", "device_name")}
     selection = {name: said for name, said in request.selection.items() if name != "--max-time"}
-    return {"device": plan.device, "plan": plan.hash, **machine, "selection": selection}
+    chosen = {"selection": selection, "shard": request.shard or ""}
+    return {"device": plan.device, "plan": plan.hash, **machine, **chosen}
 
 
 def orders_for(session: Session) -> WorkerOrders:

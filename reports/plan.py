@@ -138,8 +138,13 @@ def fold(cells: Iterable[CellKey]) -> Folded:
     return list(folded.items())
 
 
-def read_plan(document: Mapping[str, Any], source: str = "the plan") -> Plan:
-    """Check a plan document. Raises RunError, whose text begins with ``source``."""
+def read_plan(
+    document: Mapping[str, Any], source: str = "the plan", like: Plan | None = None
+) -> Plan:
+    """Check a plan document. Raises RunError, whose text begins with ``source``.
+
+    Where ``like`` has the same clauses and cells, its unfolded cells are shared.
+    """
     version = document.get("format")
     if version != FORMAT:
         raise RunError(
@@ -152,7 +157,10 @@ def read_plan(document: Mapping[str, Any], source: str = "the plan") -> Plan:
         raise RunError(f"{source}: not a plan: {error}") from None
     clauses = _clauses(parsed, source)
     names: dict[tuple[str, str], CellKey] = {}
-    cells = _unfold(parsed.cells, "cells", clauses, names, source)
+    if like is not None and like.document.cells == parsed.cells and like.clauses == clauses:
+        cells, names = like.cells, like.names
+    else:
+        cells = _unfold(parsed.cells, "cells", clauses, names, source)
     selected = cells
     if parsed.selected is not None:
         chosen: dict[tuple[str, str], CellKey] = {}

@@ -172,10 +172,11 @@ def redacted(
     return {**document, "facts": facts}, kept, plain
 
 
-def load_run(path: Path) -> Run:
+def load_run(path: Path, like: Run | None = None) -> Run:
     """Read a results folder, or its ``plan.json``.
 
-    Raises RunError where a file is absent, truncated, edited since, malformed, or of another run.
+    ``like`` is a run that may have the same cells, as another shard of it has: they are then not unfolded
+    again. Raises RunError where a file is absent, truncated, edited since, malformed, or of another run.
     """
     source = path / PLAN_FILE if path.is_dir() else path
     try:
@@ -187,7 +188,7 @@ def load_run(path: Path) -> Run:
     except OSError as error:
         raise RunError(f"{source}: cannot be read: {error.strerror or error}") from None
     provenance, files = _added(document, source)
-    plan = read_plan(document, str(source))
+    plan = read_plan(document, str(source), like.parsed if like is not None else None)
     check_provenance(plan, provenance, str(source))
     with _collector_paused():
         results = _read_files(source.parent, plan, files, provenance, digest(document))
