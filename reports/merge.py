@@ -16,7 +16,8 @@ from typing import Any, Final
 from devices.cell import CellKey, Outcome
 from reports.model import CellResult, Provenance, Run
 from reports.plan import RunError, fold
-from reports.run import load_run
+from reports.run import collector_paused, load_run
+from reports.shared_plans import SharedPlans
 
 #: What must be the same in all shards, in the order in which people look for a cause.
 _SAME: Final = (
@@ -45,11 +46,10 @@ class Merged:
 
 
 def load_shards(paths: Sequence[Path]) -> list[Run]:
-    """Read the folders of shards. Plans that are alike are unfolded once. Raises RunError."""
-    runs: list[Run] = []
-    for path in paths:
-        runs.append(load_run(path, like=runs[0] if runs else None))
-    return runs
+    """Read the folders of shards. Raises RunError."""
+    shared = SharedPlans()
+    with collector_paused():
+        return [load_run(path, shared) for path in paths]
 
 
 def merge(runs: Sequence[Run]) -> Merged:
@@ -120,23 +120,19 @@ def _same(one: Run, other: Run) -> None:
 
 
 def _joined(runs: Sequence[Run]) -> dict[CellKey, CellResult]:
-    """The results of all shards, each worker named with its shard."""
+    """The results of all shards."""
     found: dict[CellKey, CellResult] = {}
-    origin: dict[CellKey, Run] = {}
     for run in runs:
-        workers: dict[str, str] = {}
-        shard = run.provenance.shard
         for cell, result in run.results.items():
-            worker = workers.get(result.worker)
-            if worker is None:
-                worker = workers[result.worker] = f"{shard}:{result.worker}"
-            before = found.get(cell)
-            if before is None or before.outcome is Outcome.NOT_RUN:
-                found[cell] = replace(result, worker=worker)
-                origin[cell] = run
+            before = found.setdefault(cell, result)
+            if before is result:
+                continue
+            if before.outcome is Outcome.NOT_RUN:
+                found[cell] = result
             elif result.outcome is not Outcome.NOT_RUN and _told(before) != _told(result):
+                origin = next(each for each in runs if each.results.get(cell) is before)
                 raise CannotMerge(
-                    f"{origin[cell].folder} and {run.folder} disagree on {cell}: "
+                    f"{origin.folder} and {run.folder} disagree on {cell}: "
                     f"{before.outcome} ({before.verdict}) and {result.outcome} ({result.verdict}). "
                     "They met different devices, or one that cannot be relied on"
                 )

@@ -100,6 +100,7 @@ class Plan:
     cells: tuple[CellKey, ...]
     selected: tuple[CellKey, ...]
     names: dict[tuple[str, str], CellKey]
+    known: frozenset[CellKey]  # the cells, to be asked for one
 
     def undeclared(self, clause: str) -> tuple[str, ...]:
         """The capabilities that a clause requires and the device does not declare."""
@@ -158,21 +159,22 @@ def read_plan(
     clauses = _clauses(parsed, source)
     names: dict[tuple[str, str], CellKey] = {}
     if like is not None and like.document.cells == parsed.cells and like.clauses == clauses:
-        cells, names = like.cells, like.names
+        cells, names, known = like.cells, like.names, like.known
     else:
         cells = _unfold(parsed.cells, "cells", clauses, names, source)
+        known = frozenset(cells)
     selected = cells
     if parsed.selected is not None:
         chosen: dict[tuple[str, str], CellKey] = {}
         selected = _unfold(parsed.selected, "selected", clauses, chosen, source)
-        strangers = set(selected) - set(cells)
+        strangers = set(selected) - known
         if strangers:
             raise RunError(
                 f"{source}: {len(strangers)} selected cells are not planned, {min(strangers)} first"
             )
     elif parsed.partial:
         raise RunError(f"{source}: a partial run must say which cells were selected")
-    return Plan(parsed, clauses, cells, selected, names)
+    return Plan(parsed, clauses, cells, selected, names, known)
 
 
 def _clauses(document: Document, source: str) -> dict[str, Clause]:
