@@ -64,7 +64,7 @@ def _placement(
     fork: ForkServer, folder: Path, chance: random.Random, calm: Mapping[CellKey, CellResult]
 ) -> int:
     cells = chance.sample([cell for cell in calm if cell.clause in FIRST], 3)
-    poison = [name for name in MISHAPS]
+    poison = list(MISHAPS)
     chosen = {cell: chance.choice(poison) for cell in cells}
     # A call is made on the device in these groups alone, so that the poison is felt where it was put.
     chosen = {
