@@ -46,7 +46,7 @@ def _holds_the_gil() -> None:
 
 
 def _spins_in_c() -> None:
-    hashlib.pbkdf2_hmac("sha256", b"x", b"y", 1 << 31)  # without the GIL
+    hashlib.pbkdf2_hmac("sha256", b"x", b"y", 2**31 - 1)  # without the GIL
 
 
 def _sleeps_with_the_gil() -> None:
