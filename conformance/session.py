@@ -14,6 +14,7 @@ import torch
 
 from conformance.contract import Contract, load
 from conformance.explore.findings import explore
+from conformance.flaky import observed_of
 from conformance.folder import failed_in, make_folder
 from conformance.isolation.controller import Controller
 from conformance.isolation.keeping import Keeper, keep, look_back
@@ -38,7 +39,7 @@ from conformance.selection import find_descriptor, select, shard_of
 from conformance.suites import LAYOUT, suite_of
 from conformance.version import VERSION
 from devices.block import ExpectedOutcome
-from devices.cell import CellKey, Observed, Outcome, Verdict
+from devices.cell import CellKey, Observed, Verdict
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from devices.expectations import Manifest, Matcher
@@ -113,7 +114,8 @@ class Session:
 
     def unexpected(self, lost: Lost) -> bool:
         """Whether the manifest does not expect what became of it."""
-        verdict, _ = self.judge(lost.cell, Observed(lost.outcome, message=lost.message), None)
+        observed = Observed(lost.outcome, message=lost.message)
+        verdict, _ = verdict_of(self.matcher, lost.cell, observed, None)
         return verdict is not Verdict.EXPECTED
 
     def go_on(self) -> None:
@@ -205,14 +207,9 @@ class Session:
             journal.unlink()
 
     def _result(self, cell: CellKey, document: dict[str, Any]) -> CellResult:
-        observed = Observed(
-            Outcome(document["outcome"]),
-            frozenset(document.get("layouts", ())),
-            document.get("raises"),
-            document.get("message", ""),
-            document.get("declared", False),
-        )
-        verdict, why = self.judge(cell, observed, document.get("ran"))
+        observed = observed_of(document)
+        others = [observed_of(other) for other in document.get("seen", ())]
+        verdict, why = verdict_of(self.matcher, cell, observed, document.get("ran"), others)
         return CellResult(
             key=cell,
             outcome=observed.outcome,
@@ -229,11 +226,6 @@ class Session:
             seconds=document.get("seconds", 0.0),
             worker=document.get("worker", ""),
         )
-
-    def judge(
-        self, cell: CellKey, observed: Observed, ran: Iterable[str] | None
-    ) -> tuple[Verdict, str]:
-        return verdict_of(self.matcher, cell, observed, ran)
 
 
 def prepare(request: Request) -> Session:

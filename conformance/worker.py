@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from conformance.behaviour.running import run_case
 from conformance.cells import Recorder
 from conformance.contract import load
 from conformance.explore.pins import by_item, run_pins, without_op
+from conformance.flaky import observed_of, runs_of, together
 from conformance.isolation.guard import Watch, leave_note
 from conformance.isolation.limits import limits_for
 from conformance.isolation.locks import DeviceLock
@@ -30,7 +31,7 @@ from conformance.orders import WorkerOrders
 from conformance.planner import known_layouts, undeclared_clauses
 from conformance.suites import LAYOUT, case_of, planned_op_checks
 from devices import registry
-from devices.cell import CellKey, Observed, Outcome, Verdict
+from devices.cell import CellKey, Verdict
 from devices.errors import ConformError
 from devices.expectations import Manifest, Matcher
 from devices.pinned import read_pinned
@@ -58,6 +59,10 @@ def started(given: Mapping[str, Any]) -> Worker:
         return found
     except ConformError as error:
         leave_note(setting.folder or folder / "journal", name, {"error": str(error)})
+
+
+Told = tuple[list[dict[str, Any]], list[str]]  # cells as plain data, and what is wrong with them
+Run = Callable[[Item], Told]
 
 
 class Worker:
@@ -102,7 +107,7 @@ class Worker:
     def out_of_time(self) -> bool:
         return self.orders.deadline is not None and time.time() > self.orders.deadline
 
-    def run(self, name: ItemId) -> tuple[list[dict[str, Any]], list[str]]:
+    def run(self, name: ItemId) -> Told:
         """Run one item: its cells as plain data, and a line for each that makes it fail."""
         item = self.items[name]
         guilty = self.lost.of(item.op, item.dtype)
@@ -112,10 +117,42 @@ class Worker:
         (cell, *_) = left.cells
         case = case_of(cell.clause, cell.op) if is_case(cell) else None
         alone = name in self.alone or (case is not None and case.alone)
+        run = partial(self._run_op, name.suite) if case is None else partial(self._run_case, case)
         with self.watch.item(cell, guilty, alone=alone):
-            return self._run_op(name.suite, left) if case is None else self._run_case(case, left)
+            return self._again(left, run, *run(left))
 
-    def _run_case(self, case: Case, item: Item) -> tuple[list[dict[str, Any]], list[str]]:
+    def _again(self, item: Item, run: Run, documents: list[dict[str, Any]], bad: list[str]) -> Told:
+        """Run an item's flaky cells again, and judge them by all of their runs."""
+        times = runs_of(self.matcher, item.cells)
+        if not times:
+            return documents, bad
+        runs = {d["cell"][0]: [d] for d in documents if d.get("cell") and d["cell"][0] in times}
+        for turn in range(1, max(times.values())):
+            clauses = [clause for clause in item.clauses if times.get(clause, 0) > turn]
+            for document in run(Item(item.op, item.dtype, clauses))[0]:
+                if document.get("cell"):
+                    runs[document["cell"][0]].append(document)
+        found = []
+        for document in documents:
+            clause = document["cell"][0] if document.get("cell") else ""
+            if clause in runs:
+                document = self._rated(CellKey(*document["cell"]), runs[clause], bad)
+            found.append(document)
+        return found, bad
+
+    def _rated(self, cell: CellKey, runs: list[dict[str, Any]], bad: list[str]) -> dict[str, Any]:
+        """The document of a flaky cell, by all of its runs."""
+        verdicts = [verdict_of(self.matcher, cell, observed_of(d), d["ran"])[0] for d in runs]
+        document = together(runs, [verdict in BAD for verdict in verdicts])
+        others = [observed_of(other) for other in document["seen"]]
+        verdict, why = verdict_of(
+            self.matcher, cell, observed_of(document), document["ran"], others
+        )
+        if verdict in BAD and verdicts[0] not in BAD:
+            bad.append(f"{verdict} {cell}: {why}")
+        return document
+
+    def _run_case(self, case: Case, item: Item) -> Told:
         recorder = Recorder(item.op, item.dtype, item.clauses, self.undeclared)
         record = recorder.cells[case.clause]
         # What runs in a process of its own has limits of its own, there.
@@ -125,7 +162,7 @@ class Worker:
         self.watch.done()
         return self._told(item.clauses, recorder)
 
-    def _run_op(self, suite_name: str, item: Item) -> tuple[list[dict[str, Any]], list[str]]:
+    def _run_op(self, suite_name: str, item: Item) -> Told:
         op_id, dtype, clauses = item
         pins = self.pins.get((op_id, dtype), ()) if suite_name == LAYOUT else ()
         if op_id not in catalogue():  # planned for a pinned example alone
@@ -163,9 +200,7 @@ class Worker:
         documents.append({"references": [strides.asked, strides.missed]})
         return documents, bad
 
-    def _told(
-        self, clauses: list[str], recorder: Recorder
-    ) -> tuple[list[dict[str, Any]], list[str]]:
+    def _told(self, clauses: list[str], recorder: Recorder) -> Told:
         """The recorded cells as plain data, each judged, and what is wrong with them."""
         documents = [self.watch.noted(recorder.cells[clause].document()) for clause in clauses]
         bad: list[str] = []
@@ -175,13 +210,7 @@ class Worker:
 
     def _judge(self, recorder: Recorder, document: dict[str, Any], bad: list[str]) -> None:
         cell = CellKey(*document["cell"])
-        observed = Observed(
-            Outcome(document["outcome"]),
-            frozenset(document["layouts"]),
-            document["raises"],
-            document["message"],
-            document["declared"],
-        )
+        observed = observed_of(document)
         verdict, why = verdict_of(self.matcher, cell, observed, document["ran"])
         shown = recorder.cells[cell.clause].smallest
         if shown is not None and shown.repro is not None:
