@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from conformance.commands.crcr import crcr
 from conformance.commands.dashboard import dashboard
 from conformance.commands.devices import devices
 from conformance.commands.diff import diff
@@ -188,7 +189,7 @@ def run(arguments: tuple[str, ...]) -> int:
     )
 
 
-for command in (dashboard, devices, diff, init, manifest, merge, minimise, pin):
+for command in (crcr, dashboard, devices, diff, init, manifest, merge, minimise, pin):
     conform.add_command(command)
 
 if __name__ == "__main__":

@@ -122,12 +122,12 @@ def cells_of(folder: Path) -> dict[CellKey, CellResult]:
     return dict(load_run(folder).results)
 
 
-def run_conform(*arguments: str, cache: Path, cwd: Path = CHECKOUT) -> Ran:
+def run_conform(*arguments: str, cache: Path, cwd: Path = CHECKOUT, **env: str) -> Ran:
     """``conform ARGUMENTS``, in the checkout unless told otherwise."""
     done = subprocess.run(
         [sys.executable, "-m", "conformance.cli", *arguments],
         cwd=cwd,
-        env=environment(cache),
+        env=environment(cache, **env),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
