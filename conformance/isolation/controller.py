@@ -34,6 +34,8 @@ _FROM_OUTSIDE: Final = frozenset(
 )
 #: Deaths in a row, for each worker, after which nothing is gained by another one.
 _VAIN: Final = 2
+#: Seconds that execnet's loop_socketserver takes to serve again after its worker died.
+_SERVER_SECONDS: Final = 3.0
 #: Seconds for a worker to load torch and the op database and to open its device, at least.
 _START_SECONDS: Final = 300.0
 
@@ -114,6 +116,8 @@ class Controller:
         self._nodes.pop(name, None)
         if not error:
             return
+        if getattr(node.gateway.spec, "socket", None):
+            time.sleep(_SERVER_SECONDS)
         self._vain += 1
         note = read_note(self.folder, name)
         if note is not None and "error" in note:
@@ -207,7 +211,8 @@ class Controller:
         elif process is not None:
             end = f"worker {worker} {death_of(ended(process))}"
         else:
-            end = f"worker {worker} on {node.gateway.spec} was lost"
+            where = str(node.gateway.spec).removeprefix("execmodel=main_thread_only//")
+            end = f"worker {worker} on {where} was lost"
         stack = stack_of(self.folder, worker)
         return f"{end}; in {stack}" if stack else end
 
@@ -231,7 +236,10 @@ class Controller:
 
     @staticmethod
     def _process(node: Any) -> Any:
-        """The worker's process where it is one of this machine that we started, else None."""
+        """The worker's process where it is one of this machine that we started, else None (over ssh there is
+        one too, and it is ssh's)."""
+        if not getattr(node.gateway.spec, "popen", False):
+            return None
         return getattr(getattr(node.gateway, "_io", None), "popen", None)
 
 

@@ -60,9 +60,7 @@ class Journal:
     def call(self, name: str) -> None:
         """Name the call that is about to be made in this cell. It shares the cell's time."""
         text = name.encode()[: _SIZE - _CALL - _LENGTH.size]
-        _LENGTH.pack_into(self._map, _CALL, 0)
-        self._map[_CALL + 4 : _CALL + 4 + len(text)] = text
-        _LENGTH.pack_into(self._map, _CALL, len(text))
+        self._map[_CALL : _CALL + 4 + len(text)] = _LENGTH.pack(len(text)) + text
 
     def end(self) -> None:
         """Nothing runs."""

@@ -45,7 +45,10 @@ class Node:
 
     def __init__(self, name: str, status: int) -> None:
         self.gateway = Namespace(
-            id=name, spec="popen", newchannel=Channel, _io=Namespace(popen=Process(status))
+            id=name,
+            spec=Namespace(popen=True),
+            newchannel=Channel,
+            _io=Namespace(popen=Process(status)),
         )
         self.workerinput: dict[str, Any] = {}
         self.conform_channel = Channel()
