@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from conformance.asking import Question, ask
 from conformance.contract import Contract, load
 from conformance.explore.findings import explore
 from conformance.flaky import observed_of
@@ -22,6 +23,7 @@ from conformance.isolation.limits import limits_for
 from conformance.isolation.lost import Lost
 from conformance.items import Item, item_of, items_of, named
 from conformance.judging import load_manifest, verdict_of
+from conformance.levels import stated
 from conformance.minimise.aside import Bench
 from conformance.minimise.at_end import with_examples
 from conformance.minimise.script import write_repro
@@ -157,12 +159,13 @@ class Session:
             torch_version=torch.__version__,
             suite=VERSION,
             contract=self.contract.snapshot()["clauses"],
-            capabilities=capability_states(self.device),
+            capabilities=capability_states(self.device, {} if partial else self._answers()),
             facts=self.facts,
             selection=self.request.selection,
             partial=partial,
             selected=wanted if partial or self.request.shard else None,
             untried=untried_cases(self.descriptor, self.contract),
+            levels=stated(self.plan.cells),
         )
         run = write_run(
             self.folder,
@@ -179,6 +182,14 @@ class Session:
         if not self.cut_short:
             self._explore(wanted, say)
         return run, result
+
+    def _answers(self) -> Mapping[str, bool | None]:
+        """What the device answers when it is asked for its capabilities, in a process of its own."""
+        path = self.request.descriptor
+        question = (
+            Question(path=str(path.absolute())) if path else Question(name=self.descriptor.name)
+        )
+        return ask(question).capabilities
 
     def _explore(self, cells: Iterable[CellKey], say: Callable[[str], None]) -> None:
         """Random search over the selected cells, where it was asked for."""

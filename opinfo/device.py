@@ -68,9 +68,9 @@ class Device:
             wait()
 
 
-def open_device(descriptor: Descriptor, index: int = 0) -> Device:
+def open_device(descriptor: Descriptor, index: int = 0, *, unused: bool = False) -> Device:
     """Import and start the device's module, limit torch to one thread, make the device of this index
-    current, and run a tiny op on it.
+    current, and run a tiny op on it (not where it is to be left ``unused``).
 
     Raises DeviceUnusable with what went wrong.
     """
@@ -111,7 +111,8 @@ def open_device(descriptor: Descriptor, index: int = 0) -> Device:
         descriptor.to_device or (identity if on_cpu else move),
         descriptor.from_device or (identity if on_cpu else back),
     )
-    preflight(device)
+    if not unused:
+        preflight(device)
     return device
 
 

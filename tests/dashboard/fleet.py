@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformance.contract import load
+from conformance.contract import LEVELS, load
 from devices.cell import CellKey, Outcome, Verdict
 from reports.model import CellResult
 from reports.plan import fold
@@ -68,7 +68,8 @@ def grid(clauses: Iterable[str], ops: Iterable[str], dtypes: Iterable[str]) -> l
 
 
 ALPHA = [*grid((VALUES, BOUNDS, OUT), OPS, DTYPES), CellKey(QUERY, "false while busy", "")]
-BETA = grid((VALUES, BOUNDS), (*OPS[1:], "only.beta"), (*DTYPES[:3], "complex64"))
+UNTRIED = CellKey("layout.views", "add", "float32")
+BETA = [*grid((VALUES, BOUNDS), (*OPS[1:], "only.beta"), (*DTYPES[:3], "complex64")), UNTRIED]
 
 
 def passed(cell: CellKey) -> CellResult:
@@ -96,6 +97,16 @@ def expected(cell: CellKey, **changed: Any) -> CellResult:
     return failing(cell, verdict=Verdict.EXPECTED, why=why, **changed)
 
 
+def levels_of(cells: Iterable[CellKey]) -> list[dict[str, Any]]:
+    """Every level lists the run's own cells and three that its plan has not."""
+    count = len(list(cells))
+    return [
+        {"level": number, "title": title, "version": "0.1", "listed": count + 3,
+         "planned": [[0, count]] if count else []}
+        for number, title in LEVELS.items()
+    ]  # fmt: skip
+
+
 def plan_of(cells: Iterable[CellKey], device: str, **changed: Any) -> dict[str, Any]:
     """A plan document with the contract's own clauses."""
     used = {cell.clause for cell in cells}
@@ -110,7 +121,7 @@ def plan_of(cells: Iterable[CellKey], device: str, **changed: Any) -> dict[str, 
         "capabilities": {"strides": {"declared": True, "probed": True}},
         "facts": {"os": "linux", "arch": "x86_64"}, "layouts_version": 1,
         "exclusions": [{"clause": VALUES, "ops": ["empty"], "reason": "free answer"}],
-        "cells": [list(entry) for entry in fold(cells)], **changed,
+        "levels": levels_of(cells), "cells": [list(entry) for entry in fold(cells)], **changed,
     }  # fmt: skip
 
 
@@ -175,9 +186,12 @@ def alpha(folder: Path, day: int) -> Path:
 
 
 def beta(folder: Path) -> Path:
-    """A device that declares no strides: some clauses have no cells on it."""
+    """A device that declares no strides: a cell is not tried, and some clauses have none on it."""
     undeclared = {"capabilities": {"strides": {"declared": False, "probed": False}}}
-    return write(folder, "beta", BETA, failing(cell(VALUES, "mul")), day=3, plan=undeclared)
+    not_tried = CellResult(UNTRIED, Outcome.UNSUPPORTED, Verdict.OK, "by declaration")
+    return write(
+        folder, "beta", BETA, failing(cell(VALUES, "mul")), not_tried, day=3, plan=undeclared
+    )
 
 
 def hostile(folder: Path) -> Path:

@@ -88,6 +88,31 @@ void Aliases::write_back() {
         alias->storage_offset() != tensor->storage_offset()) {
       tensor->set_sizes_and_strides(alias->sizes(), alias->strides(), alias->storage_offset());
     }
+    // Kernels may leave out= conjugated by its bit alone: linalg.lu_solve from the right does.
+    tensor->_set_conj(each.alias.is_conj());
+    tensor->_set_neg(each.alias.is_neg());
+  }
+}
+
+void Aliases::reshape(const at::Tensor& alias, c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t bytes) {
+  for (const auto& each : tensors_) {
+    if (each.alias.unsafeGetTensorImpl() != alias.unsafeGetTensorImpl()) {
+      continue;
+    }
+    const c10::StorageImpl* shared_one = alias.storage().unsafeGetStorageImpl();
+    for (auto& storage : storages_) {
+      if (storage.alias.unsafeGetStorageImpl() == shared_one && storage.device.nbytes() < bytes) {
+        resize_storage(storage.device.unsafeGetStorageImpl(), bytes);
+        void* address = arena().on_device_side(storage.device.data());
+        auto* impl = storage.alias.unsafeGetStorageImpl();
+        impl->set_data_ptr_noswap(c10::DataPtr(address, c10::Device(c10::DeviceType::CPU)));
+        impl->set_nbytes(bytes);
+        storage.address = address;
+      }
+    }
+    for (const at::Tensor& one : {each.device, each.alias}) {
+      one.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, one.storage_offset());
+    }
   }
 }
 

@@ -29,6 +29,8 @@ class Arena {
   // Gives a range back; its contents are lost.
   void give(void* address, size_t bytes);
   size_t free_bytes(int device);
+  // From now on a forked child shares the memory: of a planted fault.
+  void keep_over_forks();
 
   bool contains(const void* address) const {
     auto at = reinterpret_cast<uintptr_t>(address);
@@ -60,7 +62,12 @@ class Arena {
   std::vector<std::map<size_t, size_t>> free_;  // per device: offset -> bytes, neighbours joined
 };
 
-// The process' arena, made at first use from $SIMULATED_DEVICES (2) and $SIMULATED_MEMORY_MIB (256).
+// From $SIMULATED_DEVICES (2) and $SIMULATED_MEMORY_MIB (256), and without a use of the device: asking how many there
+// are must not keep a child that is forked later from using them. Throw std::runtime_error for what is no such number.
+int configured_devices();
+size_t configured_bytes();
+
+// The process' arena, made at first use.
 Arena& arena();
 
 }  // namespace simulated

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/StorageImpl.h>
 
 #include "stream.h"
@@ -16,8 +17,13 @@ int checked_device(int index);
 // Of the calling thread. Backward runs on a thread of its own and gets the forward's stream there.
 int current_device();
 void set_current_device(int index);
+// Makes a device current and returns the one before; a negative index changes nothing.
+int exchange_device(int index);
 Queue& current_queue(int device);
 void set_current_queue(Queue& queue);
+
+// Whether a dtype is one of those that the device declares. Others can be held, and some ops refuse them.
+bool is_declared(c10::ScalarType dtype);
 
 // Notes that the device is in use in this process; throws after a fork.
 void first_use();

@@ -57,18 +57,9 @@ conform.start(async (app, site) => {
     const of = universe[by];
     const squares = new Uint8Array(universe.ops.length * names.length).fill(255);
     const bad = new Uint32Array(universe.ops.length), used = new Uint8Array(names.length);
-    let shown = 0, passed = 0, ambiguous = 0;
-    for (let cell = 0; cell < universe.size; cell++) {
-      if (!mask[cell] || letters[cell] === model.ABSENT || !clauseFits[universe.clause[cell]]) continue;
-      const rank = ranks[letters[cell]], at = universe.op[cell] * names.length + of[cell];
-      if (rank < squares[at]) squares[at] = rank;
-      used[of[cell]] = 1;
-      shown++;
-      const outcome = outcomes[letters[cell]];
-      if (outcome === 1) passed++;
-      else if (outcome === 2) ambiguous++;
-      else bad[universe.op[cell]]++;
-    }
+    const counts = new Uint32Array(3); // other, passed, not judged
+    tally(universe, of, names.length, mask, clauseFits, letters, { squares, bad, used, counts });
+    const [rest, passed] = counts, judged = rest + passed;
     const columns = columnsOf(by, names, used, fits);
     const rows = rowsOf(squares, names.length, bad);
     view = { by, names, columns, rows, squares, mask, clauseFits };
@@ -77,7 +68,6 @@ conform.start(async (app, site) => {
       row: (i) => (rows[i].group !== undefined ? { name: rows[i].group || "(no namespace)", group: true } : { name: universe.ops[rows[i].op], href: pieces.opAddress(site, universe.ops[rows[i].op]) }),
       rank, label,
     });
-    const judged = shown - ambiguous;
     summary.replaceChildren(
       el("span", { "data-passed": passed, "data-judged": judged }, el("b", {}, conform.number(passed)), ` of ${conform.number(judged)} cells pass`),
       el("span", {}, `${conform.plural(rows.filter((row) => row.op !== undefined).length, "operator")}`),
@@ -91,8 +81,22 @@ conform.start(async (app, site) => {
     }
   }
 
-  const outcomes = new Uint8Array(128); // 1 pass, 2 ambiguous
-  for (const [code, row] of statuses) outcomes[code.charCodeAt(0)] = row.outcome === "pass" ? 1 : row.outcome === "ambiguous-reference" ? 2 : 0;
+  // One pass over the cells. It stands alone so that engines compile it once for all columns.
+  function tally(universe, of, wide, mask, clauseFits, letters, { squares, bad, used, counts }) {
+    const { op, clause, size } = universe;
+    for (let cell = 0; cell < size; cell++) {
+      const letter = letters[cell];
+      if (!mask[cell] || letter === model.ABSENT || !clauseFits[clause[cell]]) continue;
+      const rank = ranks[letter], at = op[cell] * wide + of[cell], outcome = outcomes[letter];
+      if (rank < squares[at]) squares[at] = rank;
+      used[of[cell]] = 1;
+      counts[outcome]++;
+      if (outcome === 0) bad[op[cell]]++;
+    }
+  }
+
+  const outcomes = new Uint8Array(128); // 1 pass, 2 not judged: ambiguous, or not tried by declaration
+  for (const [code, row] of statuses) outcomes[code.charCodeAt(0)] = row.outcome === "pass" ? 1 : ["ambiguous", "undeclared"].includes(row.kind) ? 2 : 0;
 
   function pattern(text) {
     if (!text) return () => true;

@@ -11,10 +11,10 @@ conform.query = (function () {
   const KEYWORDS = ["and", "or", "not"];
   const WORDS = {
     pass: "outcome pass", fail: "outcome fail", error: "the check could not be made",
-    unsupported: "raised NotImplementedError", ambiguous: "the references disagree",
+    unsupported: "raised NotImplementedError", undeclared: "not tried: unsupported by declaration", ambiguous: "the references disagree",
     crash: "the process died", hang: "did not return", expected: "as the manifest says",
     regression: "worse than the manifest says", improvement: "better than the manifest says",
-    flaky: "declared flaky", bad: "any outcome but pass", any: "has the cell", absent: "does not have the cell",
+    flaky: "declared flaky", bad: "tried, and did not pass", any: "has the cell", absent: "does not have the cell",
   };
 
   class QueryError extends Error {
@@ -186,6 +186,7 @@ conform.query = (function () {
       const absent = row.outcome === "absent";
       const fits = word === "any" ? !absent
         : word === "absent" ? absent
+        : word === "undeclared" || row.kind === "undeclared" ? word === row.kind
         : word === "bad" ? !absent && row.outcome !== "pass"
         : word === "ambiguous" ? row.outcome === "ambiguous-reference"
         : row.outcome === word || row.verdict === word;
@@ -194,6 +195,13 @@ conform.query = (function () {
     return found;
   }
 
+  // The loops over all cells stand alone, each on one kind of array: engines compile them once, and well.
+  function both(mask, other) { for (let i = 0; i < mask.length; i++) mask[i] &= other[i]; }
+  function either(mask, other) { for (let i = 0; i < mask.length; i++) mask[i] |= other[i]; }
+  function invert(mask) { for (let i = 0; i < mask.length; i++) mask[i] ^= 1; }
+  function named(mask, fits, of) { for (let i = 0; i < mask.length; i++) mask[i] = fits[of[i]]; }
+  function lettered(mask, fits, list) { for (let i = 0; i < mask.length; i++) mask[i] |= fits[list[i]]; }
+
   // One byte a cell: does the tree name it? `letters(device)` gives lists of letters: those of the
   // device, or for null those of the devices shown.
   function evaluate(tree, universe, letters, statuses) {
@@ -201,15 +209,12 @@ conform.query = (function () {
     if (!tree) return new Uint8Array(size).fill(1);
     if (tree.type === "and" || tree.type === "or") {
       const [first, ...rest] = tree.items.map((item) => evaluate(item, universe, letters, statuses));
-      for (const mask of rest) {
-        if (tree.type === "and") for (let i = 0; i < size; i++) first[i] &= mask[i];
-        else for (let i = 0; i < size; i++) first[i] |= mask[i];
-      }
+      for (const mask of rest) (tree.type === "and" ? both : either)(first, mask);
       return first;
     }
     if (tree.type === "not") {
       const mask = evaluate(tree.item, universe, letters, statuses);
-      for (let i = 0; i < size; i++) mask[i] ^= 1;
+      invert(mask);
       return mask;
     }
     const mask = new Uint8Array(size);
@@ -218,13 +223,12 @@ conform.query = (function () {
       const names = { op: universe.ops, clause: universe.clauses, dtype: universe.dtypes }[field];
       const text = tree.field === "family" ? conform.model.family : (name) => name;
       const fits = Uint8Array.from(names, (name) => tree.patterns.some((each) => each.test(text(name))) ? 1 : 0);
-      const of = universe[field];
-      for (let i = 0; i < size; i++) mask[i] = fits[of[i]];
+      named(mask, fits, universe[field]);
       return mask;
     }
     for (const word of tree.words) {
       const fits = codes(word, statuses);
-      for (const list of letters(tree.device)) for (let i = 0; i < size; i++) mask[i] |= fits[list[i]];
+      for (const list of letters(tree.device)) lettered(mask, fits, list);
     }
     return mask;
   }
