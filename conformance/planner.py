@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -154,8 +155,14 @@ def untried_cases(descriptor: Descriptor, contract: Contract) -> Mapping[str, Ma
     return found
 
 
-def capability_states(device: Device) -> dict[str, dict[str, bool | None]]:
-    """Declared and probed, held apart; None where nothing has asked the device yet."""
+def capability_states(
+    device: Device, answers: Mapping[str, bool | None] = MappingProxyType({})
+) -> dict[str, dict[str, bool | None]]:
+    """Declared and probed, held apart; None where nothing has asked the device yet.
+
+    ``answers`` are what it answered in a process of its own (conformance/probing.py): a capability that
+    is there and not declared is told too.
+    """
     probed: dict[str, bool | None] = {"strides": None, "storage": None}
     base = device.to_device(torch.zeros(64))
     try:
@@ -168,7 +175,9 @@ def capability_states(device: Device) -> dict[str, dict[str, bool | None]]:
     except (RuntimeError, NotImplementedError):
         # The device refuses: it has neither, which is what the states then say.
         probed = {"strides": False, "storage": False}
-    names = sorted(device.descriptor.capabilities | set(probed))
+    probed = {**answers, **probed}
+    there = {name for name, answer in answers.items() if answer} | {"strides", "storage"}
+    names = sorted(device.descriptor.capabilities | there)
     return {
         name: {"declared": name in device.descriptor.capabilities, "probed": probed.get(name)}
         for name in names

@@ -140,6 +140,9 @@ class Descriptor:
     settings: frozenset[str] = frozenset()  # keys that take effect, of allocator_settings
     functions: Mapping[str, str] = field(default_factory=dict)  # role -> "memory._snapshot"
     workers_per_device: int = 1  # processes that may share one device
+    time_scale: float = (
+        1.0  # how many times longer than usual a cell may take before it counts as hung
+    )
     permitted_fallbacks: frozenset[str] = frozenset()  # ops that may run on the CPU
     not_captured: frozenset[str] = frozenset()  # globs of ops that graphs cannot hold
     captures_default_stream: bool = True  # False: a graph is captured on another stream alone
@@ -250,6 +253,9 @@ class Descriptor:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise DescriptorError(f"{name} must be a whole number from 1 up, got {value!r}")
+        scale = self.time_scale
+        if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < 1e6:
+            raise DescriptorError(f"time_scale must be a number above 0, got {scale!r}")
         if self.alignment & (self.alignment - 1):
             raise DescriptorError(
                 f"alignment must be a power of two, in bytes, got {self.alignment}"
