@@ -34,7 +34,13 @@ _NOT_CAPTURED = frozenset(
     {
         # a tensor of errors is asked whether it holds any
         *("cholesky", "linalg.cholesky", "linalg.inv", "linalg.ldl_factor", "linalg.lu_factor"),
-        *("linalg.solve", "linalg.tensorinv", "linalg.tensorsolve", "_segment_reduce.lengths"),
+        *(
+            "linalg.solve",
+            "linalg.matrix_power",
+            "linalg.tensorinv",
+            "linalg.tensorsolve",
+            "_segment_reduce.lengths",
+        ),
         # an argument's value is a number of elements, a start, a weight
         *("linspace.tensor_overload", "logspace.tensor_overload", "narrow", "corrcoef", "cov"),
         *("histogramdd", "nn.functional.gaussian_nll_loss", "nn.functional.ctc_loss"),
