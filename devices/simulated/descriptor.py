@@ -59,6 +59,10 @@ DESCRIPTOR = Descriptor(
             "allocator_pluggable",
             "pinned_memory",
             "host_statistics",
+            "graphs",
+            "graph_pools",
+            "graph_modes",
+            "graph_callables",
             "generator",
             "multi_device",
             "peer_access",
@@ -67,6 +71,7 @@ DESCRIPTOR = Descriptor(
             "dlpack",
             "serialization",
             "autocast",
+            "compile",
             "fork_detection",
             "deterministic_algorithms",
         }

@@ -21,6 +21,7 @@
 #include "runtime.h"
 #include "settings.h"
 #include "worker.h"
+#include "bindings_graph.h"
 #include "bindings_memory.h"
 
 namespace py = pybind11;
@@ -32,7 +33,7 @@ namespace {
 void busy(double milliseconds) {
   current_queue(current_device()).submit([milliseconds] {
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
-  });
+  }, "busy");
 }
 
 // Queues a task that fails, as a kernel does that finds an index out of range.
@@ -98,6 +99,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_memory_fraction", [](double fraction, int device) { device_memory(checked_device(device)).set_fraction(fraction); });
   m.def("memory_fraction", [](int device) { return device_memory(checked_device(device)).fraction(); });
   add_memory(m);
+  add_graphs(m);
   m.def("default_generator", [](int device) {
     return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(checked_device(device))));
   });

@@ -10,6 +10,7 @@
 
 #include "allocator.h"
 #include "arena.h"
+#include "capture.h"
 #include "event.h"
 #include "faults.h"
 
@@ -127,9 +128,17 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     static std::atomic<size_t> calls{0};
     return reinterpret_cast<char*>(&queue_of(stream)) + (on(Fault::native_handle_changes) ? ++calls : 0);
   }
-  bool queryStream(const c10::Stream& stream) const override { return queue_of(stream).idle(); }
+  bool queryStream(const c10::Stream& stream) const override {
+    Queue& queue = queue_of(stream);
+    refuse_while_capturing(queue, "asking whether a stream is idle");
+    return queue.idle();
+  }
+  bool isStreamCapturing(const c10::Stream& stream) const override {
+    return queue_of(stream).capturing() && !on(Fault::is_capturing_false);
+  }
   void synchronizeStream(const c10::Stream& stream) const override {
     Queue& queue = queue_of(stream);
+    refuse_while_capturing(queue, "synchronising a stream");
     queue.drain();
     raise_pending(queue.device());
   }
