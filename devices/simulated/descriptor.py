@@ -94,6 +94,7 @@ DESCRIPTOR = Descriptor(
             "dlpack",
             "serialization",
             "autocast",
+            "compile",
             "fork_detection",
             "deterministic_algorithms",
         }

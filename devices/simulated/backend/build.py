@@ -38,7 +38,7 @@ FLAGS: Final = (
 UNITS: Final = {
     "host": (
         *("arena", "faults", "seen", "stream", "failures", "event", "worker", "capture", "replay"),
-        *("allocator", "allocator_release", "allocator_state", "allocator_torch"),
+        *("allocator", "allocator_release", "allocator_state", "allocator_torch", "crowd"),
         *("pinned", "runtime", "generator", "hooks", "settings", "pluggable", "profiler", "graph"),
     ),
     "kernels": (
