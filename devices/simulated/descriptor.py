@@ -99,6 +99,8 @@ DESCRIPTOR = Descriptor(
         "change_allocator": "memory.change_current_allocator",
         "host_statistics": "host_memory_stats",
         "empty_host_cache": "empty_host_cache",
+        "stream": "Stream",
+        "event": "Event",
         "external_stream": "ExternalStream",
         "properties": "get_device_properties",
         "can_access_peer": "can_device_access_peer",
