@@ -38,10 +38,10 @@ def ends_early(what: Any, hold: Hold, seconds: float = GLANCE) -> bool:
 class Aside:
     """A call in a thread of its own, which may have to wait for what the calling thread holds::
 
-        with Aside(stream.synchronize) as call:
-            early = call.ended(GLANCE)
-            hold.release()
-        # the call has ended here; what it raised is raised here
+    with Aside(stream.synchronize) as call:
+        early = call.ended(GLANCE)
+        hold.release()
+    # the call has ended here; what it raised is raised here
     """
 
     def __init__(self, function: Callable[[], Any], limit: float = 60.0) -> None:

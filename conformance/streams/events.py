@@ -168,7 +168,7 @@ def grows(context: Context) -> None:
             third.record()
         stream.synchronize()
         one, both = first.elapsed_time(second), first.elapsed_time(third)
-        context.check(0 <= one, "a time is not negative", got=one)
+        context.check(one >= 0, "a time is not negative", got=one)
         context.check(one < both, "it grows with the work between", got=(one, both))
         context.check(first.elapsed_time(first) >= 0, "an event is not before itself")
 
@@ -251,7 +251,9 @@ def index_is_set_by_the_record(context: Context) -> None:
         for event in _made(context):
             before = event.device
             context.check(
-                before is None or before.index is None, "an event begins without an index", got=before
+                before is None or before.index is None,
+                "an event begins without an index",
+                got=before,
             )
             event.record(context.stream(index))
             event.synchronize()

@@ -70,7 +70,9 @@ def events_in_between(context: Context) -> None:
                 step(tensor, 2)
             event.record(stream)
         hold.must_be_in_flight()
-        context.same([each.query() for each in events], [False] * 6, "none is done while it is held")
+        context.same(
+            [each.query() for each in events], [False] * 6, "none is done while it is held"
+        )
     for place, event in enumerate(events):
         event.synchronize()
         context.check(all(each.query() for each in events[:place]), "those before it are done")

@@ -51,7 +51,7 @@ class Program:
     @property
     def literal(self) -> tuple[Any, ...]:
         """The program as a literal, which ``replay`` takes."""
-        return program.indices, self.streams, self.instructions, self.released
+        return self.indices, self.streams, self.instructions, self.released
 
 
 def _later(mine: Clock, other: Clock) -> Clock:
@@ -236,9 +236,7 @@ class Running:
             time.sleep(0.0001)
 
 
-def replay(
-    context: Context, indices: int, streams: Any, instructions: Any, released: Any
-) -> None:
+def replay(context: Context, indices: int, streams: Any, instructions: Any, released: Any) -> None:
     """Run a program that is written down. A race may need more than one run to show."""
     program = Program(indices, streams, instructions, released)
     for _ in range(20):

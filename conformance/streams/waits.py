@@ -10,7 +10,9 @@ from conformance.streams.judging import filled, learnt, same_everywhere, two
 cases = Cases()
 
 
-@cases("streams.wait", over={"wait_event": ("event",), "event_wait": ("method",), "wait_stream": ("",)})
+@cases(
+    "streams.wait", over={"wait_event": ("event",), "event_wait": ("method",), "wait_stream": ("",)}
+)
 def sees_earlier_work(context: Context, way: str) -> None:
     """Work queued behind a wait sees what was queued before it on the other stream."""
     first, second = two(context)

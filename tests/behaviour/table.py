@@ -34,13 +34,19 @@ def faults() -> dict[str, Fault]:
 
 
 def cells_of(fault: Fault) -> list[CellKey]:
-    """What a trial of a fault runs: the cells of its clauses, and the quick ones of their suites."""
+    """What a trial of a fault runs: the cells of its clauses, and the quick ones of their suites that it must
+    not change."""
     of_suites = {suites.suite_of(clause) for clause in fault.clauses}
     return [
         CellKey(case.clause, case.name, "")
         for case in suites.planned_cases(contract.load())
         if case.clause in fault.clauses
-        or (suites.suite_of(case.clause) in of_suites and not case.own_process and not case.slow)
+        or (
+            suites.suite_of(case.clause) in of_suites
+            and not case.own_process
+            and not case.slow
+            and not any(fnmatchcase(f"{case.clause}::{case.name}", glob) for glob in fault.radius)
+        )
     ]
 
 
