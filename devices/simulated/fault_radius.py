@@ -9,7 +9,41 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-_ALLOCATOR: Final[dict[str, tuple[str, ...]]] = {}
+_ALLOCATOR: Final[dict[str, tuple[str, ...]]] = {
+    # Counters that are wrong are wrong wherever they are read.
+    "allocator.count_too_little": ("allocator.history::sums",),
+    "allocator.forget_free": (
+        "allocator.ordering::at_every_moment",
+        "allocator.peaks::*",
+        "allocator.error_leak::*",
+        "allocator.device_isolation::*_index",
+        "allocator.history::sums",
+        "allocator.threads::*",
+    ),
+    "allocator.freed_miscounted": ("allocator.threads::counted",),
+    "allocator.peak_not_raised": ("allocator.ordering::at_every_moment",),
+    # Blocks that share bytes share what is written to them.
+    "allocator.hand_out_overlap": (
+        "allocator.contents::*",
+        "allocator.empty_cache::keeps_live",
+        "allocator.pools::*",
+        "allocator.record_stream::*",
+        "allocator.threads::nobody_shares",
+    ),
+    # Every request is for 8 bytes more, and no block is at its tensor's address.
+    "allocator.misalign_pointer": ("allocator.accounting::*", "allocator.history::*"),
+    "allocator.scribble_on_split": ("allocator.threads::nobody_shares", "allocator.pools::*"),
+    # Nothing is handed out again, and memory runs out.
+    "allocator.never_reuse": (
+        "allocator.cross_stream::*",
+        "allocator.pools::*",
+        "allocator.record_stream::*",
+        "allocator.threads::*",
+    ),
+    "allocator.leak_on_split": ("allocator.*",),
+    "allocator.oom_stays_broken": ("allocator.*",),  # whatever comes behind running out
+    "allocator.oom_wrong_type": ("allocator.fraction::limits",),
+}
 
 # Where streams are one, or the host never gets ahead, nothing can be shown of the others.
 _ORDER: Final = ("streams.*", "events.*")
