@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,16 +13,38 @@ import torch
 from conformance.behaviour.cases import Cases
 from conformance.behaviour.context import Context
 from conformance.behaviour.watching import GLANCE, Aside, ends, ends_early
-from conformance.streams.judging import filled, step, two
+from conformance.streams.judging import filled, same_everywhere, step, two
 
 cases = Cases()
 
 
-def _made(context: Context, **options: Any) -> Iterator[Any]:
-    """An event of the generic class, and one of the device's own where the descriptor names it."""
-    yield context.event(**options)
-    if "event" in context.descriptor.functions:
-        yield context.own("event")(**options)
+class _Kind:
+    """Events and streams of one sort: torch's generic classes, or the device's own."""
+
+    def __init__(self, context: Context, own: bool) -> None:
+        self._context, self._own = context, own
+
+    def event(self, **options: Any) -> Any:
+        return (
+            self._context.own("event")(**options) if self._own else self._context.event(**options)
+        )
+
+    def stream(self, index: int = 0) -> Any:
+        if self._own:
+            return self._context.own("stream")(device=self._context.at(index))
+        return self._context.stream(index)
+
+    def two(self) -> tuple[Any, Any]:
+        first, second = self.stream(), self.stream()
+        self._context.must(first != second, "two new streams differ")
+        return first, second
+
+
+def _kinds(context: Context) -> Iterator[_Kind]:
+    """The generic classes, and the device's own where the descriptor names them."""
+    yield _Kind(context, False)
+    if {"event", "stream"} <= set(context.descriptor.functions):
+        yield _Kind(context, True)
 
 
 # -- record
@@ -28,8 +53,8 @@ def _made(context: Context, **options: Any) -> Iterator[Any]:
 @cases("events.record")
 def later_work_is_not_in_it(context: Context) -> None:
     """A record is of the stream's work until the call, and of nothing later."""
-    for event in _made(context):
-        stream, tensor = context.stream(), filled(context, 1)
+    for kind in _kinds(context):
+        event, stream, tensor = kind.event(), kind.stream(), filled(context, 1)
         with stream:
             step(tensor, 4)
             event.record()
@@ -41,8 +66,8 @@ def later_work_is_not_in_it(context: Context) -> None:
 @cases("events.record")
 def behind_held_work(context: Context) -> None:
     """A record behind work queued first is not done while that work is held."""
-    for event in _made(context):
-        stream, other = two(context)
+    for kind in _kinds(context):
+        event, (stream, other) = kind.event(), kind.two()
         other.synchronize()
         with context.hold(stream) as hold:
             with stream:
@@ -55,8 +80,8 @@ def behind_held_work(context: Context) -> None:
 @cases("events.record")
 def takes_the_point_of_the_call(context: Context) -> None:
     """A record takes its point when it is called, not when the stream comes to it."""
-    for event in _made(context):
-        stream = context.stream()
+    for kind in _kinds(context):
+        event, stream = kind.event(), kind.stream()
         with context.hold(stream) as first:
             with stream:
                 event.record()
@@ -69,8 +94,8 @@ def takes_the_point_of_the_call(context: Context) -> None:
 @cases("events.record")
 def moved(context: Context) -> None:
     """A second record moves the event: query and synchronize are about the latest."""
-    for event in _made(context):
-        stream, _ = two(context)
+    for kind in _kinds(context):
+        event, (stream, _) = kind.event(), kind.two()
         event.record(stream)
         event.synchronize()
         context.check(event.query(), "the first record is done")
@@ -88,8 +113,8 @@ def moved(context: Context) -> None:
 @cases("events.record")
 def moved_away(context: Context) -> None:
     """A second record elsewhere makes the event forget the first."""
-    for event in _made(context):
-        busy, idle = two(context)
+    for kind in _kinds(context):
+        event, (busy, idle) = kind.event(), kind.two()
         with context.hold(busy) as hold:
             event.record(busy)
             event.record(idle)
@@ -104,8 +129,8 @@ def moved_away(context: Context) -> None:
 @cases("events.record")
 def synchronize_waits(context: Context) -> None:
     """Synchronising an event returns when the work before it is done, not before."""
-    for event in _made(context):
-        stream, _ = two(context)
+    for kind in _kinds(context):
+        event, (stream, _) = kind.event(), kind.two()
         with context.hold(stream) as hold:
             event.record(stream)
             with Aside(event.synchronize) as call:
@@ -119,7 +144,8 @@ def synchronize_waits(context: Context) -> None:
 @cases("events.record")
 def never_recorded(context: Context) -> None:
     """An event that was never recorded queries True, and synchronising it returns."""
-    for event in _made(context):
+    for kind in _kinds(context):
+        event = kind.event()
         context.check(event.query(), "it queries True")
         with Aside(event.synchronize) as call:
             context.check(call.ended(1.0), "synchronize returns")
@@ -155,10 +181,9 @@ def _work(context: Context, milliseconds: float) -> None:
 @cases("events.elapsed")
 def grows(context: Context) -> None:
     """The time between two events is at least 0, and grows with the work between them."""
-    for first, second, third in zip(
-        *(_made(context, enable_timing=True) for _ in range(3)), strict=True
-    ):
-        stream = context.stream()
+    for kind in _kinds(context):
+        first, second, third = (kind.event(enable_timing=True) for _ in range(3))
+        stream = kind.stream()
         with stream:
             _work(context, 1.0)
             first.record()
@@ -176,10 +201,9 @@ def grows(context: Context) -> None:
 @cases("events.elapsed")
 def untimed(context: Context) -> None:
     """Events without timing raise ValueError, at either end."""
-    for timed, other in zip(
-        _made(context, enable_timing=True), _made(context, enable_timing=False), strict=True
-    ):
-        stream = context.stream()
+    for kind in _kinds(context):
+        timed, other = kind.event(enable_timing=True), kind.event(enable_timing=False)
+        stream = kind.stream()
         timed.record(stream)
         other.record(stream)
         stream.synchronize()
@@ -190,10 +214,9 @@ def untimed(context: Context) -> None:
 @cases("events.elapsed")
 def unrecorded(context: Context) -> None:
     """Events that were never recorded raise ValueError, at either end."""
-    for recorded, other in zip(
-        _made(context, enable_timing=True), _made(context, enable_timing=True), strict=True
-    ):
-        stream = context.stream()
+    for kind in _kinds(context):
+        recorded, other = kind.event(enable_timing=True), kind.event(enable_timing=True)
+        stream = kind.stream()
         recorded.record(stream)
         stream.synchronize()
         for start, end in ((recorded, other), (other, recorded)):
@@ -203,10 +226,9 @@ def unrecorded(context: Context) -> None:
 @cases("events.elapsed")
 def incomplete(context: Context) -> None:
     """Events that are not done raise RuntimeError, or are waited for."""
-    for start, end in zip(
-        _made(context, enable_timing=True), _made(context, enable_timing=True), strict=True
-    ):
-        stream = context.stream()
+    for kind in _kinds(context):
+        start, end = kind.event(enable_timing=True), kind.event(enable_timing=True)
+        stream = kind.stream()
         start.record(stream)
 
         def ask(start: Any = start, end: Any = end) -> float:
@@ -235,26 +257,109 @@ def incomplete(context: Context) -> None:
 @cases("events.identity")
 def distinct(context: Context) -> None:
     """Live recorded events have distinct ids."""
-    stream = context.stream()
-    events = [event for _ in range(8) for event in _made(context)]
-    for event in events:
-        event.record(stream)
-    stream.synchronize()
-    ids = {event.event_id for event in events}
-    context.same(len(ids), len(events), "live recorded events have distinct ids")
+    for kind in _kinds(context):
+        stream = kind.stream()
+        events = [kind.event() for _ in range(8)]
+        for event in events:
+            event.record(stream)
+        stream.synchronize()
+        ids = {event.event_id for event in events}
+        context.same(len(ids), len(events), "live recorded events have distinct ids")
 
 
 @cases("events.identity")
 def index_is_set_by_the_record(context: Context) -> None:
     """An event has no index before its first record, and that of its stream behind it."""
     for index in context.indices:
-        for event in _made(context):
+        for kind in _kinds(context):
+            event = kind.event()
             before = event.device
             context.check(
                 before is None or before.index is None,
                 "an event begins without an index",
                 got=before,
             )
-            event.record(context.stream(index))
+            event.record(kind.stream(index))
             event.synchronize()
             context.same(event.device, context.at(index), "it takes the index of the stream")
+
+
+# -- across processes
+
+
+def _file(folder: str, name: str, text: str = "") -> None:
+    """Write a file that appears whole."""
+    path = Path(folder, name)
+    path.with_suffix(".new").write_text(text)
+    path.with_suffix(".new").rename(path)
+
+
+def _awaited(context: Context, folder: str, name: str) -> str:
+    """What another process writes into a file."""
+    path, end = Path(folder, name), time.monotonic() + 60.0
+    while not path.exists():
+        context.must(time.monotonic() < end, f"the other process says {name!r}")
+        time.sleep(0.001)
+    return path.read_text()
+
+
+def waiting_process(context: Context, folder: str) -> None:
+    """The process that opens an event by its handle, and waits for it on a stream of its own."""
+    stream, tensor = context.own("stream")(device=context.device), filled(context, 1)
+    _file(folder, "ready")
+    handle = bytes.fromhex(_awaited(context, folder, "handle"))
+    event = context.own("event").from_ipc_handle(context.device, handle)
+    event.wait(stream)
+    with stream:
+        step(tensor, 4)
+    waits = not ends(stream, GLANCE) and not event.query()
+    _file(folder, "seen")
+    context.check(waits, "a stream of another process waits for the event")
+    context.check(ends(stream, 20.0), "it goes on when the event is done")
+    context.check(event.query(), "and the event says so there")
+    context.equal(tensor, same_everywhere(7), "the work behind it is done")
+
+
+@cases("events.ipc", slow=True)
+def orders_processes(context: Context) -> None:
+    """Work of another process waits for an event that it has opened by its handle."""
+    stream = context.own("stream")(device=context.device)
+    event = context.own("event")(interprocess=True)
+    event.record(stream)
+    event.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        with Aside(lambda: context.child(waiting_process, folder), 240.0) as call:
+            _awaited(context, folder, "ready")
+            with context.hold(stream) as hold:
+                event.record(stream)
+                _file(folder, "handle", event.ipc_handle().hex())
+                _awaited(context, folder, "seen")
+                hold.must_be_in_flight()
+        ended = call.value
+        context.check(ended.answered and ended.returncode == 0, f"the process {ended.how}")
+    context.check(event.query(), "the event is done in this process")
+
+
+@cases("events.ipc")
+def handle_is_stable(context: Context) -> None:
+    """An event has one handle; one that is for its process alone has none."""
+    event = context.own("event")(interprocess=True)
+    context.check(event.ipc_handle() == event.ipc_handle(), "the handle stays the same")
+    plain = context.own("event")()
+    context.raises((RuntimeError, ValueError), plain.ipc_handle, text="no handle of a plain event")
+
+
+@cases("events.ipc")
+def works_in_its_process(context: Context) -> None:
+    """An interprocess event orders the streams of its own process too."""
+    first, second = _Kind(context, True).two()
+    event, tensor = context.own("event")(interprocess=True), filled(context, 1)
+    with context.hold(first) as hold:
+        event.record(first)
+        event.wait(second)
+        with second:
+            step(tensor, 4)
+        context.check(not ends_early(second, hold), "the other stream waits")
+        context.check(not event.query(), "the event says that it is not done")
+    second.synchronize()
+    context.equal(tensor, same_everywhere(7), "and goes on behind it")

@@ -47,6 +47,7 @@ DESCRIPTOR = Descriptor(
             "streams",
             "events",
             "timed_events",
+            "event_ipc",
             "stream_priority",
             "native_handle",
             "external_streams",

@@ -37,7 +37,7 @@ FLAGS: Final = (
 #: What is compiled together: torch's headers cost more than our code, so each is read three times, not sixteen.
 UNITS: Final = {
     "host": (
-        *("arena", "faults", "seen", "stream", "event", "worker"),
+        *("arena", "faults", "seen", "stream", "event", "event_ipc", "worker"),
         *("allocator", "allocator_state", "allocator_torch"),
         *("pinned", "runtime", "generator", "hooks", "settings", "pluggable", "profiler"),
     ),
