@@ -23,7 +23,7 @@ cases = Cases()
 def keeps_bytes_grown(context: Context, factor: int) -> None:
     """A storage that grows keeps the bytes that it has."""
     want = torch.arange(100, dtype=torch.int64)
-    there = context.to_device(want)
+    there = context.to_device(want.clone())
     storage = there.untyped_storage()
     storage.resize_(800 * factor)
     context.same(storage.nbytes(), 800 * factor, "the storage has the size that was asked for")
@@ -38,7 +38,7 @@ def keeps_bytes_grown(context: Context, factor: int) -> None:
 def keeps_bytes_shrunk(context: Context) -> None:
     """A storage that shrinks keeps its first bytes."""
     want = torch.arange(100, dtype=torch.int64)
-    there = context.to_device(want)
+    there = context.to_device(want.clone())
     storage = there.untyped_storage()
     storage.resize_(320)
     context.same(storage.nbytes(), 320, "the storage has the size that was asked for")

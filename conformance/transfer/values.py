@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -26,8 +27,14 @@ def _dtypes(context: Context) -> list[torch.dtype]:
     return [getattr(torch, name) for name in sorted(context.descriptor.dtypes)]
 
 
+def _here(values: Any, dtype: torch.dtype) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # complex32 is experimental
+        return torch.tensor(values, dtype=torch.float32).to(dtype)
+
+
 def _there(context: Context, values: Any, dtype: torch.dtype) -> torch.Tensor:
-    return context.to_device(torch.tensor(values, dtype=torch.float32).to(dtype))
+    return context.to_device(_here(values, dtype))
 
 
 @cases("transfer.scalars")
@@ -92,9 +99,9 @@ def equality(context: Context) -> None:
 def printed(context: Context) -> None:
     """repr shows the values as on the CPU, and says the device where that is not the default."""
     for dtype in _dtypes(context):
-        values = torch.tensor([[1.0, 2.0], [4.0, 1.0]]).to(dtype)
-        there = context.to_device(values)
-        text, want = repr(there), repr(values)
+        here = _here([[1.0, 2.0], [4.0, 1.0]], dtype)
+        there = context.to_device(here)
+        text, want = repr(there), repr(here)
         inner = want[len("tensor(") : -1].split(", dtype=")[0]
         context.check(inner in text, f"repr of {dtype} shows the values", expected=inner, got=text)
         named = f"device='{there.device}'" in text

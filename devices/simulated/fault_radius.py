@@ -54,6 +54,7 @@ _STREAMS: Final[dict[str, tuple[str, ...]]] = {
     "streams.serialise_streams": _ORDER,
     "streams.launch_blocks_host": _ORDER,
     "streams.reorder_tasks": _ORDER,
+    "streams.index_not_restored": _ORDER,  # what is to hold a stream then holds another index's
     "streams.synchronize_returns_early": _ORDER,
     "streams.ignore_wait": (
         "streams.cross_device::*",
@@ -69,11 +70,20 @@ _STREAMS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "streams.native_handle_null": ("streams.external::*",),
     "streams.native_handle_changes": ("streams.external::*",),
+    "streams.backward_not_joined": ("streams.threads::hand_over",),  # nor any thread but the first
+    "streams.hash_differs": (
+        "streams.current::*",
+        "streams.autograd::on_the_streams_of_forward",
+    ),
+    "events.event_id_repeats": ("streams.current::takes_the_work", "streams.wait::*", "events.*"),
     "events.record_late": ("streams.wait::*", "streams.autograd::*"),
     "events.rerecord_ignored": ("streams.wait::earlier_record_is_waited_for",),
 }
 
-_TRANSFER: Final[dict[str, tuple[str, ...]]] = {}
+_TRANSFER: Final[dict[str, tuple[str, ...]]] = {
+    "transfer.write_dense_into_view": ("transfer.strides::*",),
+    "transfer.synchronize_misses_copy": ("transfer.pinned::*",),
+}
 
 _GRAPHS: Final[dict[str, tuple[str, ...]]] = {}
 
