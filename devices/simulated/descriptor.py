@@ -60,6 +60,10 @@ DESCRIPTOR = Descriptor(
             "allocator_pluggable",
             "pinned_memory",
             "host_statistics",
+            "graphs",
+            "graph_pools",
+            "graph_modes",
+            "graph_callables",
             "generator",
             "multi_device",
             "peer_access",
@@ -68,6 +72,7 @@ DESCRIPTOR = Descriptor(
             "dlpack",
             "serialization",
             "autocast",
+            "compile",
             "fork_detection",
             "deterministic_algorithms",
         }

@@ -14,31 +14,44 @@ import torch
 from devices.simulated.backend import native
 from devices.simulated.backend.indices import index_of
 
+#: What is planted in the events of the class below.
+_FAULTS = (
+    "events.unrecorded_not_ready",
+    "events.elapsed_untimed_accepted",
+    "events.index_set_before_record",
+)
 
-class Event(torch.Event):
-    """An event of this device. ``interprocess`` ones can be opened by other processes, by their handle."""
+
+class Event:
+    """An event of this device: a torch.Event; ``interprocess`` ones can be opened by other processes.
+
+    Not a class of its own where it need not be: methods of torch.Event and torch.Stream take no subclass
+    (torch/csrc/Event.cpp, torch 2.13).
+    """
+
+    def __new__(  # type: ignore[misc]
+        cls, enable_timing: bool = False, *, interprocess: bool = False, **other: Any
+    ) -> torch.Event:
+        if interprocess:
+            return _shared_by_name(enable_timing)
+        if any(map(native.on, _FAULTS)):
+            return _plain(enable_timing, **other)
+        return torch.Event(native.NAME, enable_timing=enable_timing, **other)
+
+    @classmethod
+    def from_ipc_handle(cls, device: torch.types.Device, handle: bytes) -> torch.Event:
+        """The event of another process. Raises RuntimeError where the handle is of none."""
+        index_of(device)  # there is one memory for all of them
+        made = _plain(False)
+        made._shared = native.library.open_shared_event(os.fsdecode(handle), False)
+        return made
+
+
+class _OwnEvent(torch.Event):
+    """An event whose methods are the device's."""
 
     _shared: int = 0  # the address of what processes share, where they do
     _handle: bytes = b""
-
-    def __new__(
-        cls, enable_timing: bool = False, *, interprocess: bool = False, **other: Any
-    ) -> Event:
-        made = _plain(cls, enable_timing, **other)
-        if interprocess:
-            path = Path(tempfile.gettempdir()) / f"simulated-event-{os.getpid()}-{uuid.uuid4().hex}"
-            made._shared = native.library.open_shared_event(str(path), True)
-            made._handle = bytes(path)
-            weakref.finalize(made, path.unlink, missing_ok=True)
-        return made
-
-    @classmethod
-    def from_ipc_handle(cls, device: torch.types.Device, handle: bytes) -> Event:
-        """The event of another process. Raises RuntimeError where the handle is of none."""
-        index_of(device)  # there is one memory for all of them
-        made = _plain(cls, False)
-        made._shared = native.library.open_shared_event(os.fsdecode(handle), False)
-        return made
 
     def ipc_handle(self) -> bytes:
         """By what another process opens this event. Raises RuntimeError where it is for this one alone."""
@@ -92,6 +105,15 @@ class Event(torch.Event):
         return found
 
 
-def _plain(cls: type[Event], enable_timing: bool, **other: Any) -> Event:
-    made: Any = torch.Event.__new__(cls, native.NAME, enable_timing=enable_timing, **other)
-    return made  # type: ignore[no-any-return]
+def _plain(enable_timing: bool, **other: Any) -> _OwnEvent:
+    made: Any = torch.Event.__new__
+    return made(_OwnEvent, native.NAME, enable_timing=enable_timing, **other)  # type: ignore[no-any-return]
+
+
+def _shared_by_name(enable_timing: bool) -> _OwnEvent:
+    made = _plain(enable_timing)
+    path = Path(tempfile.gettempdir()) / f"simulated-event-{os.getpid()}-{uuid.uuid4().hex}"
+    made._shared = native.library.open_shared_event(str(path), True)
+    made._handle = bytes(path)
+    weakref.finalize(made, path.unlink, missing_ok=True)
+    return made

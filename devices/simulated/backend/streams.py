@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from devices.simulated.backend import native
-from devices.simulated.backend.events import Event
 from devices.simulated.backend.indices import index_of
 
 
@@ -24,10 +23,7 @@ class Stream(torch.Stream):
 
     def wait_event(self, event: torch.Event) -> None:
         """Let what is queued from now on wait for an event, of this process or another."""
-        if isinstance(event, Event):
-            event.wait(self)
-        else:
-            super().wait_event(event)
+        event.wait(self)
 
     @property
     def priority(self) -> int:

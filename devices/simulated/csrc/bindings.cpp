@@ -23,6 +23,7 @@
 #include "runtime.h"
 #include "settings.h"
 #include "worker.h"
+#include "bindings_graph.h"
 #include "bindings_memory.h"
 
 namespace py = pybind11;
@@ -34,7 +35,7 @@ namespace {
 void busy(double milliseconds) {
   current_queue(current_device()).submit([milliseconds] {
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
-  });
+  }, "busy");
 }
 
 // Queues a task that fails, as a kernel does that finds an index out of range.
@@ -75,7 +76,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_device", &set_current_device);
   m.def("exchange_device", &exchange_device);
   m.def("checked_device", &checked_device);
-  m.def("total_memory", [] { return arena().bytes_of_a_device(); });
+  m.def("total_memory", &configured_bytes);
   m.def("was_used", &was_used);
   m.def("first_use", &first_use);
   m.def("in_bad_fork", &in_bad_fork);
@@ -110,6 +111,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_memory_fraction", [](double fraction, int device) { device_memory(checked_device(device)).set_fraction(fraction); });
   m.def("memory_fraction", [](int device) { return device_memory(checked_device(device)).fraction(); });
   add_memory(m);
+  add_graphs(m);
   m.def("default_generator", [](int device) {
     return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(checked_device(device))));
   });

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <mutex>
 
+#include "capture.h"
 #include "faults.h"
 
 namespace simulated {
@@ -77,12 +78,16 @@ void wait_event(void* event, Queue& queue) {
 
 bool query_event(void* event) {
   MarkPtr mark = mark_of(event);
+  refuse_captured(mark, "asking about");
   return mark == nullptr || mark->done();
 }
 
 void synchronize_event(void* event) {
   if (MarkPtr mark = mark_of(event)) {
-    mark->wait();
+    refuse_captured(mark, "waiting on the host for");
+    if (mark->captured() == nullptr) {
+      mark->wait();
+    }
   }
 }
 
