@@ -12,7 +12,17 @@ from typing import Any
 from conformance.behaviour.cases import Cases
 from conformance.behaviour.context import Context
 from conformance.behaviour.judging import CheckFailed, NotShown
-from conformance.streams.program import BUFFERS, EVENTS, Order, Program, Running, replay, told
+from conformance.streams.program import (
+    BUFFERS,
+    EVENTS,
+    GLANCE,
+    LONG_GLANCE,
+    Order,
+    Program,
+    Running,
+    replay,
+    told,
+)
 
 cases = Cases()
 
@@ -47,7 +57,7 @@ def drawn(context: Context, indices: int, seed: int, programs: int) -> None:
         nonlocal ran
         ran += 1
         try:
-            Running(context, program).run()
+            Running(context, program, LONG_GLANCE if failed else GLANCE).run()
         except Exception as error:
             failed.append((program, error))
             raise
@@ -72,7 +82,8 @@ def _programs(indices: int) -> Any:
     from hypothesis import strategies as st
 
     number, place = st.integers(0, 11), st.integers(0, _MOST_STREAMS - 1)
-    kind = st.sampled_from(("step", "copy", "record", "wait", "add", "wait_stream", "across"))
+    kinds = ("step", "copy", "record", "wait", "add", "wait_stream", "across", "hand_over")
+    kind = st.sampled_from(kinds)
     drawn_step = st.tuples(kind, place, number, number)
     # Lists of no least length shrink to nothing; several of them make a program long enough.
     some = st.lists(drawn_step, max_size=12)
@@ -122,6 +133,12 @@ def ordered(
             put("record", one % EVENTS * indices + index, on)
         elif kind == "wait":
             put("wait", on, one % (EVENTS * indices))
+        elif kind == "hand_over":  # an event that is recorded again behind a wait for it
+            event = one % EVENTS * indices + index
+            alike = [each for each, where in enumerate(streams) if where == index]
+            put("record", event, on)
+            put("wait", one % len(streams), event)
+            put("record", event, alike[two % len(alike)])
         elif kind == "wait_stream" and one % len(streams) != on:
             put("wait_stream", on, one % len(streams))
         elif kind == "across" and others:

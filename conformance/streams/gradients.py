@@ -29,6 +29,11 @@ class _Noting(torch.autograd.Function):
         return grads[0] * 3, None, None
 
 
+def _noting(x: torch.Tensor, context: Context, seen: list[Any]) -> torch.Tensor:
+    made: torch.Tensor = _Noting.apply(x, context.device, seen)  # type: ignore[no-untyped-call]
+    return made
+
+
 def _backward(output: torch.Tensor, given: torch.Tensor) -> None:
     """``output.backward(given)``, without the advice to make leaves on the stream of their use."""
     with warnings.catch_warnings():
@@ -54,12 +59,13 @@ def _given(context: Context, value: float) -> torch.Tensor:
 def on_the_streams_of_forward(context: Context) -> None:
     """Each node runs on the stream of its forward, whichever is current at the call."""
     first, second = two(context)
-    caller, seen, x = context.stream(), [], _leaf(context)
+    caller, x = context.stream(), _leaf(context)
+    seen: list[Any] = []
     with first:
-        y = _Noting.apply(x, context.device, seen)
+        y = _noting(x, context, seen)
     second.wait_stream(first)
     with second:
-        z = _Noting.apply(y, context.device, seen)
+        z = _noting(y, context, seen)
     caller.wait_stream(second)
     with caller:
         _backward(z, _given(context, 1.0))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-
-import torch
+from typing import Any
 
 from conformance.behaviour.cases import Cases
 from conformance.behaviour.context import Context
@@ -57,7 +56,7 @@ def hand_over(context: Context) -> None:
     first, second = context.stream(), context.stream()
     source, target = filled(context, 1), filled(context, 0)
 
-    def give() -> torch.Event:
+    def give() -> Any:
         event = context.event()
         with first:
             for number in range(_STEPS):

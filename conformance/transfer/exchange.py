@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from conformance.behaviour.cases import Cases
 from conformance.behaviour.context import Context
@@ -16,7 +17,7 @@ def same_memory(context: Context) -> None:
     """from_dlpack gives a tensor over the same elements, on the same device, without a copy."""
     for index in context.indices:
         given = context.to_device(torch.arange(24.0).reshape(4, 6), index)
-        got = torch.from_dlpack(given)
+        got = from_dlpack(given)
         context.same(got.device, given.device, "it is on the device")
         context.equal(got, torch.arange(24.0).reshape(4, 6), "it has the values")
         context.same(got.data_ptr(), given.data_ptr(), "it is the same memory")
@@ -33,7 +34,7 @@ def views(context: Context) -> None:
     base = context.to_device(want)
     for size, stride, offset in (((3, 4), (1, 5), 7), ((3, 4), (8, 2), 3), ((5,), (1,), 11)):
         given = base.as_strided(size, stride, offset)
-        got = torch.from_dlpack(given)
+        got = from_dlpack(given)
         context.same(tuple(got.stride()), stride, "the strides come along")
         context.equal(got, want.as_strided(size, stride, offset), "the elements are the view's")
         context.same(got.data_ptr(), given.data_ptr(), "the first is where it was")
@@ -47,13 +48,13 @@ def dtypes(context: Context) -> None:
         if name not in context.descriptor.dtypes:
             continue
         values = torch.tensor([1, 0, 1]).to(getattr(torch, name))
-        context.equal(torch.from_dlpack(context.to_device(values)), values, f"{name} is exchanged")
+        context.equal(from_dlpack(context.to_device(values)), values, f"{name} is exchanged")
 
 
 @cases("transfer.dlpack")
 def outlives(context: Context) -> None:
     """The memory lives as long as the tensor that was made from it."""
-    got = torch.from_dlpack(context.to_device(torch.full((500,), 7.0)))
+    got = from_dlpack(context.to_device(torch.full((500,), 7.0)))
     others = [torch.zeros(500, device=context.device) for _ in range(8)]
     context.equal(got, torch.full((500,), 7.0), "its values stay when the first tensor is gone")
     del others
@@ -67,7 +68,7 @@ def names_the_device(context: Context) -> None:
         kind, number = given.__dlpack_device__()
         context.same(int(number), index, "the index is the tensor's")
         context.check(int(kind) > 0, "the type is one of DLPack's", got=kind)
-        got = torch.utils.dlpack.from_dlpack(given.__dlpack__())
+        got = from_dlpack(given.__dlpack__())
         context.equal(got, torch.ones(2), "a capsule holds the tensor")
 
 
@@ -78,11 +79,11 @@ def grad_refused(context: Context) -> None:
     for given in (leaf, leaf * 2):
         context.raises(
             (BufferError, RuntimeError),
-            torch.from_dlpack,
+            from_dlpack,
             given,
             text="a tensor that requires grad is not exported",
         )
-    context.equal(torch.from_dlpack(leaf.detach()), torch.ones(3), "detached, it is")
+    context.equal(from_dlpack(leaf.detach()), torch.ones(3), "detached, it is")
 
 
 @cases("transfer.dlpack", requires={"streams", "native_handle"})
@@ -99,7 +100,7 @@ def consumer_waits(context: Context) -> None:
             given.fill_(7.0)
             capsule = given.__dlpack__(stream=consumer.native_handle)
         with consumer:
-            target.copy_(torch.utils.dlpack.from_dlpack(capsule))
+            target.copy_(from_dlpack(capsule))
         context.check(not ends_early(consumer, hold), "the consumer's stream waits")
     consumer.synchronize()
     context.equal(target, torch.full((500,), 7.0), "it sees the producer's work")

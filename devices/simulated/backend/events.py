@@ -97,7 +97,7 @@ class _OwnEvent(torch.Event):
         return float(native.library.elapsed_time(self.event_id, other.event_id))
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         """The device; without an index before the first record."""
         found = super().device
         if found.index is None and native.on("events.index_set_before_record"):

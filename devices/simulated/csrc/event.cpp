@@ -67,8 +67,14 @@ void record_event(void** event, Queue& queue, int device, bool timed) {
 
 void wait_event(void* event, Queue& queue) {
   if (on(Fault::wait_takes_latest_record) && event != nullptr) {
-    // What it then waits for may stand behind it: it gives up, rather than to stop the queue for ever.
-    queue.submit([event] { mark_of(event)->wait_for(std::chrono::milliseconds(100)); });
+    queue.submit([event, asked = mark_of(event)] {
+      MarkPtr found = mark_of(event);
+      if (found == asked) {
+        found->wait();
+      } else {  // it may stand behind this very task: that must not stop the queue for ever
+        found->wait_for(std::chrono::milliseconds(100));
+      }
+    });
     return;
   }
   if (MarkPtr mark = mark_of(event)) {
