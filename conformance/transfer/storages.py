@@ -182,7 +182,7 @@ def to_the_device(context: Context) -> None:
     """map_location puts the CPU's tensors on a device, by name, by index and by a function."""
     values = torch.arange(20.0)
     for index in context.indices:
-        device = context.at(index) if context.kind != "cpu" else context.device
+        device = context.to_device(values, index).device
         locations = (str(device), device, lambda storage, _, to=str(device): _moved(storage, to))
         for location in locations:
             got = torch.load(_saved([values, values[5:9]]), map_location=location)
