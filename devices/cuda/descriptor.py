@@ -75,6 +75,8 @@ FUNCTIONS = {
     "pluggable": "memory.CUDAPluggableAllocator",
     "change_allocator": "memory.change_current_allocator",
     "host_statistics": "memory.host_memory_stats",
+    "stream": "Stream",
+    "event": "Event",
     "external_stream": "ExternalStream",
     "properties": "get_device_properties",
     "can_access_peer": "can_device_access_peer",
