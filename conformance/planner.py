@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -137,10 +137,26 @@ def undeclared_clauses(descriptor: Descriptor, contract: Contract) -> dict[str, 
     return found
 
 
-def untried_cases(descriptor: Descriptor, contract: Contract) -> Mapping[str, Mapping[str, str]]:
-    """By clause and case, why it is not tried on this machine, where its clause is."""
+def untried_ops(descriptor: Descriptor, contract: Contract) -> dict[str, str]:
+    """By clause of ops, why no op is tried on this device, where its capabilities are declared."""
+    undeclared = undeclared_clauses(descriptor, contract)
+    return {
+        check.clause: why
+        for check in planned_op_checks(contract)
+        if check.clause not in undeclared and (why := check.untried(descriptor))
+    }
+
+
+def untried_cases(
+    descriptor: Descriptor, contract: Contract, cells: Iterable[CellKey] = ()
+) -> Mapping[str, Mapping[str, str]]:
+    """By clause and case (or op, of the cells), why it is not tried here, where its clause is."""
     undeclared, indices = undeclared_clauses(descriptor, contract), descriptor.device_count()
     found: dict[str, dict[str, str]] = {}
+    for_ops = untried_ops(descriptor, contract)
+    for clause, op, _ in cells:
+        if clause in for_ops:
+            found.setdefault(clause, {})[op] = for_ops[clause]
     for case in planned_cases(contract):
         why = not_here(case, descriptor.capabilities, indices)
         if why and case.clause not in undeclared:

@@ -143,7 +143,7 @@ class Session:
             facts=self.facts,
             selection=self.request.selection,
             selected=wanted if partial else None,
-            untried=untried_cases(self.descriptor, self.contract),
+            untried=untried_cases(self.descriptor, self.contract, self.plan.cells),
         )
         run = write_run(
             self.folder,

@@ -21,7 +21,7 @@ from conformance.layout import suite
 from conformance.layout.context import ItemContext
 from conformance.minimise.script import write_repro
 from conformance.orders import WorkerOrders
-from conformance.planner import known_layouts, undeclared_clauses
+from conformance.planner import known_layouts, undeclared_clauses, untried_ops
 from conformance.session import verdict_of
 from conformance.suites import LAYOUT, case_of, planned_op_checks
 from devices import registry
@@ -67,6 +67,7 @@ class Worker:
         self.lock = DeviceLock(self.folder / "journal")
         self.where = Where(device=orders.device, path=orders.descriptor or "")
         self.op_checks = planned_op_checks(load())
+        self.untried_ops = untried_ops(descriptor, load())
 
     @property
     def out_of_time(self) -> bool:
@@ -101,7 +102,7 @@ class Worker:
         if self.orders.reference_cache:
             kind = self.device.descriptor.torch_type
             cache = ReferenceCache(cache_root(), self.orders.torch_build, kind, f"{op_id}-{dtype}")
-        recorder = Recorder(op_id, dtype, clauses, self.undeclared)
+        recorder = Recorder(op_id, dtype, clauses, self.undeclared, self.untried_ops)
         strides = StrideReference(self.device.descriptor.torch_type, cache)
         context = ItemContext(
             op=op,

@@ -40,6 +40,10 @@ class Case:
         return (self.check.__doc__ or "").strip().partition("\n")[0]
 
 
+def _always(descriptor: Any) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class OpCheck:
     """A clause that is judged for every op and dtype that it applies to.
@@ -51,6 +55,7 @@ class OpCheck:
     clause: str
     applies: Callable[[Any], bool]
     check: Callable[[Any], None]
+    untried: Callable[[Any], str] = _always  # by descriptor, why it is not tried; empty where it is
 
 
 @dataclass(frozen=True, slots=True)
