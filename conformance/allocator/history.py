@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch.cuda import _memory_viz  # type: ignore[attr-defined]
+from torch.cuda import _memory_viz
 
 from conformance.allocator.judging import KIB, MIB, fresh, span
 from conformance.behaviour.cases import Cases

@@ -31,7 +31,8 @@ def counted(context: Context) -> None:
     reset = reset_totals(context)
 
     def work(seed: int) -> int:
-        random, held, taken = Random(seed), [], 0
+        random, taken = Random(seed), 0
+        held: list[torch.Tensor] = []
         for _ in range(_STEPS):
             if held and random.random() < 0.5:
                 held.pop(random.randrange(len(held)))
@@ -56,7 +57,8 @@ def nobody_shares(context: Context) -> None:
     fresh(context)
 
     def work(seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        random, held = Random(seed), []
+        random = Random(seed)
+        held: list[tuple[torch.Tensor, torch.Tensor]] = []
         for step in range(40):
             size = random.choice((300, 5000, 70 * KIB))
             want = known(size, seed * 100 + step)

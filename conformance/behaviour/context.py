@@ -112,6 +112,12 @@ class Context:
         for index in self.indices:
             wait(self.at(index))
 
+    @property
+    def accelerated(self) -> bool:
+        """Whether torch.accelerator speaks of this device: it is silent of others."""
+        current = torch.accelerator.current_accelerator()
+        return current is not None and current.type == self.kind
+
     # -- judging
 
     def check(

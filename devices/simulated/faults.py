@@ -34,7 +34,8 @@ class Fault:
 
     ``clauses`` must fail with the fault on. Where ``ops`` of torch's database are named, each clause fails at
     one of them at least, and cells of other clauses and ops stay as they are but for ``radius``: globs over
-    ``clause::op``. Where none are named, the clauses' suite is not written yet; the fault has a probe.
+    ``clause::op``. Where none are named, the clauses' suite is not written yet; the fault has a probe. A fault
+    without clauses ends the process, or the device: it fails whatever cell it strikes.
     """
 
     name: str
@@ -271,7 +272,7 @@ _ALL: Final = (
         "A tensor that is asked for in channels_last is contiguous.",
     ),
     *(
-        Fault(name, (clause,), statement, radius=RADIUS.get(name, ()))
+        Fault(name, (clause,) if clause else (), statement, radius=RADIUS.get(name, ()))
         for name, clause, statement in (*faults_runtime.ROWS, *faults_calls.ROWS)
     ),
 )
@@ -291,6 +292,7 @@ def switch(name: str, on: bool) -> None:
             f"the simulated device has no fault '{name}'{suggestion(name, FAULTS)} (known: {listing(FAULTS)})"
         )
     _library().switch_fault(name, on)
+    importlib.import_module("devices.simulated.backend.installed").switch(name, on)
 
 
 @contextmanager

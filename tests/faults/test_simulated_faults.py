@@ -12,6 +12,7 @@ import pytest
 from conformance import contract
 from conformance.contract import Status
 from devices.simulated.backend import library
+from devices.simulated.descriptor import DESCRIPTOR
 from devices.simulated.faults import (
     FAULTS,
     Fault,
@@ -19,6 +20,7 @@ from devices.simulated.faults import (
     planted,
     switch_on_from_environment,
 )
+from devices.simulated.unplanted import UNPLANTED
 from tests import table
 from tests.plugin.running import CHECKOUT
 from tests.simulated.rig import ITEMS, LAYOUT, RIG
@@ -64,6 +66,15 @@ def test_every_cell_passes_without_a_fault(bench: Bench) -> None:
 def test_every_checked_clause_has_a_fault() -> None:
     broken = {clause for fault in LAYOUT.values() for clause in fault.clauses}
     assert broken == {clause.id for clause in CHECKED}
+
+
+def test_every_clause_has_a_fault_or_a_reason_why_it_has_none() -> None:
+    broken = {clause for fault in FAULTS.values() for clause in fault.clauses}
+    declared = {
+        clause.id for clause in CLAUSES.values() if set(clause.requires) <= DESCRIPTOR.capabilities
+    }
+    assert declared - broken == set()
+    assert broken & UNPLANTED.keys() == set() and UNPLANTED.keys() <= CLAUSES.keys()
 
 
 # Each fault

@@ -339,16 +339,16 @@ def pinned() -> torch.Tensor:
 @probe("allocator.host_never_reuse")
 def _() -> bool:
     pinned()
-    before = torch.simulated.host_memory_stats()["reuses"]
+    before = torch.simulated.host_memory_stats()["num_reuses"]
     block = pinned()
-    return torch.simulated.host_memory_stats()["reuses"] == before and block.numel() > 0
+    return torch.simulated.host_memory_stats()["num_reuses"] == before and block.numel() > 0
 
 
 @probe("allocator.host_miscount")
 def _() -> bool:
-    before = torch.simulated.host_memory_stats()["bytes"]
+    before = torch.simulated.host_memory_stats()["active_bytes.current"]
     pinned()
-    return torch.simulated.host_memory_stats()["bytes"] != before
+    return torch.simulated.host_memory_stats()["active_bytes.current"] != before
 
 
 @probe("transfer.pinned_reused_early")

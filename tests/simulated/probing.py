@@ -1,28 +1,62 @@
 """``python -m tests.simulated.probing [FAULT...]``: each probe with its fault off, on and off again, as JSON.
 
-In a process of its own, because faults of allocators and queues outlive their switch: counters stay wrong, blocks
-stay lost, and whatever else the process holds on the device may have been written over.
+Each fault in a process of its own, because faults of allocators and queues outlive their switch: counters stay
+wrong, blocks stay lost, and whatever else the process holds on the device may have been written over.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 
-from devices.simulated.faults import FAULTS, planted
-from tests.simulated import probes_memory, probes_streams  # noqa: F401 - they register probes
-from tests.simulated.probes import PROBES
+from tests.simulated import children
+
+ROOMS = ("probes_memory", "probes_streams", "probes_transfer", "probes_device", "probes_calls", "probes_process")  # fmt: skip
 
 
 def main(names: Sequence[str]) -> None:
     """One line a fault: its name, and whether the device misbehaved before, during and after."""
-    for name in names or FAULTS:
+    children.prepare("bare")
+    from devices.simulated.faults import FAULTS, planted
+    from tests.simulated.probes import PROBES
+
+    device = importlib.import_module("devices.simulated.backend").module
+    children.prepare("loaded")
+    for room in ROOMS:
+        importlib.import_module(f"tests.simulated.{room}")
+
+    def try_out(name: str) -> None:
+        device.init()
         probe = PROBES[name]
         before = probe()
         with planted(name):
             during = probe()
         print(json.dumps([name, before, during, probe()]), flush=True)
+
+    for name in names or FAULTS:
+        child = os.fork()
+        if child == 0:
+            _end_with(try_out, name)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status != 0:
+            print(json.dumps([name, f"the probe's process ended by {status}", None, None]))
+
+
+def _end_with(function: Callable[[str], None], name: str) -> None:
+    """Call the function and end the process."""
+    status = 1
+    try:
+        function(name)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from conformance import contract
 from devices.simulated.backend import library
 from devices.simulated.descriptor import DESCRIPTOR
 from devices.simulated.faults import FAULTS, planted
+from devices.simulated.unplanted import UNPLANTED
 from tests import trials
 from tests.table import report
 from tests.trials import Item
@@ -57,6 +59,31 @@ RIG = trials.Rig(
 )
 
 
+def without_a_fault() -> list[str]:
+    """One line a clause that no fault trips: the clause, and why."""
+    planted_in = {clause for fault in FAULTS.values() for clause in fault.clauses}
+    lines = []
+    for clause in contract.load().clauses.values():
+        lacking = sorted(set(clause.requires) - DESCRIPTOR.capabilities)
+        if clause.id not in planted_in:
+            why = UNPLANTED.get(clause.id) or f"the device does not declare {', '.join(lacking)}"
+            lines.append(f"{clause.id}  none: {why}" if why else clause.id)
+    return lines
+
+
+def probed_only() -> list[str]:
+    """One line a fault and clause whose suite is not run here: a direct probe alone shows it."""
+    return [
+        f"{fault.name}  {', '.join(fault.clauses) or 'whatever cell it strikes'}  {fault.statement}"
+        for fault in FAULTS.values()
+        if fault.name not in LAYOUT
+    ]
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as cache:
-        sys.exit(report(trials.Bench(RIG, Path(cache)), LAYOUT, sys.argv[1:]))
+        status = report(trials.Bench(RIG, Path(cache)), LAYOUT, sys.argv[1:])
+    if not sys.argv[1:]:
+        print("", "Shown by a direct probe alone:", *probed_only(), sep="\n")
+        print("", "Clauses that no fault trips:", *without_a_fault(), sep="\n")
+    sys.exit(status)

@@ -183,9 +183,13 @@ def test_pinned_memory_is_counted_and_used_again() -> None:
     before = torch.simulated.host_memory_stats()
     block = torch.ones(4).pin_memory()
     during = torch.simulated.host_memory_stats()
-    assert during["blocks"] == before["blocks"] + 1
-    assert during["bytes"] == before["bytes"] + 4096
+    assert during["active_requests.current"] == before["active_requests.current"] + 1
+    assert during["active_bytes.current"] == before["active_bytes.current"] + 4096
+    assert during["num_host_alloc"] == before["num_host_alloc"] + 1
     del block
     torch.ones(8).pin_memory()
     after = torch.simulated.host_memory_stats()
-    assert after["reuses"] == before["reuses"] + 1 and after["blocks"] == before["blocks"]
+    assert after["num_reuses"] == before["num_reuses"] + 1
+    assert after["active_requests.current"] == before["active_requests.current"]
+    torch.accelerator.memory.empty_host_cache()
+    assert torch.simulated.host_memory_stats()["num_host_free"] == after["num_host_free"] + 1

@@ -5,16 +5,28 @@ The one room of ``devices`` that imports torch: it is a backend, not a descripti
 
 from __future__ import annotations
 
+import atexit
+
 import torch
 from torch.utils import backend_registration
 
-from devices.simulated.backend import build, module
-from devices.simulated.faults import switch_on_from_environment
+from devices.simulated.backend import build, native
 
-backend_registration.rename_privateuse1_backend("simulated")
-library = build.library()
-module.attach(library)
-torch._register_device_module("simulated", module)
+backend_registration.rename_privateuse1_backend(native.NAME)
+native.library = library = build.library()
+
+# These ask the library, some while they are imported.
+from devices.simulated.backend import compiling, dlpack, host_access, module  # noqa: E402
+from devices.simulated.faults import switch_on_from_environment  # noqa: E402
+
+module.Gate = library.Gate
+# What runs when the process ends would use what is being taken down.
+atexit.register(library.stop_kernels)
+torch._register_device_module(native.NAME, module)
 backend_registration.generate_methods_for_privateuse1_backend()
-module.refuse_host_access()
+host_access.refuse()
+dlpack.teach_tensors()
+compiling.register_when_imported()
 switch_on_from_environment()
+if native.on("device.init_on_import"):
+    module.init()

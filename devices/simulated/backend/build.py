@@ -24,17 +24,29 @@ from devices.simulated.toolchain import missing_tools
 
 NAME: Final = "simulated_device"
 SOURCES: Final = Path(__file__).resolve().parents[1] / "csrc"
-FLAGS: Final = ("-std=c++20", "-O1", "-g0", "-Wall", "-Wno-sign-compare", "-fvisibility=hidden")
+FLAGS: Final = (
+    "-std=c++20",
+    "-O1",
+    "-g0",
+    "-Wall",
+    "-Wno-sign-compare",
+    "-Wno-interference-size",
+    "-fvisibility=hidden",
+)
 
 #: What is compiled together: torch's headers cost more than our code, so each is read three times, not sixteen.
 UNITS: Final = {
     "host": (
         *("arena", "faults", "seen", "stream", "event", "worker"),
         *("allocator", "allocator_state", "allocator_torch"),
-        *("pinned", "runtime", "generator", "hooks"),
+        *("pinned", "runtime", "generator", "hooks", "settings", "pluggable", "profiler"),
     ),
-    "kernels": ("alias", "geometry", "kernel", "defects", "misbehave", "ops", "copy"),
-    "bindings": ("bindings", "bindings_memory"),
+    "kernels": (
+        *("alias", "geometry", "kernel", "defects", "misbehave", "misbehave_calls", "spoil"),
+        *("ops", "copy", "recurrent"),
+    ),
+    "bindings": ("bindings", "bindings_memory", "hazard"),
+    "autocast": ("autocast",),
 }
 
 

@@ -1,19 +1,179 @@
-"""``torch.simulated.memory``: the allocator's history and snapshot, as in ``torch.cuda.memory``, and pinned memory."""
+"""``torch.simulated.memory``: counters, limits, history, private pools, pinned memory, as in ``torch.cuda.memory``."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import pickle
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
-_library: Any = None
+import torch
+
+from devices.simulated.backend import native
+from devices.simulated.backend.indices import index_of
+
+# -- counters
 
 
-def attach(library: ModuleType) -> None:
-    """Use this library. Called once, by the module of the device."""
-    global _library
-    _library = library
+def memory_stats(device: torch.types.Device = None) -> OrderedDict[str, Any]:
+    """Every counter of the allocator, under the names of ``torch.cuda.memory_stats``."""
+    counters = dict(torch.accelerator.memory.memory_stats(index_of(device)))
+    # torch.accelerator leaves this one out. The device has no policy by which it would refuse before it tries.
+    counters.setdefault("num_oom_rejections", 0)
+    return OrderedDict(sorted(counters.items()))
+
+
+def memory_stats_as_nested_dict(device: torch.types.Device = None) -> dict[str, Any]:
+    """The same counters, nested by the parts of their names."""
+    return _nested(memory_stats(device))
+
+
+def _nested(flat: dict[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name, value in flat.items():
+        *outer, last = name.split(".")
+        inner = made
+        for part in outer:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return made
+
+
+def memory_allocated(device: torch.types.Device = None) -> int:
+    """Bytes in live blocks."""
+    return torch.accelerator.memory.memory_allocated(index_of(device))
+
+
+def max_memory_allocated(device: torch.types.Device = None) -> int:
+    """The most bytes that were in live blocks since the last reset."""
+    return torch.accelerator.memory.max_memory_allocated(index_of(device))
+
+
+def memory_reserved(device: torch.types.Device = None) -> int:
+    """Bytes in segments."""
+    return torch.accelerator.memory.memory_reserved(index_of(device))
+
+
+def max_memory_reserved(device: torch.types.Device = None) -> int:
+    """The most bytes that were in segments since the last reset."""
+    return torch.accelerator.memory.max_memory_reserved(index_of(device))
+
+
+def reset_peak_memory_stats(device: torch.types.Device = None) -> None:
+    """Let every peak be what is current."""
+    torch.accelerator.memory.reset_peak_memory_stats(index_of(device))
+
+
+def reset_accumulated_memory_stats(device: torch.types.Device = None) -> None:
+    """Set every total to zero."""
+    torch.accelerator.memory.reset_accumulated_memory_stats(index_of(device))
+
+
+def mem_get_info(device: torch.types.Device = None) -> tuple[int, int]:
+    """Free and total bytes of a device."""
+    return torch.accelerator.memory.get_memory_info(index_of(device))
+
+
+def empty_cache() -> None:
+    """Return every segment without a live block."""
+    torch.accelerator.memory.empty_cache()
+
+
+# -- limits and settings
+
+
+def set_per_process_memory_fraction(fraction: float, device: torch.types.Device = None) -> None:
+    """Hold this process to a fraction of a device's memory. Raises ValueError outside [0, 1]."""
+    native.library.set_memory_fraction(float(fraction), index_of(device))
+
+
+def get_per_process_memory_fraction(device: torch.types.Device = None) -> float:
+    """The fraction of a device's memory that this process may reserve."""
+    return float(native.library.memory_fraction(index_of(device)))
+
+
+def _set_allocator_settings(env: str) -> None:
+    """Change settings of the allocator, as ``PYTORCH_ALLOC_CONF`` does. Raises ValueError for others."""
+    torch._C._accelerator_setAllocatorSettings(env)
+
+
+# -- an allocator of the user's own
+
+
+class PluggableAllocator:
+    """Two functions that take the caching allocator's place.
+
+    ``alloc(size, device, stream)`` gives the address of so many bytes of the device's memory, 0 where there
+    are none left; ``free(address, size, device, stream)`` takes them back. ``stream`` is a native handle.
+    Both come by such memory with ``driver_alloc`` and ``driver_free``.
+    """
+
+    def __init__(
+        self, alloc: Callable[[int, int, int], int], free: Callable[[int, int, int, int], None]
+    ) -> None:
+        self.alloc = alloc
+        self.free = free
+
+
+def change_current_allocator(allocator: PluggableAllocator) -> None:
+    """Use an allocator from now on. Raises RuntimeError once memory was handed out."""
+    native.library.plug_in(allocator.alloc, allocator.free)
+
+
+def driver_alloc(size: int, device: torch.types.Device = None) -> int:
+    """The address of a range of the device's memory, in whole pages of 2 MiB; 0 where there is none left."""
+    return int(native.library.raw_take(size, index_of(device)))
+
+
+def driver_free(address: int, size: int) -> None:
+    """Give a range back, once work that is queued is done."""
+    native.library.raw_give(address, size)
+
+
+# -- private pools
+
+_numbers: Final = itertools.count(1)
+
+
+class MemPool:
+    """A private pool: blocks that ``use_mem_pool`` made in it are given to nobody else while it lives."""
+
+    def __init__(self) -> None:
+        self.id: Final = (0, next(_numbers))
+        self._devices: set[int] = set()
+
+    def use_count(self) -> int:
+        """On how many devices the pool has been used."""
+        return len(self._devices)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """The pool's segments, as ``memory_snapshot`` describes them."""
+        return [one for one in memory_snapshot() if one["segment_pool_id"] == self.id]
+
+    def __del__(self) -> None:
+        for index in self._devices:
+            native.library.release_pool(index, self.id)
+
+
+@contextlib.contextmanager
+def use_mem_pool(pool: MemPool, device: torch.types.Device = None) -> Iterator[None]:
+    """Allocations of this thread on a device come from the pool, for a block."""
+    index = index_of(device)
+    native.library.begin_pool(index, pool.id)
+    try:
+        yield
+    finally:
+        native.library.end_pool(index, pool.id)
+        if index in pool._devices:
+            native.library.release_pool(index, pool.id)
+        else:
+            pool._devices.add(index)  # the pool's own use of it, until it dies
+
+
+# -- history and snapshot
 
 
 def _record_memory_history(enabled: str | None = "all", max_entries: int = 100_000) -> None:
@@ -25,12 +185,18 @@ def _record_memory_history(enabled: str | None = "all", max_entries: int = 100_0
         raise ValueError(f"expected enabled to be None, 'state' or 'all', got {enabled!r}")
     if max_entries < 1:
         raise ValueError(f"expected max_entries of at least 1, got {max_entries}")
-    _library.record_memory_history(0 if enabled is None else max_entries)
+    native.library.record_memory_history(0 if enabled is None else max_entries)
 
 
 def _snapshot() -> dict[str, Any]:
     """Segments with their blocks, and the history, in the form that torch's memory visualiser reads."""
-    made: dict[str, Any] = _library.memory_snapshot()
+    made: dict[str, Any] = native.library.memory_snapshot()
+    return made
+
+
+def memory_snapshot() -> list[dict[str, Any]]:
+    """The segments of all devices."""
+    made: list[dict[str, Any]] = _snapshot()["segments"]
     return made
 
 
@@ -40,25 +206,29 @@ def _dump_snapshot(filename: str | Path = "dump_snapshot.pickle") -> None:
         pickle.dump(_snapshot(), file)
 
 
-def host_memory_stats() -> dict[str, int]:
-    """Pinned memory: live and cached blocks and bytes, requests to the system, blocks used again.
+# -- pinned memory
 
-    Beside the device's own names those of ``torch.cuda.host_memory_stats``: active is what is live,
-    allocations are what is owned, live or cached.
-    """
-    made: dict[str, int] = _library.pinned_stats()
-    owned = made["blocks"] + made["cached_blocks"]
-    return {
-        **made,
-        "active_requests.current": made["blocks"],
-        "active_bytes.current": made["bytes"],
-        "allocations.current": owned,
-        "allocated_bytes.current": made["bytes"] + made["cached_bytes"],
-        "num_host_alloc": made["system_allocations"],
-        "num_host_free": made["system_allocations"] - owned,
-    }
+
+def host_memory_stats() -> OrderedDict[str, int]:
+    """Counters of pinned memory under the names of ``torch.cuda.host_memory_stats``, and ``num_reuses``."""
+    return OrderedDict(sorted(native.library.pinned_stats().items()))
+
+
+def host_memory_stats_as_nested_dict() -> dict[str, Any]:
+    """The same counters, nested by the parts of their names."""
+    return _nested(host_memory_stats())
+
+
+def reset_peak_host_memory_stats() -> None:
+    """Let every peak of pinned memory be what is current."""
+    native.library.reset_pinned_peaks()
+
+
+def reset_accumulated_host_memory_stats() -> None:
+    """Set every total of pinned memory to zero."""
+    native.library.reset_pinned_totals()
 
 
 def empty_host_cache() -> None:
     """Return cached pinned memory to the system."""
-    _library.empty_pinned_cache()
+    native.library.empty_pinned_cache()

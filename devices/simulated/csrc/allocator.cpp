@@ -1,25 +1,23 @@
 #include "allocator.h"
 
-#include <c10/core/AllocatorConfig.h>
-
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstring>
 #include <thread>
 
 #include "arena.h"
 #include "faults.h"
+#include "settings.h"
 #include "runtime.h"
 
 namespace simulated {
 
 namespace {
 
-using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
-
 size_t block_size(size_t bytes) {
   // roundup_power2_divisions: sizes between two powers of two are rounded up to one of so many steps.
-  const size_t divisions = Config::roundup_power2_divisions(bytes);
+  const size_t divisions = roundup_divisions(bytes);
   if (divisions > 1 && bytes > kMinBlock * divisions) {
     const size_t step = std::bit_floor(bytes) / divisions;
     bytes = (bytes + step - 1) / step * step;
@@ -41,7 +39,40 @@ size_t segment_size(size_t size) {
 
 // -- what is handed out
 
+namespace {
+
+// Of planted faults: that a call found another thread in the allocator, for which time is left.
+thread_local bool crowded = false;
+
+struct Crowd {
+  explicit Crowd(std::atomic<int>& inside)
+      : inside_(inside), watched_(on(Fault::unlocked_counters) || on(Fault::unlocked_free_list)) {
+    if (watched_) {
+      crowded = inside_.fetch_add(1) != 0;
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  }
+  ~Crowd() {
+    if (watched_) {
+      --inside_;
+      crowded = false;
+    }
+  }
+  Crowd(const Crowd&) = delete;
+  Crowd& operator=(const Crowd&) = delete;
+
+  std::atomic<int>& inside_;
+  const bool watched_;
+};
+
+}  // namespace
+
+bool is_crowded() {
+  return crowded;
+}
+
 Block* DeviceMemory::allocate(size_t bytes, Queue& queue) {
+  const Crowd crowd(inside_);
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   collect_passed_locked(/*wait=*/false);
   if (bytes > kOneExabyte || (on(Fault::oom_stays_broken) && broken_)) {
@@ -62,7 +93,7 @@ Block* DeviceMemory::allocate(size_t bytes, Queue& queue) {
   count(stats_.active, pool, 1);
   count(stats_.active_bytes, pool, static_cast<int64_t>(block->size));
   count(stats_.requested_bytes, pool, static_cast<int64_t>(block->requested));
-  block->oversize = block->size > Config::max_split_size();
+  block->oversize = block->size > max_split_size();
   if (block->oversize) {
     stats_.oversize_allocations.increase(1);
   }
@@ -71,6 +102,7 @@ Block* DeviceMemory::allocate(size_t bytes, Queue& queue) {
 }
 
 void DeviceMemory::free(Block* block) {
+  const Crowd crowd(inside_);
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   block->allocated = false;
   note(MemoryEvent::free_requested, *block);
@@ -89,6 +121,10 @@ void DeviceMemory::free(Block* block) {
     }
   }
   block->used_on.clear();
+  if (on(Fault::unlocked_free_list) && is_crowded()) {
+    ++block->pending;  // for ever: it is lost
+    return;
+  }
   if (block->pending == 0) {
     put_back_locked(block);
   }
@@ -141,7 +177,7 @@ Block* DeviceMemory::find_locked(Pool& pool, size_t size, QueueId queue) {
     return nullptr;
   }
   Block* block = *found;
-  if (block->size > Config::max_split_size() && size <= Config::max_split_size()) {
+  if (block->size > max_split_size() && size <= max_split_size()) {
     return nullptr;  // it would have to be split
   }
   pool.free.erase(found);
@@ -170,7 +206,7 @@ Block* DeviceMemory::new_segment_locked(Pool& pool, size_t size, QueueId queue, 
   block->size = bytes;
   block->queue = queue;
   block->pool = &pool;
-  block->in_oversize_segment = bytes > Config::max_split_size();
+  block->in_oversize_segment = bytes > max_split_size();
   if (block->in_oversize_segment) {
     stats_.oversize_segments.increase(1);
   }
@@ -188,7 +224,7 @@ Block* DeviceMemory::new_segment_locked(Pool& pool, size_t size, QueueId queue, 
 Block* DeviceMemory::split_locked(Block* block, size_t size) {
   const size_t rest = block->size - size;
   const bool was_split = block->is_split();
-  if (rest < kMinBlock || block->size > Config::max_split_size() || (!block->pool->small && rest <= kSmallRequest)) {
+  if (rest < kMinBlock || block->size > max_split_size() || (!block->pool->small && rest <= kSmallRequest)) {
     if (was_split) {
       count(stats_.inactive_split, *block->pool, -1);
       count(stats_.inactive_split_bytes, *block->pool, -static_cast<int64_t>(block->size));

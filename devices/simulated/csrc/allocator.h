@@ -8,6 +8,7 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -163,9 +164,12 @@ class DeviceMemory {
   size_t most_events_ = 0;
   std::deque<MemoryEvent> events_;
   bool broken_ = false;  // by a planted fault
+  std::atomic<int> inside_{0};  // threads in allocate() or free(): counted for planted faults alone
 };
 
 DeviceMemory& device_memory(int device);
+// Whether this thread's call found another thread in the allocator: noted for planted faults alone.
+bool is_crowded();
 // The live block that starts at an address; nullptr where there is none.
 Block* block_at(const void* address);
 

@@ -1,13 +1,12 @@
 // What is known about a device's memory: counters, limits, private pools, the snapshot.
 
-#include <c10/core/AllocatorConfig.h>
-
 #include <algorithm>
 #include <chrono>
 
 #include "allocator.h"
 #include "arena.h"
 #include "faults.h"
+#include "settings.h"
 
 namespace simulated {
 
@@ -41,6 +40,9 @@ void DeviceMemory::release_pool(c10::MempoolId_t id) {
 
 void DeviceMemory::count(c10::CachingAllocator::StatArray& stat, const Pool& pool, int64_t change) {
   const bool of_allocated = &stat == &stats_.allocated_bytes;
+  if (change < 0 && on(Fault::unlocked_counters) && is_crowded()) {
+    return;
+  }
   if ((on(Fault::forget_free) && of_allocated && change < 0) ||
       (on(Fault::active_below_allocated) && &stat == &stats_.active_bytes)) {
     return;
@@ -87,7 +89,7 @@ void DeviceMemory::out_of_memory_locked(size_t bytes, bool by_fraction) {
 Stats DeviceMemory::stats() {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   Stats now = stats_;
-  const size_t most = c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size();
+  const size_t most = max_split_size();
   now.max_split_size = most == SIZE_MAX ? -1 : static_cast<int64_t>(most);
   return now;
 }

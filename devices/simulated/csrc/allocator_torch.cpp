@@ -7,6 +7,7 @@
 #include "allocator.h"
 #include "arena.h"
 #include "faults.h"
+#include "pluggable.h"
 #include "runtime.h"
 
 namespace simulated {
@@ -48,8 +49,14 @@ class Allocator final : public c10::DeviceAllocator {
     if (bytes == 0) {
       return {nullptr, nullptr, &give_back, where};
     }
+    if (is_plugged()) {
+      note_allocation();
+      return allocate_plugged(bytes, device, current_queue(device));
+    }
+    note_allocation();
     const size_t shift = on(Fault::misalign_pointer) ? 8 : 0;
-    Block* block = device_memory(device).allocate(bytes + shift, current_queue(device));
+    const int lies_on = on(Fault::storage_on_other_index) ? (device + 1) % arena().devices() : device;
+    Block* block = device_memory(lies_on).allocate(bytes + shift, current_queue(lies_on));
     {
       std::lock_guard<std::mutex> lock(live().mutex);
       live().blocks.emplace(block->address, block);

@@ -102,6 +102,14 @@ void Arena::give(void* address, size_t bytes) {
   }
 }
 
+void Arena::keep_over_forks() {
+  for (const uintptr_t map : {carried_, reachable_}) {
+    if (madvise(reinterpret_cast<void*>(map), bytes_ * free_.size(), MADV_DOFORK) != 0) {
+      refused("madvise(MADV_DOFORK)");
+    }
+  }
+}
+
 size_t Arena::free_bytes(int device) {
   std::lock_guard<std::mutex> lock(mutex_);
   size_t sum = 0;

@@ -29,6 +29,8 @@ class Arena {
   // Gives a range back; its contents are lost.
   void give(void* address, size_t bytes);
   size_t free_bytes(int device);
+  // From now on a forked child shares the memory: of a planted fault.
+  void keep_over_forks();
 
   bool contains(const void* address) const {
     auto at = reinterpret_cast<uintptr_t>(address);

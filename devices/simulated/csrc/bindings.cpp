@@ -17,7 +17,9 @@
 #include "generator.h"
 #include "kernel.h"
 #include "pinned.h"
+#include "profiler.h"
 #include "runtime.h"
+#include "settings.h"
 #include "worker.h"
 #include "bindings_memory.h"
 
@@ -63,17 +65,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   register_allocator();
   register_hooks();
   register_kernels();
+  register_settings(true);
+  register_profiler();
 
   m.def("device_count", &device_count);
   m.def("current_device", &current_device);
   m.def("set_device", &set_current_device);
-  m.def("exchange_device", [](int index) {
-    const int before = current_device();
-    if (index >= 0) {
-      set_current_device(index);
-    }
-    return before;
-  });
+  m.def("exchange_device", &exchange_device);
   m.def("checked_device", &checked_device);
   m.def("total_memory", [] { return arena().bytes_of_a_device(); });
   m.def("was_used", &was_used);
@@ -94,6 +92,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   m.def("stream_of_handle", [](uintptr_t handle, int device) { return queue_of_handle(checked_device(device), reinterpret_cast<void*>(handle)).id(); });
 
+  m.def("stream_priority", [](int device, QueueId id) { return queue(checked_device(device), id).priority(); });
+  m.def("destroy_stream", [](int device, QueueId id) { queue(checked_device(device), id).destroy(); });
+
   m.def("set_memory_fraction", [](double fraction, int device) { device_memory(checked_device(device)).set_fraction(fraction); });
   m.def("memory_fraction", [](int device) { return device_memory(checked_device(device)).fraction(); });
   add_memory(m);
@@ -101,6 +102,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(checked_device(device))));
   });
 
+  m.def("fault_is_on", &fault_is_on, py::arg("name"));
   m.def("switch_fault", &switch_fault, py::arg("name"), py::arg("on"));
   m.def("fault_names", &fault_names);
   m.def("faults_that_are_on", &faults_that_are_on);

@@ -1,12 +1,16 @@
 #include "bindings_memory.h"
 
+#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
 #include <thread>
 
 #include "allocator.h"
+#include "arena.h"
 #include "pinned.h"
+#include "pluggable.h"
 #include "runtime.h"
+#include "settings.h"
 
 namespace py = pybind11;
 
@@ -96,15 +100,43 @@ void add_memory(py::module_& m) {
   m.def("memory_snapshot", &snapshot);
   m.def("pinned_stats", [] {
     const PinnedStats stats = pinned_stats();
+    const at::HostStats& host = stats.host;
     py::dict made;
-    made["blocks"] = stats.blocks;
-    made["bytes"] = stats.bytes;
-    made["cached_blocks"] = stats.cached_blocks;
-    made["cached_bytes"] = stats.cached_bytes;
-    made["system_allocations"] = stats.system_allocations;
-    made["reuses"] = stats.reuses;
+    for (const auto& [name, stat] : std::initializer_list<std::pair<std::string, const c10::CachingAllocator::Stat&>>{
+             {"active_requests", host.active_requests},
+             {"active_bytes", host.active_bytes},
+             {"allocations", host.allocations},
+             {"allocated_bytes", host.allocated_bytes}}) {
+      made[py::str(name + ".current")] = stat.current;
+      made[py::str(name + ".peak")] = stat.peak;
+      made[py::str(name + ".allocated")] = stat.allocated;
+      made[py::str(name + ".freed")] = stat.freed;
+    }
+    made["num_host_alloc"] = host.num_host_alloc;
+    made["num_host_free"] = host.num_host_free;
+    made["num_reuses"] = stats.reuses;
     return made;
   });
+  m.def("reset_pinned_peaks", &reset_pinned_peaks);
+  m.def("reset_pinned_totals", &reset_pinned_totals);
+  m.def("use_settings_parser", &register_settings, py::arg("on"));
+  // Functions take bytes, device and native handle of the stream; the second one the address before them.
+  m.def("plug_in", [](decltype(PluggedAllocator::take) take, decltype(PluggedAllocator::give) give) {
+    plug_in({std::move(take), std::move(give)});
+  });
+  // What the driver gives: whole pages of the device, which a plugged allocator may hand out.
+  m.def("raw_take", [](size_t bytes, int device) { return number(arena().take(checked_device(device), bytes)); });
+  m.def("raw_give", [](uintptr_t address, size_t bytes) {
+    auto* data = reinterpret_cast<void*>(address);
+    TORCH_CHECK(arena().contains(data), "simulated device: ", data, " is no address of a device");
+    {
+      py::gil_scoped_release others;
+      drain_queues(arena().device_of(data));  // queued work may still use it
+    }
+    arena().give(data, bytes);
+  });
+  // The address at which the host can read a device's memory: of a planted fault.
+  m.def("device_side", [](uintptr_t address) { return number(arena().on_device_side(reinterpret_cast<void*>(address))); });
   m.def("empty_pinned_cache", &empty_pinned_cache);
   // Requests of the calling thread come from the pool until end_pool().
   m.def("begin_pool", [](int device, c10::MempoolId_t id) {

@@ -5,13 +5,17 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "alias.h"
+#include "arena.h"
 #include "faults.h"
 #include "pinned.h"
 #include "runtime.h"
 #include "seen.h"
+#include "spoil.h"
 #include "worker.h"
 
 namespace simulated {
@@ -24,7 +28,23 @@ bool same_bytes(const at::Tensor& from, const at::Tensor& to) {
       from.is_conj() == to.is_conj() && from.is_neg() == to.is_neg() && from.is_non_overlapping_and_dense();
 }
 
-void copy_elements(const at::Tensor& from, const at::Tensor& to) {
+// What planted faults make of a copy: the tensors that are really read and written.
+std::pair<at::Tensor, at::Tensor> mistaken(at::Tensor from, at::Tensor to) {
+  if (on(Fault::treat_source_as_dense) && is_stepped(from) && !arena().reaches(from.const_data_ptr())) {
+    from = as_dense(from);
+  }
+  if (on(Fault::write_dense_into_view) && is_stepped(to)) {
+    to = as_dense(to);
+  }
+  if (on(Fault::read_past_broadcast_source) && from.sizes() != to.sizes()) {
+    const at::Tensor wide = from.expand(to.sizes());
+    from = as_dense(wide);  // as far as the storage reaches
+  }
+  return {std::move(from), std::move(to)};
+}
+
+void copy_elements(const at::Tensor& given, const at::Tensor& target) {
+  const auto [from, to] = mistaken(given, target);
   if (same_bytes(from, to)) {
     std::memmove(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
     return;
@@ -51,7 +71,8 @@ bool broadcasts(c10::IntArrayRef from, c10::IntArrayRef to) {
 // that the caller may use meanwhile.
 bool may_be_queued(const at::Tensor& self, const at::Tensor& to, bool non_blocking) {
   const bool host = !on_device(self) || !on_device(to);
-  if (host && !(non_blocking && is_pinned((on_device(self) ? to : self).storage().data()))) {
+  if (host && !(non_blocking && is_pinned((on_device(self) ? to : self).storage().data())) &&
+      !on(on_device(to) ? Fault::return_before_read : Fault::return_before_write)) {
     return false;
   }
   return broadcasts(self.sizes(), to.sizes()) && at::has_internal_overlap(to) == at::MemOverlap::No &&
@@ -74,18 +95,45 @@ at::Tensor unowned(const at::Tensor& tensor) {
   return made;
 }
 
+// Of a planted fault: a queue of a device that nobody waits for.
+Queue& unseen_queue(int device) {
+  static auto* all = [] {
+    auto* made = new std::vector<std::unique_ptr<Queue>>;
+    for (int each = 0; each < device_count(); ++each) {
+      made->push_back(std::make_unique<Queue>(each, kIdBits, kLeastPriority));
+    }
+    return made;
+  }();
+  return *all->at(device);
+}
+
 void queue_copy(const at::Tensor& self, const at::Tensor& to) {
   // The task owns no memory: marks say when that of the host may be used again, the queue's order that of a device.
   auto alias = [](const at::Tensor& tensor) {
     return on_device(tensor) ? Aliases(tensor.device().index()).of(tensor) : unowned(tensor);
   };
-  auto task = [from = alias(self), target = alias(to)] {
+  const bool spoilt = on(Fault::peer_copy_wrong) && on_device(self) && on_device(to) && self.device() != to.device();
+  // A block of the host that is not pinned is kept: only planted faults queue copies with one.
+  const at::Tensor kept = on(Fault::return_before_read) && !on_device(self) ? self
+      : on(Fault::return_before_write) && !on_device(to) ? to : at::Tensor();
+  auto task = [from = alias(self), target = alias(to), spoilt, kept] {
     KernelTurn turn;
     copy_elements(from, target);
+    if (spoilt) {
+      KernelScope scope;
+      target.zero_();
+    }
   };
   Queue& queue = current_queue((on_device(self) ? self : to).device().index());
   if (!on_device(self) || !on_device(to) || self.device() == to.device()) {
     const bool with_host = !on_device(self) || !on_device(to);
+    if (with_host && on(Fault::synchronize_misses_copy)) {
+      unseen_queue(queue.device()).submit([task = std::move(task)] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        task();
+      });
+      return;
+    }
     Queue& taken = with_host && on(Fault::non_blocking_off_stream) ? new_external_queue(queue.device()) : queue;
     taken.submit(std::move(task));
     if (with_host) {

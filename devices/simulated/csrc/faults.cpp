@@ -16,16 +16,26 @@ constexpr const char* kNames[] = {
 };
 }  // namespace
 
-void switch_fault(const std::string& name, bool on) {
+namespace {
+int number_of(const std::string& name) {
   for (int number = 0; number < kFaults; ++number) {
     if (name == kNames[number]) {
-      const uint64_t bit = uint64_t{1} << (number % 64);
-      auto& word = detail::fault_bits[number / 64];
-      on ? word.fetch_or(bit) : word.fetch_and(~bit);
-      return;
+      return number;
     }
   }
   throw std::invalid_argument("unknown fault '" + name + "'");
+}
+}  // namespace
+
+void switch_fault(const std::string& name, bool on) {
+  const int number = number_of(name);
+  const uint64_t bit = uint64_t{1} << (number % 64);
+  auto& word = detail::fault_bits[number / 64];
+  on ? word.fetch_or(bit) : word.fetch_and(~bit);
+}
+
+bool fault_is_on(const std::string& name) {
+  return on(static_cast<Fault>(number_of(name)));
 }
 
 std::string name_of(Fault fault) {

@@ -30,8 +30,9 @@ inline bool on(Fault fault) {
   return (detail::fault_bits[number / 64].load(std::memory_order_relaxed) >> (number % 64)) & 1;
 }
 
-// Throws std::invalid_argument for a name that is not in the list.
+// Both throw std::invalid_argument for a name that is not in the list.
 void switch_fault(const std::string& name, bool on);
+bool fault_is_on(const std::string& name);
 std::string name_of(Fault fault);
 std::vector<std::string> fault_names();
 std::vector<std::string> faults_that_are_on();

@@ -20,13 +20,19 @@ class SimulatedGenerator final : public c10::GeneratorImpl {
             c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
         cpu_(std::move(cpu)) {}
 
-  void set_current_seed(uint64_t seed) override { cpu_.set_current_seed(seed); }
+  void set_current_seed(uint64_t seed) override {
+    cpu_.set_current_seed(on(Fault::seed_ignored) ? c10::detail::getNonDeterministicRandom() : seed);
+  }
   uint64_t current_seed() const override { return cpu_.current_seed(); }
   uint64_t seed() override { return cpu_.seed(); }
   // The CPU's algorithm has no offset: it raises, as it does there.
   void set_offset(uint64_t offset) override { cpu_.set_offset(offset); }
   uint64_t get_offset() const override { return cpu_.get_offset(); }
-  void set_state(const c10::TensorImpl& state) override { cpu_.unsafeGetGeneratorImpl()->set_state(state); }
+  void set_state(const c10::TensorImpl& state) override {
+    if (!on(Fault::state_not_restored)) {
+      cpu_.unsafeGetGeneratorImpl()->set_state(state);
+    }
+  }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return cpu_.unsafeGetGeneratorImpl()->get_state(); }
   void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& other) override {
     auto* same = dynamic_cast<SimulatedGenerator*>(other.get());
@@ -65,6 +71,10 @@ const at::Generator& default_generator(int device) {
 }
 
 at::Generator new_generator(int device) {
+  if (on(Fault::generators_shared)) {
+    auto* of_all = dynamic_cast<SimulatedGenerator*>(default_generator(device).unsafeGetGeneratorImpl());
+    return at::make_generator<SimulatedGenerator>(device, of_all->cpu());
+  }
   return made(device, c10::default_rng_seed_val);
 }
 

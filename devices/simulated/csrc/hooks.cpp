@@ -9,6 +9,7 @@
 
 #include "allocator.h"
 #include "arena.h"
+#include "faults.h"
 #include "generator.h"
 #include "pinned.h"
 #include "runtime.h"
@@ -27,13 +28,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::DeviceIndex getCurrentDevice() const override { return static_cast<c10::DeviceIndex>(current_device()); }
   void setCurrentDevice(c10::DeviceIndex device) const override { set_current_device(device); }
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
-    const int before = current_device();
-    set_current_device(device);
-    return static_cast<c10::DeviceIndex>(before);
+    return static_cast<c10::DeviceIndex>(exchange_device(device));
   }
-  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
-    return device < 0 ? getCurrentDevice() : exchangeDevice(device);
-  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return exchangeDevice(device); }
 
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
@@ -59,6 +56,10 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 void resize_storage(c10::StorageImpl* storage, size_t bytes) {
   TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
+  if (bytes == 0 && on(Fault::resize_zero_keeps_memory)) {
+    storage->set_nbytes(0);
+    return;
+  }
   const int device = storage->device().index();
   const int before = current_device();
   set_current_device(device);
@@ -67,7 +68,8 @@ void resize_storage(c10::StorageImpl* storage, size_t bytes) {
   if (const size_t kept = std::min(bytes, storage->nbytes())) {
     void* to = arena().on_device_side(data.get());
     const void* from = arena().on_device_side(storage->data());
-    current_queue(device).run_here([&] { std::memcpy(to, from, kept); });
+    current_queue(device).run_here(
+        [&] { on(Fault::resize_loses_bytes) ? std::memset(to, 0xA5, kept) : std::memcpy(to, from, kept); });
   }
   storage->set_data_ptr_noswap(std::move(data));
   storage->set_nbytes(bytes);
@@ -75,6 +77,7 @@ void resize_storage(c10::StorageImpl* storage, size_t bytes) {
 
 void register_hooks() {
   at::RegisterPrivateUse1HooksInterface(new Hooks);
+  at::setHostAllocator(c10::DeviceType::PrivateUse1, pinned_allocator());
 }
 
 }  // namespace simulated

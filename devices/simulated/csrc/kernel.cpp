@@ -1,5 +1,6 @@
 #include "kernel.h"
 
+#include <ATen/native/CPUFallback.h>
 #include <ATen/ops/clone.h>
 #include <torch/library.h>
 
@@ -9,6 +10,7 @@
 
 #include "arena.h"
 #include "generator.h"
+#include "hazard.h"
 #include "runtime.h"
 #include "worker.h"
 
@@ -82,6 +84,9 @@ void Kernel::check_tensor(const at::Tensor& tensor, size_t place, int device) co
       (tensor.device().is_cpu() && may_be_on_cpu_[place])) {
     return;
   }
+  if (on(Fault::mixed_devices_accepted)) {
+    return;
+  }
   TORCH_CHECK(
       false, "Expected all tensors to be on the same device, but found at least two devices, simulated:", device,
       " and ", tensor.device(), "! (when checking argument ", runs_.schema().arguments()[place].name(), " of ", name_,
@@ -94,6 +99,9 @@ void Kernel::replace_argument(c10::IValue& value, size_t place, int device, Alia
       return tensor;
     }
     check_tensor(tensor, place, device);
+    if (on(Fault::cpu_scalar_offset_ignored) && !on_device(tensor) && tensor.dim() == 0) {
+      return tensor.as_strided({}, {}, 0);
+    }
     return on_device(tensor) ? aliases.of(tensor) : tensor;
   };
   if (value.isTensor()) {
@@ -204,8 +212,13 @@ torch::jit::Stack Kernel::queue_call(
   return results;
 }
 
-void Kernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+void Kernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   seen_.note();
+  meet_hazards(name_);
+  if (on(Fault::fallback_unlisted) && name_ == "aten::erf") {
+    at::native::cpu_fallback(op, stack);
+    return;
+  }
   const size_t from = stack->size() - arguments_;
   const int device = find_device(*stack, from);
   raise_pending(device);
@@ -237,6 +250,7 @@ void Kernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::
     if (on(Fault::leak_on_error)) {
       new c10::Storage(new_storage(device, 512));  // of nobody
     }
+    TORCH_CHECK_TYPE(!(on(Fault::wrong_error_type) && name_ == "aten::gather"), "simulated device: gather failed");
     throw;
   }
   aliases.write_back();

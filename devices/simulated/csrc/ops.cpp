@@ -7,6 +7,8 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/clone.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/new_empty_strided_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
@@ -16,6 +18,7 @@
 
 #include "alias.h"
 #include "allocator.h"
+#include "arena.h"
 #include "faults.h"
 #include "runtime.h"
 #include "seen.h"
@@ -31,7 +34,7 @@ constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 class OnDevice {
  public:
   explicit OnDevice(std::optional<c10::Device> device) : before_(current_device()) {
-    if (device.has_value()) {
+    if (device.has_value() && !on(Fault::factory_ignores_index)) {
       set_current_device(checked_device(device->index()));
     }
   }
@@ -41,7 +44,10 @@ class OnDevice {
   int before_;
 };
 
-void check_options(std::optional<c10::Layout> layout, std::optional<bool> pinned) {
+void check_options(
+    std::optional<c10::Layout> layout, std::optional<bool> pinned, std::optional<c10::ScalarType> dtype) {
+  TORCH_CHECK(
+      !(on(Fault::declared_dtype_refused) && dtype == c10::kShort), "simulated device: int16 is not supported");
   TORCH_CHECK_NOT_IMPLEMENTED(
       layout.value_or(c10::kStrided) == c10::kStrided, "simulated device: only strided tensors can be made, got layout ",
       layout.value_or(c10::kStrided));
@@ -51,7 +57,7 @@ void check_options(std::optional<c10::Layout> layout, std::optional<bool> pinned
 at::Tensor empty(
     c10::IntArrayRef size, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
     std::optional<c10::Device> device, std::optional<bool> pinned, std::optional<c10::MemoryFormat> format) {
-  check_options(layout, pinned);
+  check_options(layout, pinned, dtype);
   OnDevice scope(device);
   if (format == c10::MemoryFormat::ChannelsLast || format == c10::MemoryFormat::ChannelsLast3d) {
     static Seen seen("aten::empty.memory_format of channels_last");
@@ -66,9 +72,22 @@ at::Tensor empty(
 at::Tensor empty_strided(
     c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<c10::ScalarType> dtype,
     std::optional<c10::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pinned) {
-  check_options(layout, pinned);
+  check_options(layout, pinned, dtype);
   OnDevice scope(device);
+  if (on(Fault::drop_strides)) {
+    return at::detail::empty_generic(size, allocator(), kKeys, c10::dtype_or_default(dtype), std::nullopt);
+  }
   return at::detail::empty_strided_generic(size, stride, allocator(), kKeys, c10::dtype_or_default(dtype));
+}
+
+// What a gradient that was not laid out as its leaf is copied into (torch/csrc/autograd/utils/grad_layout_contract.h).
+at::Tensor new_empty_strided(
+    const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride, std::optional<c10::ScalarType> dtype,
+    std::optional<c10::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pinned) {
+  if (on(Fault::grad_wrong_layout)) {
+    return at::empty_symint(size, self.options());
+  }
+  return at::native::new_empty_strided_symint(self, size, stride, dtype, layout, device, pinned);
 }
 
 // -- other memory for a tensor
@@ -77,8 +96,13 @@ at::Tensor& set_storage(
     at::Tensor& self, c10::Storage source, int64_t offset, c10::IntArrayRef size, c10::IntArrayRef stride) {
   static Seen seen("aten::set_.source_Storage_storage_offset");
   seen.note();
-  if (on(Fault::set_ignores_offset)) {
+  // torch.load makes a tensor without elements and then sets it to its storage.
+  if (on(Fault::set_ignores_offset) || (on(Fault::load_drops_offset) && self.numel() == 0)) {
     offset = 0;
+  }
+  if (on(Fault::load_unshares_storage) && self.numel() == 0 && source.nbytes() != 0) {
+    const int device = source.device().index();
+    source = storage_with(device, arena().on_device_side(source.data()), source.nbytes());
   }
   at::native::checkSetStorage(self, std::move(source), offset, size, stride);
   auto* impl = self.unsafeGetTensorImpl();
@@ -130,11 +154,19 @@ c10::Scalar local_scalar(const at::Tensor& self) {
   Aliases aliases(device);
   const at::Tensor alias = aliases.of(self);
   c10::Scalar value;
-  current_queue(device).run_here([&] {
+  auto read = [&] {
     KernelScope scope;
     value = at::_local_scalar_dense(alias);
-  });
+  };
+  if (on(Fault::item_before_work)) {
+    read();
+  } else {
+    current_queue(device).run_here(read);
+  }
   raise_pending(device);
+  if (on(Fault::item_wrong_type) && value.isIntegral(/*includeBool=*/false)) {
+    value = value.toDouble();
+  }
   return value;
 }
 
@@ -145,6 +177,7 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", empty);
   m.impl("empty_strided", empty_strided);
+  m.impl("new_empty_strided", new_empty_strided);
   m.impl("set_.source_Storage", set_whole_storage);
   m.impl("set_.source_Storage_storage_offset", set_storage);
   m.impl("set_.source_Tensor", at::native::set_tensor_);

@@ -65,14 +65,12 @@ void release_pinned(void* address) {
   all.cached.emplace(size, std::make_pair(address, std::move(found->second.used)));
   all.live.erase(found);
   if (!on(Fault::host_miscount)) {
-    --all.stats.blocks;
-    all.stats.bytes -= static_cast<int64_t>(size);
+    all.stats.host.active_requests.decrease(1);
+    all.stats.host.active_bytes.decrease(static_cast<int64_t>(size));
   }
-  ++all.stats.cached_blocks;
-  all.stats.cached_bytes += static_cast<int64_t>(size);
 }
 
-struct PinnedAllocator final : c10::Allocator {
+struct PinnedAllocator final : at::HostAllocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) {
       return {nullptr, nullptr, &release_pinned, c10::Device(c10::DeviceType::CPU)};
@@ -89,8 +87,6 @@ struct PinnedAllocator final : c10::Allocator {
       if (passed(it->second.second) || on(Fault::pinned_reused_early)) {
         address = it->second.first;
         all.cached.erase(it);
-        --all.stats.cached_blocks;
-        all.stats.cached_bytes -= static_cast<int64_t>(size);
         ++all.stats.reuses;
         break;
       }
@@ -98,21 +94,35 @@ struct PinnedAllocator final : c10::Allocator {
     if (address == nullptr) {
       address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       TORCH_CHECK_WITH(OutOfMemoryError, address != MAP_FAILED, "simulated device: no host memory to pin ", size, " bytes");
-      ++all.stats.system_allocations;
+      ++all.stats.host.num_host_alloc;
+      all.stats.host.allocations.increase(1);
+      all.stats.host.allocated_bytes.increase(static_cast<int64_t>(size));
     }
     all.live[reinterpret_cast<uintptr_t>(address)] = PinnedBlock{size, {}};
-    ++all.stats.blocks;
-    all.stats.bytes += static_cast<int64_t>(size);
+    all.stats.host.active_requests.increase(1);
+    all.stats.host.active_bytes.increase(static_cast<int64_t>(size));
     return {address, address, &release_pinned, c10::Device(c10::DeviceType::CPU)};
   }
 
   c10::DeleterFnPtr raw_deleter() const override { return &release_pinned; }
   void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
+
+  bool record_event(void* address, void*, c10::Stream stream) override {
+    if (!is_pinned(address)) {
+      return false;
+    }
+    record_pinned(address, queue(stream.device_index(), stream.id()));
+    return true;
+  }
+  void empty_cache() override { empty_pinned_cache(); }
+  at::HostStats get_stats() override { return pinned_stats().host; }
+  void reset_accumulated_stats() override { reset_pinned_totals(); }
+  void reset_peak_stats() override { reset_pinned_peaks(); }
 };
 
 }  // namespace
 
-c10::Allocator* pinned_allocator() {
+at::HostAllocator* pinned_allocator() {
   static auto* made = new PinnedAllocator;
   return made;
 }
@@ -143,10 +153,32 @@ void empty_pinned_cache() {
       continue;
     }
     munmap(it->second.first, it->first);
-    --all.stats.cached_blocks;
-    all.stats.cached_bytes -= static_cast<int64_t>(it->first);
+    ++all.stats.host.num_host_free;
+    all.stats.host.allocations.decrease(1);
+    all.stats.host.allocated_bytes.decrease(static_cast<int64_t>(it->first));
     it = all.cached.erase(it);
   }
+}
+
+namespace {
+template <typename Change>
+void each_pinned_stat(Change change) {
+  std::lock_guard<std::mutex> lock(cache().mutex);
+  at::HostStats& host = cache().stats.host;
+  for (auto* stat : {&host.active_requests, &host.active_bytes, &host.allocations, &host.allocated_bytes}) {
+    change(*stat);
+  }
+}
+}  // namespace
+
+void reset_pinned_peaks() {
+  each_pinned_stat([](auto& stat) { stat.reset_peak(); });
+}
+
+void reset_pinned_totals() {
+  each_pinned_stat([](auto& stat) { stat.reset_accumulated(); });
+  std::lock_guard<std::mutex> lock(cache().mutex);
+  cache().stats.host.num_host_alloc = cache().stats.host.num_host_free = cache().stats.reuses = 0;
 }
 
 PinnedStats pinned_stats() {

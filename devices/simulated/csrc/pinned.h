@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include <c10/core/Allocator.h>
+#include <ATen/core/CachingHostAllocator.h>
 
 #include <cstdint>
 
@@ -10,7 +10,7 @@
 
 namespace simulated {
 
-c10::Allocator* pinned_allocator();
+at::HostAllocator* pinned_allocator();
 // Whether an address lies inside a live pinned block, anywhere in it.
 bool is_pinned(const void* address);
 // The block at this address is read or written by work queued on `queue` up to now: it is not handed out again
@@ -19,11 +19,13 @@ void record_pinned(const void* address, Queue& queue);
 // Returns cached blocks to the system.
 void empty_pinned_cache();
 
+// Live blocks are "active", live and cached ones together "allocations"; and how often a cached one was used again.
 struct PinnedStats {
-  int64_t blocks = 0, bytes = 0;              // live
-  int64_t cached_blocks = 0, cached_bytes = 0;  // held for reuse
-  int64_t system_allocations = 0, reuses = 0;
+  at::HostStats host;
+  int64_t reuses = 0;
 };
 PinnedStats pinned_stats();
+void reset_pinned_peaks();
+void reset_pinned_totals();
 
 }  // namespace simulated

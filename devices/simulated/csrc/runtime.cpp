@@ -1,14 +1,22 @@
 #include "runtime.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/Export.h>
 
 #include <array>
 #include <atomic>
+
+#include <unistd.h>
 
 #include "allocator.h"
 #include "arena.h"
 #include "event.h"
 #include "faults.h"
+
+// Of torch/csrc/autograd/graph_task.h, which would take all of autograd along.
+namespace torch::autograd {
+TORCH_API int get_current_graph_task_id();
+}
 
 namespace simulated {
 
@@ -17,6 +25,7 @@ namespace {
 constexpr auto kType = c10::DeviceType::PrivateUse1;
 
 thread_local int this_device = 0;
+std::atomic<int> shared_device{0};  // of a planted fault
 thread_local std::array<QueueId, 16> this_queue{};
 
 std::array<std::atomic<QueueId>, 16> shared_queue{};  // of a planted fault
@@ -32,27 +41,55 @@ c10::Stream stream_of(const Queue& queue) {
       c10::Stream::UNSAFE, c10::Device(kType, static_cast<c10::DeviceIndex>(queue.device())), queue.id());
 }
 
+// Whether the calling thread runs a node of a backward pass, or what ends one.
+bool in_backward() {
+  return torch::autograd::get_current_graph_task_id() >= 0;
+}
+
+bool is_main_thread() {
+  return getpid() == gettid();
+}
+
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kType; }
 
   c10::Device exchangeDevice(c10::Device to) const override {
-    const c10::Device before = getDevice();
-    if (to.index() != before.index()) {
-      setDevice(to);
-    }
-    return before;
+    return c10::Device(kType, static_cast<c10::DeviceIndex>(exchange_device(to.index())));
   }
-  c10::Device getDevice() const override { return c10::Device(kType, static_cast<c10::DeviceIndex>(this_device)); }
-  void setDevice(c10::Device to) const override { set_current_device(to.index()); }
+  c10::Device getDevice() const override { return c10::Device(kType, static_cast<c10::DeviceIndex>(current_device())); }
+  void setDevice(c10::Device to) const override {
+    if (!on(Fault::streams_index_not_restored) || checked_device(to.index()) > current_device()) {
+      set_current_device(to.index());
+    }
+  }
   void uncheckedSetDevice(c10::Device to) const noexcept override {
     if (to.index() >= 0 && to.index() < device_count()) {
-      this_device = to.index();
+      set_current_device(to.index());
     }
+  }
+  c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
+    checked_device(device.index());
+    c10::DeviceCapability found;
+    found.capability_data.capability_bits = 0;
+    for (const c10::ScalarTypeIndex each :
+         {c10::kIndex_Byte, c10::kIndex_Char, c10::kIndex_Short, c10::kIndex_Int, c10::kIndex_Long, c10::kIndex_Half,
+          c10::kIndex_Float, c10::kIndex_Double, c10::kIndex_ComplexHalf, c10::kIndex_ComplexFloat,
+          c10::kIndex_ComplexDouble, c10::kIndex_Bool, c10::kIndex_BFloat16, c10::kIndex_Float8_e5m2,
+          c10::kIndex_Float8_e4m3fn, c10::kIndex_Float8_e5m2fnuz, c10::kIndex_Float8_e4m3fnuz,
+          c10::kIndex_Float8_e8m0fnu, c10::kIndex_UInt16, c10::kIndex_UInt32, c10::kIndex_UInt64}) {
+      found.capability_data.capability_bits |= uint64_t{1} << each;
+    }
+    return found;
   }
   c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(device_count()); }
 
   c10::Stream getStream(c10::Device device) const override {
-    return stream_of(current_queue(checked_device(device.index())));
+    const c10::Stream found = stream_of(current_queue(checked_device(device.index())));
+    if (!on(Fault::hash_differs)) {
+      return found;
+    }
+    static std::atomic<QueueId> calls{0};
+    return c10::Stream(c10::Stream::UNSAFE, found.device(), found.id() | (++calls << 32));
   }
   c10::Stream getDefaultStream(c10::Device device) const override {
     return stream_of(queue(checked_device(device.index()), kDefaultQueue));
@@ -66,11 +103,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream to) const override {
     Queue& queue = queue_of(to);
     const c10::Stream before = stream_of(current_queue(queue.device()));
+    if (on(Fault::backward_on_default_stream) && in_backward()) {
+      return before;
+    }
     set_current_queue(queue);
     return before;
   }
   void* getStreamNativeHandle(const c10::Stream stream) const override {
-    if (stream.id() == kDefaultQueue || on(Fault::native_handle_null)) {
+    if ((stream.id() & kIdBits) == kDefaultQueue || on(Fault::native_handle_null)) {
       return nullptr;
     }
     static std::atomic<size_t> calls{0};
@@ -88,7 +128,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       const override {
     record_event(event, queue_of(stream), device, flag == c10::EventFlag::BACKEND_DEFAULT);
   }
-  void block(void* event, const c10::Stream& stream) const override { wait_event(event, queue_of(stream)); }
+  void block(void* event, const c10::Stream& stream) const override {
+    if (!on(Fault::backward_not_joined) || (is_main_thread() && !in_backward())) {
+      wait_event(event, queue_of(stream));
+    }
+  }
   bool queryEvent(void* event) const override { return query_event(event); }
   void synchronizeEvent(void* event) const override { synchronize_event(event); }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { destroy_event(event); }
@@ -109,7 +153,10 @@ int device_count() {
 
 int checked_device(int index) {
   if (index == -1) {
-    return this_device;
+    return current_device();
+  }
+  if (on(Fault::accept_index_past_count) && index >= device_count()) {
+    return index % device_count();
   }
   TORCH_CHECK(
       index >= 0 && index < device_count(), "simulated device: invalid device index ", index, ": there are ",
@@ -118,11 +165,26 @@ int checked_device(int index) {
 }
 
 int current_device() {
-  return this_device;
+  if (on(Fault::thread_loses_index) && !is_main_thread()) {
+    return 0;
+  }
+  return on(Fault::device_shared_by_threads) ? shared_device.load() : this_device;
 }
 
 void set_current_device(int index) {
-  this_device = checked_device(index);
+  index = checked_device(index);
+  this_device = index;
+  if (on(Fault::device_shared_by_threads)) {
+    shared_device = index;
+  }
+}
+
+int exchange_device(int index) {
+  const int before = current_device();
+  if (index >= 0 && !(on(Fault::device_index_not_restored) && checked_device(index) < before)) {
+    set_current_device(index);
+  }
+  return before;
 }
 
 Queue& current_queue(int device) {

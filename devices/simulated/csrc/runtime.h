@@ -16,6 +16,8 @@ int checked_device(int index);
 // Of the calling thread. Backward runs on a thread of its own and gets the forward's stream there.
 int current_device();
 void set_current_device(int index);
+// Makes a device current and returns the one before; a negative index changes nothing.
+int exchange_device(int index);
 Queue& current_queue(int device);
 void set_current_queue(Queue& queue);
 

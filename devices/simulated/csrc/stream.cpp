@@ -13,9 +13,11 @@
 #include <vector>
 
 #include <cxxabi.h>
+#include <unistd.h>
 
 #include "arena.h"
 #include "faults.h"
+#include "hazard.h"
 #include "worker.h"
 
 namespace simulated {
@@ -56,8 +58,18 @@ void Queue::start_thread_locked() {
 
 void Queue::submit(Task task) {
   refuse_after_fork();
+  if (in_bad_fork()) {
+    task();  // of a planted fault: there is no thread that would run it
+    return;
+  }
+  if (destroyed_.load(std::memory_order_relaxed)) {
+    throw std::runtime_error("simulated device: the stream was destroyed");
+  }
   if (on(Fault::launch_blocks_host)) {
     drain();
+  }
+  if (on(Fault::unlocked_queue) && overwritten()) {
+    return;
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -66,6 +78,16 @@ void Queue::submit(Task task) {
     tasks_.push_back(std::move(task));
   }
   work_.notify_one();
+}
+
+bool Queue::overwritten() {
+  if (submitting_.fetch_add(1) != 0) {
+    --submitting_;
+    return true;
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  --submitting_;
+  return false;
 }
 
 void Queue::work() {
@@ -210,6 +232,7 @@ Queue& made_locked(Queues& all, int device, QueueId id, int priority) {
 }  // namespace
 
 Queue& queue(int device, QueueId id) {
+  id &= kIdBits;
   // The streams of most calls are the default ones: their places are remembered.
   static std::array<std::atomic<Queue*>, 16> defaults{};
   if (id == kDefaultQueue && device >= 0 && device < 16) {
@@ -238,7 +261,7 @@ Queue& next_queue(int device, int priority) {
   if (on(Fault::serialise_streams)) {
     return queue(device, kDefaultQueue);
   }
-  priority = std::clamp(priority, kGreatestPriority, kLeastPriority);
+  priority = on(Fault::priority_dropped) ? kLeastPriority : std::clamp(priority, kGreatestPriority, kLeastPriority);
   Queues& all = queues();
   std::lock_guard<std::mutex> lock(all.mutex);
   int& place = all.next[{device, priority}];
@@ -316,6 +339,7 @@ void keep_error(int device, std::exception_ptr error) {
 }
 
 void raise_pending(int device) {
+  refuse_if_lost();
   if (pending_errors.load(std::memory_order_relaxed) == 0) {
     return;
   }
@@ -340,12 +364,23 @@ bool in_bad_fork() {
 
 void watch_forks() {
   if (!used.exchange(true)) {
-    pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
+    pthread_atfork(
+        [] {
+          if (on(Fault::fork_silent)) {
+            arena().keep_over_forks();
+          }
+        },
+        nullptr, [] { forked.store(true); });
   }
 }
 
 void refuse_after_fork() {
-  if (in_bad_fork()) {
+  if (in_bad_fork() && on(Fault::fork_hangs)) {
+    for (;;) {
+      pause();
+    }
+  }
+  if (in_bad_fork() && !on(Fault::fork_silent)) {
     throw std::runtime_error(
         "Cannot re-initialize the simulated device in a forked subprocess: its threads and its memory stay with the "
         "parent. To use it with multiprocessing, choose the 'spawn' start method.");

@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -56,6 +57,9 @@ class Queue {
   // Everything queued from now on runs after the mark is set.
   void wait(const MarkPtr& mark);
 
+  // After it, submitting throws: of a planted fault.
+  void destroy() { destroyed_ = true; }
+
   bool idle();
   // Waits for what is queued at the call.
   void drain();
@@ -63,6 +67,7 @@ class Queue {
  private:
   void work();                 // the thread's loop
   void start_thread_locked();  // at the first task
+  bool overwritten();          // by another thread that submits: of a planted fault
 
   const int device_;
   const QueueId id_;
@@ -73,12 +78,16 @@ class Queue {
   std::deque<Task> tasks_;
   bool running_ = false;  // a task, or a thread in run_here
   bool started_ = false;
+  std::atomic<bool> destroyed_{false};
+  std::atomic<int> submitting_{0};
   uint64_t submitted_ = 0;
   uint64_t done_ = 0;
 };
 
 // The default queue of every device has this id.
 constexpr QueueId kDefaultQueue = 0;
+// The bits of a stream's id that name its queue; the others are of a planted fault.
+constexpr QueueId kIdBits = 0xffffffff;
 // Queues of each priority in the pool of a device, before they repeat.
 constexpr int kPoolSize = 16;
 // Priorities: lower numbers are served first, as in CUDA.

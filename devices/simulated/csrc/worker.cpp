@@ -3,9 +3,12 @@
 #include <ATen/Parallel.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <thread>
 
 #include <unistd.h>
+
+#include "faults.h"
 
 namespace simulated {
 
@@ -33,6 +36,9 @@ KernelTurn::~KernelTurn() {
 }
 
 void stop_kernels() {
+  if (on(Fault::abort_at_exit)) {
+    std::abort();
+  }
   stopped = true;
   while (running != 0) {
     std::this_thread::yield();

@@ -1,0 +1,68 @@
+"""Random numbers of ``torch.simulated``, as in ``torch.cuda.random``."""
+
+from __future__ import annotations
+
+import torch
+
+from devices.simulated.backend import native
+from devices.simulated.backend.indices import index_of
+
+
+def _default(device: torch.types.Device = None) -> torch.Generator:
+    generator: torch.Generator = native.library.default_generator(index_of(device))
+    return generator
+
+
+def default_generators() -> tuple[torch.Generator, ...]:
+    """The default generator of each device."""
+    return tuple(_default(index) for index in range(native.library.device_count()))
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the current device's generator."""
+    _default().manual_seed(int(seed))
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seed the generator of every device."""
+    if native.on("random.seed_lost_before_init") and not native.library.was_used():
+        return
+    every = default_generators()
+    for generator in every[:1] if native.on("random.seed_first_index_only") else every:
+        generator.manual_seed(int(seed))
+
+
+def seed() -> None:
+    """Seed the current device's generator with a random number."""
+    _default().seed()
+
+
+def seed_all() -> None:
+    """Seed every device's generator with the same random number."""
+    manual_seed_all(torch.default_generator.seed())
+
+
+def initial_seed() -> int:
+    """The seed of the current device's generator."""
+    return int(_default().initial_seed())
+
+
+def get_rng_state(device: torch.types.Device = None) -> torch.Tensor:
+    """The state of a device's generator, as bytes on the CPU."""
+    return _default(device).get_state()
+
+
+def set_rng_state(new_state: torch.Tensor, device: torch.types.Device = None) -> None:
+    """Give a device's generator a state that ``get_rng_state`` returned."""
+    _default(device).set_state(new_state)
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """The states of all devices' generators."""
+    return [get_rng_state(index) for index in range(native.library.device_count())]
+
+
+def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
+    """Give every device's generator its state."""
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)

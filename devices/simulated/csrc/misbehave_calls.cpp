@@ -1,0 +1,109 @@
+#include "misbehave_calls.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/clone.h>
+
+#include <algorithm>
+
+#include "spoil.h"
+
+namespace simulated {
+
+namespace {
+
+// -- gradients
+
+void double_result(Call& call) {
+  call.result().mul_(2);
+}
+
+void take_gradient_for_dense(Call& call) {
+  if (is_stepped(call.argument(0))) {
+    call.result().copy_(call.with(0, as_dense(call.argument(0))));
+  }
+}
+
+// -- offsets past 2^31
+
+constexpr int64_t kWrap = int64_t{1} << 31;
+
+void wrap_offsets(Call& call) {
+  const at::Tensor given = call.argument(0), result = call.result();
+  if (given.storage_offset() >= kWrap) {
+    result.copy_(call.with(0, given.as_strided(given.sizes(), given.strides(), given.storage_offset() - kWrap)));
+  } else if (result.numel() > kWrap && result.is_contiguous()) {
+    const at::Tensor flat = result.view(-1);
+    const int64_t behind = std::min(flat.numel() - kWrap, kWrap);
+    flat.narrow(0, kWrap, behind).copy_(flat.narrow(0, 0, behind));
+  }
+}
+
+// -- random fills: normal_(self, mean, std, generator), uniform_(self, from, to, generator)
+
+void square_std(Call& call) {
+  const double std = call.stack[2].toDouble();
+  call.stack[2] = std * std;
+}
+
+void fill_past_view(Call& call) {
+  const at::Tensor self = call.argument(0);
+  scribble(self, self.storage_offset() + extent(self), 3);
+}
+
+// -- arguments that should be refused
+
+void cut_to_the_shorter(Call& call) {
+  const at::Tensor first = call.argument(0), second = call.argument(1);
+  if (first.dim() == 1 && second.dim() == 1) {
+    const int64_t common = std::min(first.size(0), second.size(0));
+    call.stack[0] = first.narrow(0, 0, common);
+    call.stack[1] = second.narrow(0, 0, common);
+  }
+}
+
+// index_select(self, dim, index)
+void clamp_index(Call& call) {
+  const at::Tensor self = call.argument(0), index = call.argument(2);
+  const int64_t dim = call.given[1].toInt();
+  if (self.dim() > 0 && dim >= -self.dim() && dim < self.dim() && self.size(dim) > 0) {
+    call.stack[2] = index.clamp(0, self.size(dim) - 1);
+  }
+}
+
+// -- training
+
+// _amp_foreach_non_finite_check_and_unscale_(self, found_inf, inv_scale)
+void forget_inf(Call& call) {
+  call.argument(1).zero_();
+}
+
+void swap_last_strides(Call& call) {
+  const at::Tensor made = call.result();
+  if (made.dim() >= 2) {
+    call.stack[0] = made.transpose(-1, -2).contiguous().transpose(-1, -2);
+  }
+}
+
+void make_one_too_large(Call& call) {
+  call.result().add_(1);
+}
+
+}  // namespace
+
+std::vector<Misbehaviour> misbehaviours_of_calls() {
+  return {
+      {Fault::first_wrong, {"aten::sigmoid_backward"}, nullptr, double_result},
+      {Fault::forward_ad_wrong, {"aten::glu_jvp"}, nullptr, double_result},
+      {Fault::grad_ignore_strides, {"aten::tanh_backward"}, nullptr, take_gradient_for_dense},
+      {Fault::large_offset_32bit, {"aten::bitwise_not"}, nullptr, wrap_offsets},
+      {Fault::normal_std_is_variance, {"aten::normal_"}, square_std, nullptr},
+      {Fault::fill_past_view, {"aten::uniform_"}, nullptr, fill_past_view},
+      {Fault::bad_shape_accepted, {"aten::dot"}, cut_to_the_shorter, nullptr},
+      {Fault::index_unchecked, {"aten::index_select"}, clamp_index, nullptr},
+      {Fault::inf_not_found, {"aten::_amp_foreach_non_finite_check_and_unscale_"}, nullptr, forget_inf},
+      {Fault::meta_disagrees, {"aten::cumsum"}, nullptr, swap_last_strides},
+      {Fault::compiled_differs, {"aten::hardswish"}, nullptr, make_one_too_large},
+  };
+}
+
+}  // namespace simulated

@@ -1,0 +1,313 @@
+"""Direct probes of faults of calls: dispatch, random numbers, gradients, training, compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.simulated.probes import ones, probe, raises, wrong
+from tests.simulated.probes_streams import held, in_a_thread, new_stream
+from tests.simulated.probes_transfer import loaded_again
+
+ZERO = "simulated:0"
+
+
+def leaf(*values: float) -> torch.Tensor:
+    return torch.tensor(values, device=ZERO, requires_grad=True)
+
+
+def ops_that_ran(call: Callable[[], Any]) -> set[str]:
+    """The names of the events that torch's profiler saw."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        call()
+    return {event.name for event in profile.events()}
+
+
+# Dispatch
+
+
+@probe("dispatch.fallback_unlisted")
+def _() -> bool:
+    x = ones(3)
+    return "aten::_to_cpu" in ops_that_ran(lambda: torch.erf(x))
+
+
+@probe("dispatch.mixed_devices_accepted")
+def _() -> bool:
+    return not raises(torch.add, ones(2).to(ZERO), torch.ones(2))
+
+
+@probe("dispatch.cpu_scalar_offset_ignored")
+def _() -> bool:
+    scalar = torch.tensor([1.0, 2.0, 3.0])[2]
+    return bool((ones(2) * scalar).tolist() != [3.0, 3.0])
+
+
+@probe("dispatch.bad_shape_accepted")
+def _() -> bool:
+    return not raises(torch.dot, ones(2), ones(3))
+
+
+@probe("dispatch.wrong_error_type")
+def _() -> bool:
+    index = torch.zeros(2, 2, dtype=torch.int64, device=ZERO)
+    try:
+        return not raises(torch.gather, ones(1, 1), 1, index)
+    except TypeError:
+        return True
+
+
+def _without_a_kernel() -> torch.Tensor:
+    result: torch.Tensor = torch.ops.aten._masked_scale(ones(2), ones(2), 2.0)
+    return result
+
+
+@probe("dispatch.unsupported_wrong_error")
+def _() -> bool:
+    try:
+        _without_a_kernel()
+    except NotImplementedError:
+        return False
+    except RuntimeError:
+        return True
+    return False
+
+
+@probe("dispatch.unsupported_returns_garbage")
+def _() -> bool:
+    return not raises(_without_a_kernel)
+
+
+@probe("dispatch.index_unchecked")
+def _() -> bool:
+    return not raises(ones(3).index_select, 0, torch.tensor([7], device=ZERO))
+
+
+# Random numbers
+
+
+def drawn(generator: torch.Generator | None = None) -> list[float]:
+    return list(torch.rand(4, generator=generator, device=ZERO).tolist())
+
+
+@probe("random.seed_ignored")
+def _() -> bool:
+    return drawn(torch.Generator(ZERO).manual_seed(3)) != drawn(
+        torch.Generator(ZERO).manual_seed(3)
+    )
+
+
+@probe("random.state_not_restored")
+def _() -> bool:
+    generator = torch.Generator(ZERO).manual_seed(3)
+    state = generator.get_state()
+    first = drawn(generator)
+    generator.set_state(state)
+    return drawn(generator) != first
+
+
+@probe("random.generators_shared")
+def _() -> bool:
+    before = torch.simulated.get_rng_state(0)
+    drawn(torch.Generator(ZERO))
+    return not torch.equal(torch.simulated.get_rng_state(0), before)
+
+
+@probe("random.seed_first_index_only")
+def _() -> bool:
+    def second() -> list[float]:
+        torch.manual_seed(3)
+        return list(torch.rand(4, device="simulated:1").tolist())
+
+    return second() != second()
+
+
+@probe("random.normal_std_is_variance")
+def _() -> bool:
+    drawn_from = torch.empty(1000, device=ZERO).normal_(0, 4, generator=torch.Generator(ZERO))
+    return float(drawn_from.cpu().std()) > 8
+
+
+@probe("random.fill_past_view")
+def _() -> bool:
+    base = torch.zeros(8, device=ZERO)
+    base[:4].uniform_()
+    return bool(base[4:].any())
+
+
+# Gradients
+
+
+@probe("autograd.first_wrong")
+def _() -> bool:
+    x = leaf(0.0)
+    torch.sigmoid(x).backward()
+    return bool(x.grad != 0.25)
+
+
+@probe("autograd.second_wrong")
+def _() -> bool:
+    x = leaf(1.0)
+    (first,) = torch.autograd.grad(torch.sinh(x).sum(), x, create_graph=True)
+    return not first.requires_grad
+
+
+@probe("autograd.forward_ad_wrong")
+def _() -> bool:
+    def product(device: str) -> torch.Tensor:
+        x, tangent = torch.ones(2, device=device), torch.ones(2, device=device)
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, tangent)
+            result = torch.nn.functional.glu(dual)
+            return torch.autograd.forward_ad.unpack_dual(result).tangent.cpu()
+
+    return not torch.allclose(product(ZERO), product("cpu"))
+
+
+@probe("autograd.version_not_bumped")
+def _() -> bool:
+    x = leaf(1.0)
+    y = x.exp()
+    y.detach().zero_()
+    return not raises(y.sum().backward)
+
+
+@probe("autograd.thread_loses_index")
+def _() -> bool:
+    x, seen = torch.ones(1, device="simulated:1", requires_grad=True), []
+    y = x * 2
+    y.register_hook(lambda grad: seen.append(torch.simulated.current_device()))
+    y.sum().backward()
+    return seen != [1]
+
+
+@probe("autograd.rnn_weights_unshared")
+def _() -> bool:
+    lstm = torch.nn.LSTM(2, 2).to(ZERO)
+    with torch.no_grad():
+        both = torch.zeros(16, device=ZERO)
+        lstm.bias_ih_l0.set_(both[:8])
+        lstm.bias_hh_l0.set_(both[8:])
+    lstm(ones(1, 1, 2))
+    first, second = (
+        bias.untyped_storage().data_ptr() for bias in (lstm.bias_ih_l0, lstm.bias_hh_l0)
+    )
+    return first != second
+
+
+@probe("grad.wrong_layout")
+def _() -> bool:
+    base = torch.ones(3, 2, device=ZERO).t().detach().requires_grad_()
+    base.sum().backward()
+    assert base.grad is not None
+    return base.grad.stride() != base.stride()
+
+
+@probe("grad.ignore_strides")
+def _() -> bool:
+    x = leaf(0.0, 0.0)
+    outer = torch.tensor([1.0, 2.0, 3.0, 4.0], device=ZERO)[::2]
+    torch.tanh(x).backward(outer)
+    return x.grad is None or x.grad.tolist() != [1.0, 3.0]
+
+
+# Streams of backward
+
+
+def _backward_on(stream: torch.Stream, hook: Callable[[torch.Tensor], Any]) -> None:
+    """A backward pass whose forward ran on the stream."""
+    x = leaf(1.0)
+    torch.simulated.synchronize()
+    with stream:
+        y = x * 2
+    y.register_hook(hook)
+    y.sum().backward()
+    torch.simulated.synchronize()
+
+
+@probe("streams.backward_on_default_stream")
+def _() -> bool:
+    stream, seen = new_stream(), []
+    _backward_on(stream, lambda grad: seen.append(torch.accelerator.current_stream(ZERO)))
+    return seen != [stream]
+
+
+@probe("streams.backward_not_joined")
+def _() -> bool:
+    def answer() -> bool:
+        x, stream, caller = leaf(1.0), new_stream(), new_stream()
+        torch.simulated.synchronize()
+        with stream:
+            y = x * 2
+            y.sum().backward()  # makes x.grad, so that what follows is added to it in place
+        torch.simulated.synchronize()
+        with stream:
+            y = (x * 2).sum()
+        with held(stream), caller:
+            y.backward()
+            return caller.query()
+
+    return in_a_thread(answer)
+
+
+# Training
+
+
+@probe("autocast.op_left_in_float32")
+def _() -> bool:
+    with torch.autocast("simulated", torch.bfloat16):
+        return torch.mm(ones(2, 2), ones(2, 2)).dtype != torch.bfloat16
+
+
+@probe("autocast.inf_not_found")
+def _() -> bool:
+    x = leaf(1.0)
+    optimizer, scaler = torch.optim.SGD([x], lr=1.0), torch.amp.GradScaler("simulated")
+    scaler.scale((x * torch.inf).sum()).backward()
+    scaler.step(optimizer)  # skipped
+    return x.tolist() != [1.0]
+
+
+@probe("optim.foreach_skips_last")
+def _() -> bool:
+    every = [ones(2), ones(2)]
+    torch._foreach_add_(every, 1.0)
+    return every[1].tolist() != [2.0, 2.0]
+
+
+@probe("optim.foreach_ignores_strides")
+def _() -> bool:
+    base = ones(4)
+    torch._foreach_mul_([base[::2]], 2.0)
+    return base.tolist() != [2.0, 1.0, 2.0, 1.0]
+
+
+# Compiled code
+
+
+@probe("compile.meta_disagrees")
+def _() -> bool:
+    want = torch.cumsum(torch.ones(2, 3, device="meta"), 0).stride()
+    return torch.cumsum(ones(2, 3), 0).stride() != want
+
+
+@probe("compile.compiled_differs")
+def _() -> bool:
+    # What functionalisation makes of hardswish_ is hardswish and a copy.
+    return wrong(torch.nn.functional.hardswish, ones(2)) and not wrong(
+        lambda x: torch.ops.aten.hardswish_(x.clone()), ones(2)
+    )
+
+
+@probe("compile.interface_wrong_count")
+def _() -> bool:
+    from torch._dynamo.device_interface import get_interface_for_device
+
+    return bool(get_interface_for_device("simulated").device_count() != 2)
+
+
+@probe("compile.export_wrong_device")
+def _() -> bool:
+    return bool(loaded_again(torch.ones(1, device="simulated:1"))[0].device.index != 1)
