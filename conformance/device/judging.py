@@ -18,7 +18,7 @@ import torch
 from conformance.behaviour.context import Context
 from conformance.behaviour.judging import CheckFailed, NotShown
 
-FORK_SECONDS = 20.0
+FORK_SECONDS = 8.0
 SCRIPT_SECONDS = 180.0
 
 

@@ -100,7 +100,7 @@ def fork_rng(context: Context) -> None:
         context.equal(_rand(context, index), want[1][index], f"index {index}, where it raised")
 
 
-@cases("random.global_seed", over={"reentrant": (True,), "not_reentrant": (False,)})
+@cases("random.global_seed", slow=True, over={"reentrant": (True,), "not_reentrant": (False,)})
 def checkpointed(context: Context, reentrant: bool) -> None:
     """A checkpoint draws the same numbers when it is computed again for backward."""
     torch.manual_seed(6)
