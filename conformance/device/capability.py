@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -37,8 +38,11 @@ def _each_declared(context: Context, text: str, wrong: Any) -> None:
                     "ignore"
                 )  # that a dtype is experimental, or its imaginary part goes
                 problem = wrong(getattr(torch, name))
+                context.settle()
         except Exception as error:  # any refusal of what is declared
             problem = _first_line(error)
+            with suppress(Exception):
+                context.settle()
         context.checks += 1
         if problem:
             found[name] = problem
@@ -115,7 +119,10 @@ def undeclared(context: Context) -> None:
                 warnings.simplefilter("ignore")
                 want = _values(dtype)
                 back = context.from_device(context.to_device(want).to(dtype).to(torch.float32))
+                context.settle()
         except Exception:
+            with suppress(Exception):  # what else was queued, and fails later
+                context.settle()
             continue
         if torch.equal(back, want):
             works.append(name)

@@ -106,13 +106,15 @@ def went(op: Any, args: Any, kwargs: Any, key: Any) -> Any:
 
 @cache
 def only_fallback(name: Any, key: Any) -> bool:
-    """Whether the device has no kernel for any overload of an op, and a fallback for all ops."""
+    """Whether the device has a fallback for all ops, and no kernel for any overload of this one but those with
+    ``out=``, which are composed of the others."""
     space, _, packet = name.partition("::")
     if space != "aten" or not hasattr(torch.ops.aten, packet):
         return False
     lines = [
         line
         for overload in getattr(torch.ops.aten, packet).overloads()
+        if not overload.endswith("out")
         for line in torch._C._dispatch_dump_table(
             name if overload == "default" else f"{name}.{overload}"
         ).splitlines()

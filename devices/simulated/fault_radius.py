@@ -51,7 +51,12 @@ _TRANSFER: Final[dict[str, tuple[str, ...]]] = {}
 
 _GRAPHS: Final[dict[str, tuple[str, ...]]] = {}
 
-_DEVICE: Final[dict[str, tuple[str, ...]]] = {}
+_DEVICE: Final[dict[str, tuple[str, ...]]] = {
+    # An index that is never asked for is never refused.
+    "device.factory_ignores_index": ("device.count::*",),
+    # A conversion that is refused late is not known to be refused.
+    "device.error_swallowed": ("device.capability::undeclared",),
+}
 
 _DISPATCH: Final[dict[str, tuple[str, ...]]] = {}
 
