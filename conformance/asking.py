@@ -31,12 +31,14 @@ class Question(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Reply(msgspec.Struct, frozen=True):
     """What it answered. ``capabilities`` are True, False, or None where nothing knows how to ask; ``facts``
-    are the descriptor's; ``error`` is empty where the device could be asked."""
+    are the descriptor's; ``raised`` says, of a capability, a dtype or ``device_count`` that an exception
+    answered for, what it was; ``error`` is empty where the device could be asked."""
 
     capabilities: dict[str, bool | None] = {}
     dtypes: list[str] = []
     facts: dict[str, str] = {}
     device_count: int = 1
+    raised: dict[str, str] = {}
     error: str = ""
 
 

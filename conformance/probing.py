@@ -73,27 +73,37 @@ def _count_of(torch_type: str) -> int:
 
 def probe(device: Device) -> Reply:
     """Ask a device that has been opened."""
+    raised: dict[str, str] = {}
     capabilities: dict[str, bool | None] = {}
     for name in CAPABILITIES:
         question = _QUESTIONS.get(name)
-        capabilities[name] = None if question is None else _asked(question, device)
-    dtypes = sorted(name for name in DTYPES if _asked(partial(_holds, dtype=name), device))
+        capabilities[name] = None if question is None else _asked(name, question, device, raised)
+    dtypes = [name for name in DTYPES if _asked(name, partial(_holds, dtype=name), device, raised)]
     facts = dict(device.descriptor.facts())
     try:
         count = device.descriptor.device_count()
-    except Exception:  # a vendor's code; its preflight has passed, so there is one
-        count = 1
-    return Reply(capabilities, dtypes, facts, count)
+    except Exception as error:  # a vendor's code; its preflight has passed, so there is one
+        count, raised["device_count"] = 1, _in_short(error)
+    return Reply(capabilities, sorted(dtypes), facts, count, raised)
 
 
-def _asked(question: Callable[[Device], bool], device: Device) -> bool:
-    """The answer; False where the API raises, whatever it raises: then it does not answer."""
+def _asked(
+    name: str, question: Callable[[Device], bool], device: Device, raised: dict[str, str]
+) -> bool:
+    """The answer; False where the API raises, whatever it raises (noted in ``raised``): it does not answer."""
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             return bool(question(device))
-    except Exception:
+    except Exception as error:
+        raised[name] = _in_short(error)
         return False
+
+
+def _in_short(error: Exception) -> str:
+    """An exception in a line: its type and the first line of its text."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:160]}" if text else type(error).__name__
 
 
 def _holds(device: Device, dtype: str) -> bool:

@@ -18,6 +18,7 @@ from conformance.contract import Contract, load
 from conformance.explore.findings import explore
 from conformance.folder import failed_in, make_folder
 from conformance.items import ItemId, item_of, items_of
+from conformance.levels import stated
 from conformance.minimise.aside import Bench
 from conformance.minimise.at_end import with_examples
 from conformance.options import Request
@@ -144,6 +145,7 @@ class Session:
             selection=self.request.selection,
             selected=wanted if partial else None,
             untried=untried_cases(self.descriptor, self.contract, self.plan.cells),
+            levels=stated(self.plan.cells),
         )
         run = write_run(
             self.folder,

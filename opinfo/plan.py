@@ -161,6 +161,7 @@ def plan_document(
     selection: Mapping[str, str],
     selected: Sequence[CellKey] | None,
     untried: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    levels: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """What is written to ``plan.json``: enough for reports to need neither torch nor the suite."""
     document: dict[str, Any] = {
@@ -188,6 +189,7 @@ def plan_document(
             for e in plan.excluded
         ],
         "families": dict(plan.families),
+        "levels": [dict(level) for level in levels],
         "cells": nest(plan.cells),
     }
     if selected is not None:

@@ -49,6 +49,7 @@ class Clause(msgspec.Struct, frozen=True):
     provisional: bool = False  # reported, and not gating, for one minor version
     statement: str = ""
     requires: tuple[str, ...] = ()  # capabilities
+    level: int = 4  # of conformance; without one, the last
 
 
 class Capability(msgspec.Struct, frozen=True):
@@ -64,6 +65,17 @@ class Exclusion(msgspec.Struct, frozen=True):
     clause: str
     ops: list[str]
     reason: str
+
+
+class StatedLevel(msgspec.Struct, frozen=True):
+    """A level of conformance: how many cells its list has (``listed``, in that version of it), and which
+    planned cells are among them, as (first, length) in plan order. The rest count against the device."""
+
+    level: int
+    title: str
+    version: str
+    listed: int
+    planned: list[tuple[int, int]]
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -84,6 +96,7 @@ class Document(msgspec.Struct, frozen=True):
     exclusions: list[Exclusion]
     cells: Folded
     selected: Folded | None = None
+    levels: list[StatedLevel] = []
     untried: dict[str, dict[str, str]] = {}  # by clause and case: more than this machine has
 
 
@@ -164,7 +177,23 @@ def read_plan(document: Mapping[str, Any], source: str = "the plan") -> Plan:
             )
     elif parsed.partial:
         raise RunError(f"{source}: a partial run must say which cells were selected")
+    for level in parsed.levels:
+        _check_level(level, len(cells), source)
     return Plan(parsed, clauses, cells, selected, names)
+
+
+def _check_level(level: StatedLevel, cells: int, source: str) -> None:
+    end = 0
+    for first, length in level.planned:
+        if first < end or length < 1:
+            raise RunError(f"{source}: level {level.level} has its cells out of order, at {first}")
+        end = first + length
+    planned = sum(length for _, length in level.planned)
+    if end > cells or planned > level.listed:
+        raise RunError(
+            f"{source}: level {level.level} lists {level.listed:,} cells and claims {planned:,}, up to "
+            f"the {end:,}th of {cells:,} planned"
+        )
 
 
 def _clauses(document: Document, source: str) -> dict[str, Clause]:

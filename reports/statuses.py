@@ -42,9 +42,9 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("ambiguous", "ambiguous reference", "the references differ and the device equals neither: "
          "in no numerator and no denominator"),
     Kind("not-run", "not run", "planned, and without an outcome"),
-    Kind("undeclared", "unsupported by declaration", "the descriptor does not declare what the "
-         "clause requires, so it has no cells"),
     Kind("pass", "pass", "every executed check held, and at least one was executed"),
+    Kind("undeclared", "unsupported by declaration", "nothing was tried: the descriptor does not "
+         "declare what the clause requires, or the machine has too few devices for the case"),
     Kind("absent", "not planned", "this run has no such cell"),
 )  # fmt: skip
 """Every kind, the most urgent first: a square that stands for several cells shows the first."""
@@ -59,7 +59,7 @@ _CODES: Final[Mapping[tuple[Outcome, Verdict], tuple[str, str]]] = {
     (_O.FAIL, _V.IMPROVEMENT): ("G", "improvement"),
     (_O.FAIL, _V.FLAKY): ("g", "flaky"),
     (_O.ERROR, _V.REGRESSION): (ERROR, "error"),
-    (_O.UNSUPPORTED, _V.OK): ("u", "unsupported"),
+    (_O.UNSUPPORTED, _V.OK): ("u", "undeclared"),
     (_O.UNSUPPORTED, _V.EXPECTED): ("v", "expected"),
     (_O.UNSUPPORTED, _V.REGRESSION): ("U", "unsupported"),
     (_O.UNSUPPORTED, _V.IMPROVEMENT): ("V", "improvement"),

@@ -9,6 +9,7 @@ from reports.failures import MARKDOWN_FILE, groups_of, text_lines
 from reports.groups import Group
 from reports.judgement import ExitCode, Judgement, Tally, number
 from reports.junit import headline
+from reports.levels import levels_of
 from reports.model import CellResult, Run
 from reports.plan import PLANNED, case_name
 from reports.text import md, one_line, repro_command, table_row
@@ -53,6 +54,8 @@ def text_summary(run: Run, judgement: Judgement, *, limit: int = 20, styled: boo
         aligned += [text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True)]
         line = "  ".join(aligned).rstrip()
         lines.append(style(line, "bold") if index in (0, len(cells) - 1) else line)
+    if not run.provenance.partial:
+        lines += [str(level) for level in levels_of(run)]
     lines += [_wrap(note) for note in (*unchecked(run), *noted(run))]
     lines += _failures(run, judgement.new, "new", limit, style)
     lines += _failures(run, judgement.provisional, "provisional, not gating", limit, style)

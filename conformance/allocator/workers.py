@@ -13,6 +13,7 @@ from conformance.allocator.judging import (
     fresh,
     kept,
     known,
+    new_queue,
     overlapping,
     reset_totals,
 )
@@ -48,6 +49,8 @@ def counted(context: Context) -> None:
     if kept(context, "allocation"):
         context.same(now["allocation.all.allocated"], taken, "every request was counted once")
         context.same(now["allocation.all.freed"], taken, "every free was counted once")
+    if kept(context, "active_bytes"):
+        context.same(now.active, before.active, "no block is lost: none is active that was freed")
     balanced(context, now, reset)
 
 
@@ -91,3 +94,21 @@ def freed_elsewhere(context: Context) -> None:
 
     context.together(free, free, free, free)
     context.same(context.counters().allocated, before.allocated, "`allocated` is as before")
+
+
+@cases("allocator.threads")
+def come_back(context: Context) -> None:
+    """What eight threads have freed goes back to the system."""
+    fresh(context)
+    before = context.counters().reserved
+
+    def work(seed: int) -> None:
+        random = Random(seed)
+        with new_queue(context):
+            for _ in range(40):
+                context.bytes_of(random.choice((300, 5000, 70 * KIB)))
+
+    context.together(*(partial(work, seed) for seed in range(_THREADS)))
+    context.must(context.counters().reserved > before, "segments were taken")
+    fresh(context)
+    context.same(context.counters().reserved, before, "`reserved` is as before: no block is lost")

@@ -260,14 +260,20 @@ class Context:
         *arguments: Any,
         environment: dict[str, str] | None = None,
         seconds: float = 60.0,
+        fresh: bool = False,
     ) -> process.Ended:
-        """Run ``function(context, *arguments)`` in a fresh process of its own.
+        """Run ``function(context, *arguments)`` in a fresh process of its own. Where it is ``fresh``, the
+        device's module is imported there, and nothing has used the device.
 
         ``function`` is one of its module's, arguments and result are literals. The child's checks
         count here, and one that fails there fails here. How the process ended, what it printed and
         what the function returned is in the answer; a time limit that is over is an end too.
         """
-        ended = process.run(function, arguments, self.where, self.seed, environment or {}, seconds)
+        ended = process.run(
+            *(function, arguments, self.where, self.seed, environment or {}, seconds),
+            patience=self.patience,
+            fresh=fresh,
+        )
         self.checks += ended.checks
         self.notes += ended.notes
         if ended.failed:

@@ -87,6 +87,7 @@ def run(
     environment: Mapping[str, str],
     seconds: float,
     patience: float = 50.0,
+    fresh: bool = False,
 ) -> Ended:
     """Run ``function(context, *arguments)`` in a fresh process; see ``Context.child``."""
     orders = {
@@ -96,6 +97,7 @@ def run(
         "arguments": repr(arguments),
         "seed": seed,
         "patience": patience,
+        "fresh": fresh,
         "device": where.device,
         "descriptor": where.path,
         "descriptor_module": where.module,
@@ -186,7 +188,7 @@ def main(orders: dict[str, Any], pipe: int) -> None:
         orders["sources"],
         orders["loader"],
     )
-    opened = open_device(described(where))
+    opened = open_device(described(where), unused=orders["fresh"])
     context = Context(opened, orders["seed"], orders["patience"], where=where)
     function: Any = importlib.import_module(orders["module"])
     for part in orders["function"].split("."):

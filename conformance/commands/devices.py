@@ -92,6 +92,7 @@ def _answered(row: dict[str, Any], reply: Reply) -> None:
         "dtypes": reply.dtypes,
         "facts": reply.facts,
         "device_count": reply.device_count,
+        "raised": reply.raised,
         "declared_and_absent": sorted(n for n in declared if reply.capabilities.get(n) is False),
         "present_and_undeclared": sorted(
             n for n, answer in reply.capabilities.items() if answer and n not in declared
@@ -133,7 +134,9 @@ def _remarks(row: dict[str, Any]) -> list[tuple[str, str]]:
         return []
     remarks = []
     if found := row["probed"]["declared_and_absent"]:
-        remarks.append((f"{name} declares, and does not answer: {', '.join(found)}", "red"))
+        raised = row["probed"]["raised"]
+        told = (f"{each} ({raised[each]})" if each in raised else each for each in found)
+        remarks.append((f"{name} declares, and does not answer: {', '.join(told)}", "red"))
     if found := row["probed"]["present_and_undeclared"]:
         remarks.append((f"{name} answers, and does not declare: {', '.join(found)}", "yellow"))
     return remarks

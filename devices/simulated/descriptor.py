@@ -103,6 +103,8 @@ DESCRIPTOR = Descriptor(
         "use_pool": "use_mem_pool",
         "pluggable": "memory.PluggableAllocator",
         "change_allocator": "memory.change_current_allocator",
+        "driver_alloc": "memory.driver_alloc",
+        "driver_free": "memory.driver_free",
         "host_statistics": "host_memory_stats",
         "empty_host_cache": "empty_host_cache",
         "external_stream": "ExternalStream",

@@ -11,7 +11,7 @@ from typing import Final
 
 _ALLOCATOR: Final[dict[str, tuple[str, ...]]] = {
     # Counters that are wrong are wrong wherever they are read.
-    "allocator.count_too_little": ("allocator.history::sums",),
+    "allocator.count_too_little": ("allocator.history::sums", "allocator.settings::rounding"),
     "allocator.forget_free": (
         "allocator.ordering::at_every_moment",
         "allocator.peaks::*",
@@ -31,8 +31,14 @@ _ALLOCATOR: Final[dict[str, tuple[str, ...]]] = {
         "allocator.threads::nobody_shares",
     ),
     # Every request is for 8 bytes more, and no block is at its tensor's address.
-    "allocator.misalign_pointer": ("allocator.accounting::*", "allocator.history::*"),
+    "allocator.misalign_pointer": (
+        "allocator.accounting::*",
+        "allocator.history::*",
+        "allocator.settings::rounding",
+    ),
     "allocator.scribble_on_split": ("allocator.threads::nobody_shares", "allocator.pools::*"),
+    "allocator.empty_cache_keeps_segment": ("allocator.pools::*", "allocator.threads::come_back"),
+    "allocator.empty_cache_frees_live": ("allocator.pools::lives_with_its_tensors",),
     # Nothing is handed out again, and memory runs out.
     "allocator.never_reuse": (
         "allocator.cross_stream::*",

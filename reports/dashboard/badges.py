@@ -25,8 +25,8 @@ def write(folder: Path, devices: Sequence[DeviceDocument]) -> None:
         text = f"{total.passed:,} of {total.judged:,} cells"
         wanted[f"{device.slug}.svg"] = badge(f"conformance: {device.device}", text, colour)
         for level in device.levels:
-            label = f"{device.device}: level {level.level} {level.title}"
-            text = f"{level.passed:,} of {level.judged:,}"
+            label = f"{device.device}: level {level.level} {level.title} ({level.version})"
+            text = f"{level.passed:,} of {level.listed:,}"
             if level.reached:
                 text, colour = f"reached, {text}", _GOOD
             elif level.open:

@@ -61,7 +61,7 @@ def build(paths: Sequence[Path], folder: Path, options: Options | None = None) -
 
 def _write(site: Site, series: Sequence[Series], options: Options) -> None:
     folder = site.folder
-    devices = [device_document(each, site.contracts[each.latest.contract]) for each in series]
+    devices = [device_document(each) for each in series]
     pages.copy_assets(folder)
     documents.write_script(
         folder / "data" / "site.js", "site", site_data(site, series, devices, options.now)

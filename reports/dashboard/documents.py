@@ -66,6 +66,25 @@ class Manifest(msgspec.Struct, frozen=True):
     problems: list[str] = []
 
 
+class Level(msgspec.Struct, frozen=True):
+    """A level of conformance: how many of the cells that its frozen list, in that version, has passed.
+
+    ``unplanned`` cells of the list are not in the run's plan, and count against the device. ``open``
+    are clauses, of the level's ``clauses``, that the suite does not check yet. ``reached`` is true only
+    if there are none of these and every listed cell passes.
+    """
+
+    level: int
+    title: str
+    version: str
+    passed: int
+    listed: int
+    unplanned: int
+    clauses: int
+    open: int
+    reached: bool
+
+
 class RunDocument(msgspec.Struct, frozen=True):
     """``v1/runs/<id>.json``: a run. ``codes`` has a letter for each cell of its axis."""
 
@@ -85,6 +104,7 @@ class RunDocument(msgspec.Struct, frozen=True):
     undeclared: dict[str, list[str]]  # clause to the capabilities that are not declared
     exclusions: list[Exclusion]
     manifest: Manifest
+    levels: list[Level] = []  # none in a run of a suite that states none
 
 
 class ContractDocument(msgspec.Struct, frozen=True):
@@ -108,23 +128,6 @@ class Count(msgspec.Struct, frozen=True):
     errors: int
     crashes: int
     hangs: int
-
-
-class Level(msgspec.Struct, frozen=True):
-    """A level of conformance, from the run's own cells at clauses up to that level.
-
-    ``reached`` is true only if every clause of the level is checked and declared, and every cell of
-    it passes. ``open`` are clauses that the suite does not check yet.
-    """
-
-    level: int
-    title: str
-    passed: int
-    judged: int
-    clauses: int
-    open: int
-    undeclared: int
-    reached: bool
 
 
 class DeviceDocument(msgspec.Struct, frozen=True):

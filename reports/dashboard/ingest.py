@@ -17,6 +17,7 @@ from reports.dashboard.geometry import Geometry, example, guard_elements, of_scr
 from reports.dashboard.manifests import judged
 from reports.dashboard.reading import ReadRun, read
 from reports.junit import clean
+from reports.levels import LevelCount
 from reports.model import CellResult
 from reports.plan import PLANNED
 
@@ -101,6 +102,21 @@ def _document(
             for each in parsed.exclusions
         ],
         manifest=manifest,
+        levels=[_level(each) for each in run.levels],
+    )
+
+
+def _level(count: LevelCount) -> documents.Level:
+    return documents.Level(
+        level=count.level,
+        title=clean(count.title),
+        version=clean(count.version),
+        passed=count.passed,
+        listed=count.listed,
+        unplanned=count.unplanned,
+        clauses=count.clauses,
+        open=count.open,
+        reached=count.reached,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from markupsafe import Markup
 
 from reports.dashboard import charts, documents, markup, oppages, shapes
-from reports.dashboard.documents import Block, DeviceDocument, Manifest
+from reports.dashboard.documents import Block, DeviceDocument, Level, Manifest
 from reports.dashboard.series import Changed, Series, changed, counted
 from reports.dashboard.store import Site
 from reports.diff import MEANING, WORSE, Change
@@ -43,6 +43,10 @@ class Row:
     bars: dict[str, Markup]
     age: int  # days
     changed: Changed | None  # None for a first run
+
+    @property
+    def levels(self) -> dict[int, Level]:
+        return {each.level: each for each in self.document.levels}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,7 @@ def write(
         "index": {
             "rows": rows, "families": families, "meaning": MEANING, "shown": SHOWN,
             "worse": WORSE, "fixed": Change.FIXED, "runs": len(site.runs),
+            "levels": _titles(devices),
         },
         "grid": {}, "explore": {}, "cell": {}, "compare": {},
         "ops": {"series": series, "ops": oppages.index(series, site.axes)},
@@ -128,6 +133,12 @@ def _families(rows: Sequence[Row], site: Site) -> list[str]:
         for clause in contract.clauses
     ]
     return [name for name in dict.fromkeys([*known, *sorted(having)]) if name in having]
+
+
+def _titles(devices: Sequence[DeviceDocument]) -> dict[int, str]:
+    """The levels that any device's newest run states, by number."""
+    found = {each.level: each.title for device in devices for each in device.levels}
+    return dict(sorted(found.items()))
 
 
 def _newest_contract(series: Sequence[Series], site: Site) -> list[dict[str, Any]]:

@@ -16,11 +16,12 @@ from devices.cell import CellKey, Outcome
 from devices.errors import ConformError
 from reports.dashboard.axes import Axis, order
 from reports.junit_read import layout_sets, provenance_of
+from reports.levels import LevelCount, count_levels
 from reports.model import CellResult, Provenance, check_provenance, problem_with
 from reports.plan import ADDED, Plan, RunError, digest, parse_document, read_plan
 from reports.run import PLAN_FILE, junit_file
 from reports.scan import Scanned, scan_suite
-from reports.statuses import ERROR, MISSING, PASS, code_of
+from reports.statuses import ERROR, MISSING, OUTCOME_OF, PASS, code_of
 
 
 class Refused(ConformError):
@@ -48,6 +49,7 @@ class ReadRun:
     samples: list[int]
     told: dict[int, CellResult]
     layouts: int
+    levels: list[LevelCount]
 
     @property
     def id(self) -> str:
@@ -133,6 +135,7 @@ def _read(source: Path) -> ReadRun:
         [samples[position] for position in ordered.positions],
         dict(sorted(told.items())),
         len(layouts),
+        count_levels(plan, lambda position: OUTCOME_OF[codes[position]] is Outcome.PASS),
     )
 
 

@@ -6,19 +6,13 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from reports.dashboard.axes import Axis, slices
-from reports.dashboard.documents import ContractDocument, Count, DeviceDocument, Level, RunDocument
+from reports.dashboard.documents import Count, DeviceDocument, RunDocument
 from reports.diff import Change, change
 from reports.judgement import Tally
-from reports.plan import PLANNED
 from reports.statuses import ABSENT, tally
-
-# conformance.contract has the same; a test compares them.
-LEVELS: Final[Mapping[int, str]] = {
-    1: "tensors", 2: "memory and order", 3: "graphs", 4: "full",
-}  # fmt: skip
 
 _HARMLESS: Final = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _LONGEST_SLUG: Final = 80
@@ -116,41 +110,7 @@ def count_of(counts: Tally) -> Count:
     return Count(judged=counts.judged, **{name: getattr(counts, name) for name in names})
 
 
-def levels(document: RunDocument, contract: ContractDocument) -> list[Level]:
-    """How far the run's cells take it at each level; a level holds those below it."""
-    found = []
-    for number, title in LEVELS.items():
-        within = [each for each in contract.clauses if _level(each) <= number]
-        ids = {str(each["id"]) for each in within}
-        counts = Tally.sum(
-            tally(letters) for clause, letters in document.counts.items() if clause in ids
-        )
-        still = sum(each.get("status") == PLANNED for each in within)
-        undeclared = sum(clause in document.undeclared for clause in ids)
-        found.append(
-            Level(
-                level=number,
-                title=title,
-                passed=counts.passed,
-                judged=counts.judged,
-                clauses=len(within),
-                open=still,
-                undeclared=undeclared,
-                reached=bool(within)
-                and not still
-                and not undeclared
-                and 0 < counts.judged == counts.passed,
-            )
-        )
-    return found
-
-
-def _level(clause: Mapping[str, Any]) -> int:
-    level = clause.get("level")
-    return level if isinstance(level, int) and level in LEVELS else max(LEVELS)
-
-
-def device_document(series: Series, contract: ContractDocument) -> DeviceDocument:
+def device_document(series: Series) -> DeviceDocument:
     """The series' entry of ``v1/index.json``."""
     latest = series.latest
     total, families = counted(latest)
@@ -167,7 +127,7 @@ def device_document(series: Series, contract: ContractDocument) -> DeviceDocumen
         start=latest.start,
         total=count_of(total),
         families={name: count_of(counts) for name, counts in families.items()},
-        levels=levels(latest, contract),
+        levels=latest.levels,
     )
 
 

@@ -38,6 +38,7 @@ def one(monkeypatch: pytest.MonkeyPatch) -> Descriptor:
         {"strides": True, "streams": False, "generator": True, "graphs": None},
         ["float32"],
         {"device_name": "NPU 1"},
+        raised={"streams": "RuntimeError: no driver"},
     )
     monkeypatch.setattr(registry, "all_devices", lambda: {"one": device})
     monkeypatch.setattr(registry, "get", lambda name: device)
@@ -51,7 +52,7 @@ def test_declared_and_probed_are_held_apart(one: Descriptor) -> None:
     assert row["probed"]["declared_and_absent"] == ["streams"]
     assert row["probed"]["present_and_undeclared"] == ["generator"]
     text = call().stdout
-    assert "one declares, and does not answer: streams" in text
+    assert "one declares, and does not answer: streams (RuntimeError: no driver)" in text
     assert "one answers, and does not declare: generator" in text
 
 

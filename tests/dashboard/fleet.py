@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformance.contract import load
+from conformance.contract import LEVELS, load
 from devices.cell import CellKey, Outcome, Verdict
 from reports.model import CellResult
 from reports.plan import fold
@@ -96,6 +96,16 @@ def expected(cell: CellKey, **changed: Any) -> CellResult:
     return failing(cell, verdict=Verdict.EXPECTED, why=why, **changed)
 
 
+def levels_of(cells: Iterable[CellKey]) -> list[dict[str, Any]]:
+    """Every level lists the run's own cells and three that its plan has not."""
+    count = len(list(cells))
+    return [
+        {"level": number, "title": title, "version": "0.1", "listed": count + 3,
+         "planned": [[0, count]] if count else []}
+        for number, title in LEVELS.items()
+    ]  # fmt: skip
+
+
 def plan_of(cells: Iterable[CellKey], device: str, **changed: Any) -> dict[str, Any]:
     """A plan document with the contract's own clauses."""
     used = {cell.clause for cell in cells}
@@ -110,7 +120,7 @@ def plan_of(cells: Iterable[CellKey], device: str, **changed: Any) -> dict[str, 
         "capabilities": {"strides": {"declared": True, "probed": True}},
         "facts": {"os": "linux", "arch": "x86_64"}, "layouts_version": 1,
         "exclusions": [{"clause": VALUES, "ops": ["empty"], "reason": "free answer"}],
-        "cells": [list(entry) for entry in fold(cells)], **changed,
+        "levels": levels_of(cells), "cells": [list(entry) for entry in fold(cells)], **changed,
     }  # fmt: skip
 
 

@@ -88,6 +88,9 @@ void Aliases::write_back() {
         alias->storage_offset() != tensor->storage_offset()) {
       tensor->set_sizes_and_strides(alias->sizes(), alias->strides(), alias->storage_offset());
     }
+    // Kernels may leave out= conjugated by its bit alone: linalg.lu_solve from the right does.
+    tensor->_set_conj(each.alias.is_conj());
+    tensor->_set_neg(each.alias.is_neg());
   }
 }
 

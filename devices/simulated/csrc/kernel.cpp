@@ -275,6 +275,8 @@ void register_kernels() {
       {"mode", "values", "mode", "values"},
       // Its CPU kernel is a composite one, and has a defect (defects.h).
       {"addr_", "", "addr_", ""},
+      // A composite that calls the kernel of conj_physical.out by name, past the dispatcher.
+      {"conj_physical_", "", "conj_physical_", ""},
   };
   auto find = [&](const char* name, const char* overload) {
     return dispatcher.findSchemaOrThrow((std::string("aten::") + name).c_str(), overload);

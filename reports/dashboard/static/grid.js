@@ -57,18 +57,9 @@ conform.start(async (app, site) => {
     const of = universe[by];
     const squares = new Uint8Array(universe.ops.length * names.length).fill(255);
     const bad = new Uint32Array(universe.ops.length), used = new Uint8Array(names.length);
-    let shown = 0, passed = 0, ambiguous = 0;
-    for (let cell = 0; cell < universe.size; cell++) {
-      if (!mask[cell] || letters[cell] === model.ABSENT || !clauseFits[universe.clause[cell]]) continue;
-      const rank = ranks[letters[cell]], at = universe.op[cell] * names.length + of[cell];
-      if (rank < squares[at]) squares[at] = rank;
-      used[of[cell]] = 1;
-      shown++;
-      const outcome = outcomes[letters[cell]];
-      if (outcome === 1) passed++;
-      else if (outcome === 2) ambiguous++;
-      else bad[universe.op[cell]]++;
-    }
+    const counts = new Uint32Array(3); // neither, passed, ambiguous
+    tally(universe, of, names.length, mask, clauseFits, letters, { squares, bad, used, counts });
+    const [, passed, ambiguous] = counts, shown = counts[0] + passed + ambiguous;
     const columns = columnsOf(by, names, used, fits);
     const rows = rowsOf(squares, names.length, bad);
     view = { by, names, columns, rows, squares, mask, clauseFits };
@@ -88,6 +79,20 @@ conform.start(async (app, site) => {
     if (wanted) {
       const row = rows.findIndex((each) => each.op !== undefined && universe.ops[each.op] === wanted);
       if (row >= 0) grid.activate(row, 1 + Math.max(0, columns.findIndex((each) => each.label === state.get("col"))));
+    }
+  }
+
+  // One pass over the cells. It stands alone so that engines compile it once for all columns.
+  function tally(universe, of, wide, mask, clauseFits, letters, { squares, bad, used, counts }) {
+    const { op, clause, size } = universe;
+    for (let cell = 0; cell < size; cell++) {
+      const letter = letters[cell];
+      if (!mask[cell] || letter === model.ABSENT || !clauseFits[clause[cell]]) continue;
+      const rank = ranks[letter], at = op[cell] * wide + of[cell], outcome = outcomes[letter];
+      if (rank < squares[at]) squares[at] = rank;
+      used[of[cell]] = 1;
+      counts[outcome]++;
+      if (outcome === 0) bad[op[cell]]++;
     }
   }
 

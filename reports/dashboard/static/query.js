@@ -194,6 +194,13 @@ conform.query = (function () {
     return found;
   }
 
+  // The loops over all cells stand alone, each on one kind of array: engines compile them once, and well.
+  function both(mask, other) { for (let i = 0; i < mask.length; i++) mask[i] &= other[i]; }
+  function either(mask, other) { for (let i = 0; i < mask.length; i++) mask[i] |= other[i]; }
+  function invert(mask) { for (let i = 0; i < mask.length; i++) mask[i] ^= 1; }
+  function named(mask, fits, of) { for (let i = 0; i < mask.length; i++) mask[i] = fits[of[i]]; }
+  function lettered(mask, fits, list) { for (let i = 0; i < mask.length; i++) mask[i] |= fits[list[i]]; }
+
   // One byte a cell: does the tree name it? `letters(device)` gives lists of letters: those of the
   // device, or for null those of the devices shown.
   function evaluate(tree, universe, letters, statuses) {
@@ -201,15 +208,12 @@ conform.query = (function () {
     if (!tree) return new Uint8Array(size).fill(1);
     if (tree.type === "and" || tree.type === "or") {
       const [first, ...rest] = tree.items.map((item) => evaluate(item, universe, letters, statuses));
-      for (const mask of rest) {
-        if (tree.type === "and") for (let i = 0; i < size; i++) first[i] &= mask[i];
-        else for (let i = 0; i < size; i++) first[i] |= mask[i];
-      }
+      for (const mask of rest) (tree.type === "and" ? both : either)(first, mask);
       return first;
     }
     if (tree.type === "not") {
       const mask = evaluate(tree.item, universe, letters, statuses);
-      for (let i = 0; i < size; i++) mask[i] ^= 1;
+      invert(mask);
       return mask;
     }
     const mask = new Uint8Array(size);
@@ -218,13 +222,12 @@ conform.query = (function () {
       const names = { op: universe.ops, clause: universe.clauses, dtype: universe.dtypes }[field];
       const text = tree.field === "family" ? conform.model.family : (name) => name;
       const fits = Uint8Array.from(names, (name) => tree.patterns.some((each) => each.test(text(name))) ? 1 : 0);
-      const of = universe[field];
-      for (let i = 0; i < size; i++) mask[i] = fits[of[i]];
+      named(mask, fits, universe[field]);
       return mask;
     }
     for (const word of tree.words) {
       const fits = codes(word, statuses);
-      for (const list of letters(tree.device)) for (let i = 0; i < size; i++) mask[i] |= fits[list[i]];
+      for (const list of letters(tree.device)) lettered(mask, fits, list);
     }
     return mask;
   }

@@ -55,8 +55,9 @@ conform.virtual = function (settings) {
     held.at = -1;
     held.row.style.width = `${width}px`;
     held.canvas.style.width = `${wide}px`;
-    held.canvas.width = Math.round(wide * dense);
-    held.canvas.height = Math.round(ROW * dense);
+    const across = Math.round(wide * dense), high = Math.round(ROW * dense);
+    if (held.canvas.width !== across) held.canvas.width = across; // to set it makes a new surface
+    if (held.canvas.height !== high) held.canvas.height = high;
     return held;
   }
 
