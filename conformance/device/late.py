@@ -10,19 +10,24 @@ from conformance.behaviour.context import Context
 cases = Cases()
 
 
-def _fail(context: Context) -> None:
-    """Queue work that fails: by the descriptor's own way, or an index that is out of range."""
+def _fail(context: Context) -> list[torch.Tensor]:
+    """Queue work that fails: by the descriptor's own way, or an index that is out of range; what it gives."""
     if context.descriptor.fail is not None:
         context.descriptor.fail()
-        return
+        return []
     three = context.to_device(torch.tensor([1.0, 2.0, 3.0]))
-    three.index_select(0, context.to_device(torch.tensor([7])))
+    return [three.index_select(0, context.to_device(torch.tensor([7])))]
+
+
+def _wait(context: Context, given: list[torch.Tensor]) -> None:
+    """Wait for all work, and on a device that computes nothing before it is asked, for this."""
+    context.opened.settle(given)
+    context.settle()
 
 
 def _surfaces(context: Context) -> None:
     def both() -> None:
-        _fail(context)
-        context.settle()
+        _wait(context, _fail(context))
 
     context.raises(Exception, both, text="a failure is told by the next synchronise")
 
@@ -30,18 +35,18 @@ def _surfaces(context: Context) -> None:
 def _later_results(context: Context) -> None:
     want = torch.arange(1000, dtype=torch.float32) * 2
     x = context.to_device(torch.arange(1000, dtype=torch.float32))
-    told = 0
+    told, given = 0, []
     for step in range(3):
         try:
             if step == 0:
-                _fail(context)
+                given = _fail(context)
             got = context.from_device(x * 2)
         except Exception:  # an error is no wrong result
             told += 1
             continue
         context.equal(got, want, "a result behind the failure is right, or raises")
     try:
-        context.settle()
+        _wait(context, given)
     except Exception:
         told += 1
     context.check(told, "the failure has been told by then")

@@ -85,8 +85,9 @@ def refuses(
         op(*args, **kwargs)
     except NotImplementedError:
         raise
-    except Exception:
-        return "not applicable"  # it raises for other reasons
+    except Exception as error:
+        line = (str(error).strip().splitlines() or [""])[0][:200]
+        return f"with every operand on the device it raises {type(error).__name__}: {line}"
     placed = [
         tensor.to(other, copy=True) if number == place else move(tensor)
         for number, tensor in enumerate(tensors)
