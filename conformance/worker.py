@@ -28,7 +28,7 @@ from conformance.layout import suite
 from conformance.layout.context import ItemContext
 from conformance.minimise.script import write_repro
 from conformance.orders import WorkerOrders
-from conformance.planner import known_layouts, undeclared_clauses
+from conformance.planner import known_layouts, undeclared_clauses, untried_with
 from conformance.suites import LAYOUT, case_of, planned_op_checks
 from devices import registry
 from devices.cell import CellKey, Verdict
@@ -173,7 +173,8 @@ class Worker:
         if self.orders.reference_cache:
             kind = self.device.descriptor.torch_type
             cache = ReferenceCache(cache_root(), self.orders.torch_build, kind, f"{op_id}-{dtype}")
-        recorder = Recorder(op_id, dtype, clauses, self.undeclared)
+        withheld = untried_with(op_id, self.device.descriptor, load())
+        recorder = Recorder(op_id, dtype, clauses, self.undeclared, withheld)
         strides = StrideReference(self.device.descriptor.torch_type, cache)
         context = ItemContext(
             op=op,

@@ -60,7 +60,7 @@ def applies(traits: Traits) -> bool:
     return traits.returns_tensors and traits.reads_strided and not op.unsafe_in_graphs
 
 
-def withheld(descriptor: Descriptor, op: str) -> str:
+def untried(descriptor: Descriptor, op: str) -> str:
     """Why the device is not tried with an op: the descriptor declares that graphs cannot hold it."""
     if any(fnmatchcase(op, glob) for glob in descriptor.not_captured):
         return "by declaration: the descriptor says that graphs cannot hold the op"
@@ -90,9 +90,6 @@ def check(ctx: ItemContext) -> None:
     """Capture and replay each sample."""
     with ctx.running(CLAUSE) as (record,):
         if record is None:
-            return
-        record.untried = withheld(ctx.device.descriptor, ctx.op.id)
-        if record.untried:
             return
         refusals: list[Exception] = []
         for sample in ctx.samples:

@@ -24,6 +24,10 @@ def _gate() -> Any:
     return lent("torch.simulated").Gate()
 
 
+def _fail() -> None:
+    lent("devices.simulated.backend").library.fail("planned by the suite")
+
+
 def _count() -> int:
     text = os.environ.get("SIMULATED_DEVICES", "")  # the device itself refuses what is no number
     return max(1, int(text)) if text.isdigit() else 2
@@ -115,6 +119,8 @@ DESCRIPTOR = Descriptor(
     concurrent_launches=16,  # each stream has a thread of its own
     busy=_busy,
     gate=_gate,
+    fail=_fail,
+    autoload="devices.simulated.autoload:autoload",
     settings=frozenset({"max_split_size_mb", "roundup_power2_divisions"}),
     captures_default_stream=False,  # begin_capture in csrc/capture.cpp, as on CUDA
     not_captured=_NOT_CAPTURED,

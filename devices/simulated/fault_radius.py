@@ -119,11 +119,22 @@ _GRAPHS: Final[dict[str, tuple[str, ...]]] = {
     "graphs.sync_allowed_in_capture": ("graphs.recovery::invalidated_capture",),
 }
 
-_DEVICE: Final[dict[str, tuple[str, ...]]] = {}
+_DEVICE: Final[dict[str, tuple[str, ...]]] = {
+    # An index that is never asked for is never refused.
+    "device.factory_ignores_index": ("device.count::*",),
+    # A conversion that is refused late is not known to be refused.
+    "device.error_swallowed": ("device.capability::undeclared",),
+}
 
 _DISPATCH: Final[dict[str, tuple[str, ...]]] = {}
 
-_RANDOM: Final[dict[str, tuple[str, ...]]] = {}
+_RANDOM: Final[dict[str, tuple[str, ...]]] = {
+    # Every clause about seeds needs one that is obeyed, and a state that is given back.
+    "random.seed_ignored": ("random.global_seed::*",),
+    "random.state_not_restored": ("random.global_seed::*",),
+    "random.generators_shared": ("random.global_seed::*",),
+    "random.seed_first_index_only": ("random.reproducible::independent_indices",),
+}
 
 RADIUS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {**_ALLOCATOR, **_STREAMS, **_TRANSFER, **_GRAPHS, **_DEVICE, **_DISPATCH, **_RANDOM}

@@ -13,7 +13,7 @@ from conformance.cells import CellRecord, Recorder
 from conformance.graphs import every_op
 from conformance.layout import suite
 from conformance.layout.context import ItemContext
-from conformance.planner import untried_cases
+from conformance.planner import untried, untried_with
 from devices import registry
 from devices.cell import Outcome
 from devices.descriptor import Descriptor
@@ -51,7 +51,8 @@ def traits_of(op: str, dtype: str = "float32") -> Traits:
 def judged(op: str, device: Device) -> CellRecord:
     """The op's cell."""
     samples = choose(draw(catalogue()[op], "float32"), 3)
-    recorder = Recorder(op, "float32", [every_op.CLAUSE])
+    withheld = untried_with(op, device.descriptor, contract.load())
+    recorder = Recorder(op, "float32", [every_op.CLAUSE], {}, withheld)
     suite.run(
         ItemContext(
             op=catalogue()[op],
@@ -118,7 +119,7 @@ def replace_not_captured(descriptor: Descriptor) -> Descriptor:
 def test_an_op_that_is_declared_not_capturable_is_left_alone_and_told(device: Device) -> None:
     record = judged("masked.sum", device)
     assert (record.outcome(), record.checks) == (Outcome.UNSUPPORTED, 0)
-    told = untried_cases(device.descriptor, contract.load())[every_op.CLAUSE]
+    told = untried(device.descriptor, contract.load(), catalogue())[every_op.CLAUSE]
     assert told["masked.sum"] == record.message() and "neg" not in told
 
 
