@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -138,18 +139,30 @@ def undeclared_clauses(descriptor: Descriptor, contract: Contract) -> dict[str, 
 
 
 def untried_cases(descriptor: Descriptor, contract: Contract) -> Mapping[str, Mapping[str, str]]:
-    """By clause and case, why it is not tried on this machine, where its clause is."""
+    """By clause and case, or op, why it is not tried on this machine, where its clause is."""
     undeclared, indices = undeclared_clauses(descriptor, contract), descriptor.device_count()
     found: dict[str, dict[str, str]] = {}
     for case in planned_cases(contract):
         why = not_here(case, descriptor.capabilities, indices)
         if why and case.clause not in undeclared:
             found.setdefault(case.clause, {})[case.name] = why
+    for check in planned_op_checks(contract):
+        if check.withheld is None or check.clause in undeclared:
+            continue
+        for op in catalogue():
+            if why := check.withheld(descriptor, op):
+                found.setdefault(check.clause, {})[op] = why
     return found
 
 
-def capability_states(device: Device) -> dict[str, dict[str, bool | None]]:
-    """Declared and probed, held apart; None where nothing has asked the device yet."""
+def capability_states(
+    device: Device, answers: Mapping[str, bool | None] = MappingProxyType({})
+) -> dict[str, dict[str, bool | None]]:
+    """Declared and probed, held apart; None where nothing has asked the device yet.
+
+    ``answers`` are what it answered in a process of its own (conformance/probing.py): a capability that
+    is there and not declared is told too.
+    """
     probed: dict[str, bool | None] = {"strides": None, "storage": None}
     base = device.to_device(torch.zeros(64))
     try:
@@ -162,7 +175,9 @@ def capability_states(device: Device) -> dict[str, dict[str, bool | None]]:
     except (RuntimeError, NotImplementedError):
         # The device refuses: it has neither, which is what the states then say.
         probed = {"strides": False, "storage": False}
-    names = sorted(device.descriptor.capabilities | set(probed))
+    probed = {**answers, **probed}
+    there = {name for name, answer in answers.items() if answer} | {"strides", "storage"}
+    names = sorted(device.descriptor.capabilities | there)
     return {
         name: {"declared": name in device.descriptor.capabilities, "probed": probed.get(name)}
         for name in names

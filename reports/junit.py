@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, BinaryIO
 from xml.sax.saxutils import escape, quoteattr
 
+import msgspec
+
 from devices.cell import CellKey, Outcome, Verdict
 from reports.model import CellResult, Provenance, problem_with
 from reports.plan import case_name
@@ -33,6 +35,18 @@ _HEADLINE = 500
 
 # ASCII alone, so that nothing which XML cannot hold is left in it.
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+
+_encode_fast = msgspec.json.Encoder().encode
+
+
+def _text_of(wire: Mapping[str, Any]) -> str:
+    """JSON of what has no infinities, in ASCII."""
+    try:
+        text = _encode_fast(wire)
+    except (UnicodeEncodeError, msgspec.MsgspecError):  # lone surrogates
+        return _encode(wire)
+    return text.decode() if text.isascii() else _encode(wire)
+
 
 Element = tuple[str, str]  # tag, type
 
@@ -110,6 +124,7 @@ class Suite:
     results: Mapping[CellKey, CellResult]
 
     def count(self) -> Counts:
+        """What the header says; counted at each call."""
         counts = Counts()
         for cell in self.cells:
             result = self.results.get(cell)
@@ -201,8 +216,12 @@ def provenance_properties(provenance: Provenance) -> dict[str, str]:
     return properties
 
 
+# Text that an attribute holds as it is.
+_PLAIN = re.compile(r"[A-Za-z0-9_.\[\]-]*").fullmatch
+
+
 def _attribute(text: str) -> str:
-    return quoteattr(clean(text))
+    return f'"{text}"' if _PLAIN(text) else quoteattr(clean(text))
 
 
 def _testcase(cell: CellKey, result: CellResult | None, sets: Mapping[tuple[str, ...], int]) -> str:
@@ -212,7 +231,7 @@ def _testcase(cell: CellKey, result: CellResult | None, sets: Mapping[tuple[str,
             f'{names}><error type="missing" message="planned and selected, and has no outcome"/>'
             "</testcase>\n"
         )
-    wire = _encode(wire_of(result, sets))
+    wire = _text_of(wire_of(result, sets))
     opened = f'{names} time="{result.seconds:.6f}">'
     element = element_of(result)
     if element is None:

@@ -24,7 +24,8 @@ from devices.cell import CellKey
 from reports.junit import PLAN_DIGEST, Sink, Suite, clean, write_suites
 from reports.junit_read import provenance_of, read_suite
 from reports.model import CellResult, Provenance, Run, check_provenance
-from reports.plan import ADDED, Plan, RunError, digest, parse_document, read_plan
+from reports.plan import ADDED, Plan, RunError, digest, read_plan
+from reports.shared_plans import SharedPlans
 
 __all__ = ["CellResult", "Provenance", "Run", "RunError", "load_run", "write_run"]
 
@@ -172,14 +173,15 @@ def redacted(
     return {**document, "facts": facts}, kept, plain
 
 
-def load_run(path: Path) -> Run:
+def load_run(path: Path, shared: SharedPlans | None = None) -> Run:
     """Read a results folder, or its ``plan.json``.
 
-    Raises RunError where a file is absent, truncated, edited since, malformed, or of another run.
+    ``shared`` remembers from one shard to the next what all have. Raises RunError where a file is absent, truncated, edited since, malformed, or of another run.
     """
     source = path / PLAN_FILE if path.is_dir() else path
+    shared = shared or SharedPlans()
     try:
-        document = parse_document(source.read_bytes(), str(source))
+        document = shared.parse(source.read_bytes(), str(source))
     except FileNotFoundError:
         raise RunError(
             f"{source}: not found; expected the folder that a run wrote with --results"
@@ -187,15 +189,16 @@ def load_run(path: Path) -> Run:
     except OSError as error:
         raise RunError(f"{source}: cannot be read: {error.strerror or error}") from None
     provenance, files = _added(document, source)
-    plan = read_plan(document, str(source))
+    plan = shared.plan = read_plan(document, str(source), shared.plan)
     check_provenance(plan, provenance, str(source))
-    with _collector_paused():
-        results = _read_files(source.parent, plan, files, provenance, digest(document))
+    with collector_paused():
+        bound = shared.digest(document)
+        results = _read_files(source.parent, plan, files, provenance, bound)
     return Run(source.parent, document, provenance, results, given=plan)
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """Reading makes a million live objects and no cycles: looking through them takes a third."""
     enabled = gc.isenabled()
     gc.disable()

@@ -10,8 +10,10 @@ from conformance.allocator import (
     history,
     host,
     limits,
+    pluggable,
     pools,
     queues,
+    settings,
     workers,
 )
 from conformance.behaviour.cases import Suite, gathered
@@ -24,8 +26,10 @@ SUITE = Suite(
         blocks.cases,
         limits.cases,
         queues.cases,
+        settings.cases,
         pools.cases,
         history.cases,
+        pluggable.cases,
         workers.cases,
         host.cases,
         drawn.cases,

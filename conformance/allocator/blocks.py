@@ -10,6 +10,7 @@ from conformance.allocator.judging import (
     fresh,
     inside,
     known,
+    new_queue,
     overlapping,
     span,
 )
@@ -27,7 +28,7 @@ def _sizes(context: Context, count: int) -> list[int]:
 def live_blocks(context: Context) -> None:
     """No two live blocks share a byte, whatever was freed between them."""
     fresh(context)
-    with context.stream() if context.has("streams") else context.on(0):
+    with new_queue(context):
         blocks = [context.bytes_of(size) for size in _sizes(context, 40)]
         context.same(overlapping(blocks), [], "no two blocks overlap")
         del blocks[::2]
@@ -59,7 +60,7 @@ def nothing(context: Context) -> None:
 def kept_through_churn(context: Context) -> None:
     """Live blocks keep their bytes while others are taken, split and freed around them."""
     fresh(context)
-    with context.stream() if context.has("streams") else context.on(0):
+    with new_queue(context):
         kept: list[tuple[torch.Tensor, torch.Tensor]] = []
         passing: list[torch.Tensor] = []
         for step, size in enumerate(_sizes(context, 60)):
@@ -82,7 +83,7 @@ def kept_through_churn(context: Context) -> None:
 def kept_through_split(context: Context) -> None:
     """A block keeps its bytes when the one behind it is split."""
     fresh(context)
-    with context.stream() if context.has("streams") else context.on(0):
+    with new_queue(context):
         first, want = context.bytes_of(4 * KIB), known(4 * KIB, 1)
         first.copy_(want)
         context.settle()
@@ -112,7 +113,7 @@ def same_size(context: Context, size: int) -> None:
 def after_a_split(context: Context) -> None:
     """A freed block serves a request of its size although a smaller one was cut from it meanwhile."""
     fresh(context)
-    with context.stream() if context.has("streams") else context.on(0):
+    with new_queue(context):
         block = context.bytes_of(8 * MIB)
         reserved = context.counters().reserved
         del block
@@ -129,7 +130,7 @@ def gives_back(context: Context, sizes: tuple[int, ...]) -> None:
     """Every segment without a live block goes back to the system."""
     fresh(context)
     before = context.counters().reserved
-    with context.stream() if context.has("streams") else context.on(0):
+    with new_queue(context):
         blocks = [context.bytes_of(size) for size in sizes]
     context.must(context.counters().reserved > before, "segments were taken")
     del blocks
@@ -141,7 +142,7 @@ def gives_back(context: Context, sizes: tuple[int, ...]) -> None:
 @cases("allocator.empty_cache")
 def keeps_live(context: Context) -> None:
     """No live block is touched, and none is handed out again."""
-    with context.stream() if context.has("streams") else context.on(0):
+    with new_queue(context):
         want = known(10_000, 3)
         block = context.bytes_of(10_000)
         block.copy_(want)

@@ -20,6 +20,7 @@ _FEW, _MORE = (0, 5), (1, 20)  # seed, programs: of every plan, and of those bey
 
 
 def _drawn(context: Context, clause: str, seed: int, programs: int) -> None:
+    """The clause holds after every step of drawn programs of requests and frees."""
     from hypothesis import HealthCheck, Phase, Verbosity, errors, settings
     from hypothesis import seed as seeded
     from hypothesis.stateful import run_state_machine_as_test

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch.cuda import _memory_viz  # type: ignore[attr-defined]
+from torch.cuda import _memory_viz
 
 from conformance.allocator.judging import KIB, MIB, fresh, span
 from conformance.behaviour.cases import Cases
@@ -89,9 +89,9 @@ def sums(context: Context) -> None:
         if block["state"] == "active_allocated"
     ]
     context.same(sum(live), now.allocated, "the live blocks sum to `allocated`")
-    for segment in segments:
-        parts = sum(block["size"] for block in segment["blocks"])
-        context.same(parts, segment["total_size"], "the blocks of a segment fill it")
+    parts = [sum(block["size"] for block in segment["blocks"]) for segment in segments]
+    totals = [segment["total_size"] for segment in segments]
+    context.same(parts, totals, "the blocks of each segment fill it")
 
 
 @cases("allocator.history")

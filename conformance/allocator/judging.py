@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -66,7 +68,13 @@ def reset_totals(context: Context, index: int = 0) -> Counters:
 def fresh(context: Context) -> None:
     """Wait for everything, and give back what is cached."""
     context.settle()
-    torch.accelerator.memory.empty_cache()
+    if context.accelerated:
+        torch.accelerator.memory.empty_cache()
+
+
+def new_queue(context: Context) -> Any:
+    """A stream as the current one, for a block: what is cached for others does not serve it."""
+    return context.stream() if context.has("streams") else nullcontext()
 
 
 def span(block: torch.Tensor) -> tuple[int, int]:

@@ -66,7 +66,7 @@ class Machine:
         self.number = 0  # of blocks so far: seeds their bytes
         self.ooms = dict.fromkeys(self.indices, 0)
         fresh(context)
-        self.streams = {
+        self.streams: dict[int, list[Any]] = {
             index: [context.current_stream(index), context.stream(index), context.stream(index)]
             if context.has("streams")
             else [None]

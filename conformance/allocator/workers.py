@@ -13,6 +13,7 @@ from conformance.allocator.judging import (
     fresh,
     kept,
     known,
+    new_queue,
     overlapping,
     reset_totals,
 )
@@ -31,7 +32,8 @@ def counted(context: Context) -> None:
     reset = reset_totals(context)
 
     def work(seed: int) -> int:
-        random, held, taken = Random(seed), [], 0
+        random, taken = Random(seed), 0
+        held: list[torch.Tensor] = []
         for _ in range(_STEPS):
             if held and random.random() < 0.5:
                 held.pop(random.randrange(len(held)))
@@ -47,6 +49,8 @@ def counted(context: Context) -> None:
     if kept(context, "allocation"):
         context.same(now["allocation.all.allocated"], taken, "every request was counted once")
         context.same(now["allocation.all.freed"], taken, "every free was counted once")
+    if kept(context, "active_bytes"):
+        context.same(now.active, before.active, "no block is lost: none is active that was freed")
     balanced(context, now, reset)
 
 
@@ -56,7 +60,8 @@ def nobody_shares(context: Context) -> None:
     fresh(context)
 
     def work(seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        random, held = Random(seed), []
+        random = Random(seed)
+        held: list[tuple[torch.Tensor, torch.Tensor]] = []
         for step in range(40):
             size = random.choice((300, 5000, 70 * KIB))
             want = known(size, seed * 100 + step)
@@ -89,3 +94,21 @@ def freed_elsewhere(context: Context) -> None:
 
     context.together(free, free, free, free)
     context.same(context.counters().allocated, before.allocated, "`allocated` is as before")
+
+
+@cases("allocator.threads")
+def come_back(context: Context) -> None:
+    """What eight threads have freed goes back to the system."""
+    fresh(context)
+    before = context.counters().reserved
+
+    def work(seed: int) -> None:
+        random = Random(seed)
+        with new_queue(context):
+            for _ in range(40):
+                context.bytes_of(random.choice((300, 5000, 70 * KIB)))
+
+    context.together(*(partial(work, seed) for seed in range(_THREADS)))
+    context.must(context.counters().reserved > before, "segments were taken")
+    fresh(context)
+    context.same(context.counters().reserved, before, "`reserved` is as before: no block is lost")

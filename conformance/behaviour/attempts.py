@@ -78,8 +78,7 @@ def aside(
 @contextlib.contextmanager
 def as_it_was(context: Context) -> Iterator[None]:
     """Leave the current device and streams as they were, whatever a check or a fault does to them."""
-    current = torch.accelerator.current_accelerator()
-    if current is None or current.type != context.kind:
+    if not context.accelerated:
         yield
         return
     index = torch.accelerator.current_device_index()

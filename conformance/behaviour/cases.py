@@ -45,12 +45,15 @@ class OpCheck:
     """A clause that is judged for every op and dtype that it applies to.
 
     ``applies`` takes :class:`opinfo.traits.Traits` and needs no run of the device; ``check`` takes
-    the :class:`conformance.layout.context.ItemContext` of the op and dtype.
+    the :class:`conformance.layout.context.ItemContext` of the op and dtype. ``withheld`` takes the
+    descriptor and the name of an op: why, by declaration, the device is not tried with it; empty
+    where it is. A check leaves such an op alone.
     """
 
     clause: str
     applies: Callable[[Any], bool]
     check: Callable[[Any], None]
+    withheld: Callable[[Any, str], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

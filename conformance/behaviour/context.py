@@ -111,6 +111,12 @@ class Context:
         for index in self.indices:
             wait(self.at(index))
 
+    @property
+    def accelerated(self) -> bool:
+        """Whether torch.accelerator speaks of this device: it is silent of others."""
+        current = torch.accelerator.current_accelerator()
+        return current is not None and current.type == self.kind
+
     # -- judging
 
     def check(
@@ -249,14 +255,20 @@ class Context:
         *arguments: Any,
         environment: dict[str, str] | None = None,
         seconds: float = 60.0,
+        fresh: bool = False,
     ) -> process.Ended:
-        """Run ``function(context, *arguments)`` in a fresh process of its own.
+        """Run ``function(context, *arguments)`` in a fresh process of its own. Where it is ``fresh``, the
+        device's module is imported there, and nothing has used the device.
 
         ``function`` is one of its module's, arguments and result are literals. The child's checks
         count here, and one that fails there fails here. How the process ended, what it printed and
         what the function returned is in the answer; a time limit that is over is an end too.
         """
-        ended = process.run(function, arguments, self.where, self.seed, environment or {}, seconds)
+        ended = process.run(
+            *(function, arguments, self.where, self.seed, environment or {}, seconds),
+            patience=self.patience,
+            fresh=fresh,
+        )
         self.checks += ended.checks
         if ended.failed:
             raise CheckFailed(f"in a process of its own: {ended.failed}")

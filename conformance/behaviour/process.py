@@ -86,6 +86,7 @@ def run(
     environment: Mapping[str, str],
     seconds: float,
     patience: float = 50.0,
+    fresh: bool = False,
 ) -> Ended:
     """Run ``function(context, *arguments)`` in a fresh process; see ``Context.child``."""
     orders = {
@@ -95,6 +96,7 @@ def run(
         "arguments": repr(arguments),
         "seed": seed,
         "patience": patience,
+        "fresh": fresh,
         "device": where.device,
         "descriptor": where.path,
         "descriptor_module": where.module,
@@ -125,7 +127,8 @@ def started(orders: Mapping[str, Any], environment: Mapping[str, str], seconds: 
                 process.stdin.close()
             except BrokenPipeError:
                 pass  # it ended at once: its status says how
-            answer = _answer(reader, time.monotonic() + START_SECONDS + seconds)
+            began, behind = _line(reader, b"", time.monotonic() + START_SECONDS)
+            answer, _ = _line(reader, behind, time.monotonic() + seconds) if began else (b"", b"")
             # An answer does not end the wait: that a process exits cleanly may be what is judged.
             code = _end(process, seconds)
         finally:
@@ -133,23 +136,24 @@ def started(orders: Mapping[str, Any], environment: Mapping[str, str], seconds: 
             _kill(process)
         printed.seek(0)
         text = printed.read().decode(errors="replace")
-    told: dict[str, Any] = json.loads(answer) if answer.endswith(b"\n") else {}
+    told: dict[str, Any] = json.loads(answer) if answer else {}
     if told:
         told["value"] = ast.literal_eval(told["value"])
         told["answered"] = True
     return Ended(code, text, **told)
 
 
-def _answer(reader: int, end: float) -> bytes:
-    """The line that the child tells; empty where it ends, or the time does, without one."""
-    held = b""
-    while not held.endswith(b"\n"):
+def _line(reader: int, held: bytes, end: float) -> tuple[bytes, bytes]:
+    """The next line that the child tells, and what came behind it. The line is empty where the child ends
+    without one, or the time does."""
+    while b"\n" not in held:
         ready, _, _ = select.select([reader], [], [], max(end - time.monotonic(), 0.0))
         chunk = os.read(reader, 1 << 16) if ready else b""
         if not chunk:
-            break
+            return b"", b""
         held += chunk
-    return held
+    line, _, behind = held.partition(b"\n")
+    return line, behind
 
 
 def _end(process: subprocess.Popen[bytes], seconds: float) -> int | None:
@@ -183,12 +187,13 @@ def main(orders: dict[str, Any], pipe: int) -> None:
         orders["sources"],
         orders["loader"],
     )
-    opened = open_device(described(where))
+    opened = open_device(described(where), unused=orders["fresh"])
     context = Context(opened, orders["seed"], orders["patience"], where=where)
     function: Any = importlib.import_module(orders["module"])
     for part in orders["function"].split("."):
         function = getattr(function, part)
     told: dict[str, Any] = {"value": repr(None)}
+    os.write(pipe, b"begun\n")  # from now on its own time runs
     try:
         told["value"] = repr(function(context, *ast.literal_eval(orders["arguments"])))
         ast.literal_eval(told["value"])

@@ -166,19 +166,21 @@ def _module_of(file: Path) -> str:
 
 
 def carried(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """These modules of ours, their packages, and all of ours that they import, with their sources."""
+    """These modules of ours and all of ours that they import, with their sources. A package of which
+    nothing but modules is imported is empty: what it gathers is of no use here."""
     waiting, seen = list(names), set()
+    packages: set[str] = set()
     while waiting:
         name = waiting.pop()
-        parent = name.rpartition(".")[0]
-        if name in seen or name.partition(".")[0] not in _PACKAGES:
+        text = source_of(name) if name.partition(".")[0] in _PACKAGES else None
+        if text is None or name in seen:
             continue
         seen.add(name)
-        text = source_of(name)
-        if text is None:
-            continue
         yield name, text
-        waiting += [parent, *_imported(text)]
+        waiting += _imported(text)
+        while name := name.rpartition(".")[0]:
+            packages.add(name)
+    yield from ((package, "") for package in sorted(packages - seen))
 
 
 @cache
@@ -192,7 +194,8 @@ def source_of(name: str) -> str | None:
 
 
 def _imported(text: str) -> list[str]:
-    """What a module imports, anywhere but for type checkers; names of a package may be modules."""
+    """What a module imports, anywhere but for type checkers: modules, and packages of which it takes
+    more than modules."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
@@ -202,6 +205,7 @@ def _imported(text: str) -> list[str]:
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.append(node.module)
-            found += [f"{node.module}.{alias.name}" for alias in node.names]
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.append(inner if source_of(inner) is not None else node.module)
     return found

@@ -29,6 +29,29 @@ def _count() -> int:
     return max(1, int(text)) if text.isdigit() else 2
 
 
+#: Ops that read values on the host on their way, or copy from its memory, for some of their arguments at least.
+_NOT_CAPTURED = frozenset(
+    {
+        # a tensor of errors is asked whether it holds any
+        *("cholesky", "linalg.cholesky", "linalg.inv", "linalg.ldl_factor", "linalg.lu_factor"),
+        *(
+            "linalg.solve",
+            "linalg.matrix_power",
+            "linalg.tensorinv",
+            "linalg.tensorsolve",
+            "_segment_reduce.lengths",
+        ),
+        # an argument's value is a number of elements, a start, a weight
+        *("linspace.tensor_overload", "logspace.tensor_overload", "narrow", "corrcoef", "cov"),
+        *("histogramdd", "nn.functional.gaussian_nll_loss", "nn.functional.ctc_loss"),
+        # the shape of a result, on the way to another
+        *("combinations", "unique"),
+        # constants and indices are made on the host and copied
+        *("__getitem__", "masked.*", "to"),
+    }
+)
+
+
 DESCRIPTOR = Descriptor(
     name="simulated",
     torch_type="simulated",
@@ -92,6 +115,8 @@ DESCRIPTOR = Descriptor(
     busy=_busy,
     gate=_gate,
     settings=frozenset({"max_split_size_mb", "roundup_power2_divisions"}),
+    captures_default_stream=False,  # begin_capture in csrc/capture.cpp, as on CUDA
+    not_captured=_NOT_CAPTURED,
     functions={
         "record_history": "memory._record_memory_history",
         "snapshot": "memory._snapshot",
@@ -102,6 +127,8 @@ DESCRIPTOR = Descriptor(
         "use_pool": "use_mem_pool",
         "pluggable": "memory.PluggableAllocator",
         "change_allocator": "memory.change_current_allocator",
+        "driver_alloc": "memory.driver_alloc",
+        "driver_free": "memory.driver_free",
         "host_statistics": "host_memory_stats",
         "empty_host_cache": "empty_host_cache",
         "external_stream": "ExternalStream",
@@ -110,6 +137,7 @@ DESCRIPTOR = Descriptor(
         "manual_seed_all": "manual_seed_all",
         "get_rng_state": "get_rng_state",
         "set_rng_state": "set_rng_state",
+        "graph_callables": "make_graphed_callables",
     },
     workers_per_device=max(1, CPU.workers_per_device // _count()),  # they share its processors
     facts=_facts,

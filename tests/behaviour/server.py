@@ -66,6 +66,9 @@ class Server:
         }
 
     def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
         self._process.kill()
         self._process.wait()
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from conformance import contract, suites
+from conformance.behaviour.cases import Case
 from conformance.items import is_case
 from devices.cell import CellKey, Outcome
 from devices.simulated.faults import FAULTS, Fault
@@ -33,20 +34,38 @@ def faults() -> dict[str, Fault]:
     return {name: fault for name, fault in FAULTS.items() if there & set(fault.clauses)}
 
 
-def cells_of(fault: Fault) -> list[CellKey]:
-    """What a trial of a fault runs: the cells of its clauses, and the quick ones of their suites."""
+def all_cells() -> list[CellKey]:
+    """Every cell of a case that plan quick takes."""
+    return [_cell(case) for case in _cases()]
+
+
+def own_cells(fault: Fault) -> list[CellKey]:
+    """The cells of a fault's clauses; slow ones only where a clause has no others."""
+    own: list[CellKey] = []
+    for clause in fault.clauses:
+        cases = [case for case in _cases() if case.clause == clause]
+        own += map(_cell, [case for case in cases if not case.slow] or cases)
+    return own
+
+
+def other_cells(fault: Fault) -> list[CellKey]:
+    """The quick cells of the other clauses of its suites."""
     of_suites = {suites.suite_of(clause) for clause in fault.clauses}
     return [
-        CellKey(case.clause, case.name, "")
-        for case in suites.planned_cases(contract.load())
-        if case.clause in fault.clauses
-        or (suites.suite_of(case.clause) in of_suites and not case.own_process and not case.slow)
+        _cell(case)
+        for case in _cases()
+        if suites.suite_of(case.clause) in of_suites
+        and case.clause not in fault.clauses
+        and not (case.slow or case.own_process)
     ]
 
 
-def all_cells() -> list[CellKey]:
-    """Every cell of a case."""
-    return [CellKey(c.clause, c.name, "") for c in suites.planned_cases(contract.load())]
+def _cases() -> list[Case]:
+    return suites.planned_cases(contract.load(), more=False)
+
+
+def _cell(case: Case) -> CellKey:
+    return CellKey(case.clause, case.name, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +98,9 @@ class Trial:
 
 
 def trial(server: Server, fault: Fault, clean: Mapping[CellKey, Seen]) -> Trial:
-    """Run a fault's cells with it on."""
-    return Trial(fault, clean, server.run(fault.name, cells_of(fault)))
+    """Run a fault's cells with it on; the others in a process of their own, as the first may spoil it."""
+    own, others = own_cells(fault), other_cells(fault)
+    return Trial(fault, clean, {**server.run(fault.name, own), **server.run(fault.name, others)})
 
 
 def line_of(made: Trial) -> list[str]:

@@ -78,3 +78,25 @@ def test_cells_outside_the_radius_stay_as_they_were(trial: table.Trial) -> None:
 def test_every_failure_has_a_repro(trial: table.Trial) -> None:
     without = [c for c, s in trial.seen.items() if s.outcome is Outcome.FAIL and not s.script]
     assert without == []
+
+
+# Drawn programs
+
+
+@pytest.mark.parametrize(
+    ("name", "clause", "most"),
+    [
+        ("allocator.forget_free", "allocator.accounting", 3),
+        ("allocator.reset_peak_to_zero", "allocator.peaks", 4),
+        ("allocator.ignore_record_stream", "allocator.record_stream", 4),
+    ],
+)
+def test_drawn_programs_catch_faults_and_are_shrunk(
+    server: Server, name: str, clause: str, most: int
+) -> None:
+    cell = CellKey(clause, "drawn", "")
+    seen = server.run(name, [cell])[cell]
+    assert seen.outcome is Outcome.FAIL
+    program, _, _ = seen.message.partition(": ")
+    assert 1 <= len(program.removeprefix("after ").split("; ")) <= most, seen.message
+    assert f'"function": "{"replay"}"' in seen.script

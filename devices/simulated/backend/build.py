@@ -38,13 +38,12 @@ FLAGS: Final = (
 UNITS: Final = {
     "host": (
         *("arena", "faults", "seen", "stream", "failures", "event", "worker", "capture", "replay"),
-        *("allocator", "allocator_state", "allocator_torch", "crowd"),
-        *("pinned", "runtime", "generator", "hooks", "graph", "settings", "pluggable", "profiler"),
+        *("allocator", "allocator_release", "allocator_state", "allocator_torch"),
+        *("pinned", "runtime", "generator", "hooks", "settings", "pluggable", "profiler", "graph"),
     ),
     "kernels": (
-        *("alias", "geometry", "capturable", "kernel", "defects"),
-        *("misbehave", "misbehave_calls", "misbehave_graph", "spoil"),
-        *("ops", "copy", "recurrent"),
+        *("alias", "geometry", "capturable", "kernel", "defects", "misbehave", "misbehave_calls"),
+        *("misbehave_graph", "spoil", "ops", "copy", "recurrent"),
     ),
     "bindings": ("bindings", "bindings_memory", "bindings_graph", "hazard"),
     "autocast": ("autocast",),

@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "arena.h"
-#include "crowd.h"
 #include "capture.h"
 #include "faults.h"
 #include "settings.h"
@@ -40,6 +39,38 @@ size_t segment_size(size_t size) {
 }  // namespace
 
 // -- what is handed out
+
+namespace {
+
+// Of planted faults: that a call found another thread in the allocator, for which time is left.
+thread_local bool crowded = false;
+
+struct Crowd {
+  explicit Crowd(std::atomic<int>& inside)
+      : inside_(inside), watched_(on(Fault::unlocked_counters) || on(Fault::unlocked_free_list)) {
+    if (watched_) {
+      crowded = inside_.fetch_add(1) != 0;
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  }
+  ~Crowd() {
+    if (watched_) {
+      --inside_;
+      crowded = false;
+    }
+  }
+  Crowd(const Crowd&) = delete;
+  Crowd& operator=(const Crowd&) = delete;
+
+  std::atomic<int>& inside_;
+  const bool watched_;
+};
+
+}  // namespace
+
+bool is_crowded() {
+  return crowded;
+}
 
 Block* DeviceMemory::allocate(size_t bytes, Queue& queue) {
   const Crowd crowd(inside_);
@@ -312,62 +343,6 @@ void DeviceMemory::collect_passed_locked(bool wait) {
       put_back_locked(block);
     }
   }
-}
-
-void DeviceMemory::empty_cache(c10::MempoolId_t pool) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
-  collect_passed_locked(/*wait=*/true);
-  release_segments_locked(private_id(pool) ? &pool : nullptr);
-}
-
-void DeviceMemory::release_segments_locked(const c10::MempoolId_t* only) {
-  auto release = [this](Pool& pool) {
-    std::vector<Block*> whole;
-    std::copy_if(pool.free.begin(), pool.free.end(), std::back_inserter(whole), [](Block* block) { return !block->is_split(); });
-    if (on(Fault::empty_cache_keeps_segment) && !whole.empty()) {
-      whole.pop_back();
-    }
-    for (Block* block : whole) {
-      release_segment_locked(pool, block);
-    }
-  };
-  if (only == nullptr) {
-    release(small_);
-    release(large_);
-  }
-  for (auto it = private_.begin(); it != private_.end();) {
-    PrivatePool& pool = *it->second;
-    // A pool's segments stay while it has users: a graph's next replay needs the same addresses.
-    if (pool.users == 0 && !on(Fault::pool_never_returned) && (only == nullptr || key_of(*only) == it->first)) {
-      release(pool.small);
-      release(pool.large);
-    }
-    if (pool.users != 0 || pool.segments != 0) {
-      ++it;
-      continue;
-    }
-    stats_.reserved_bytes_by_private_pools.erase(pool.small.owner);
-    it = private_.erase(it);
-  }
-}
-
-void DeviceMemory::release_segment_locked(Pool& pool, Block* block) {
-  pool.free.erase(block);
-  segments_.erase(block->address);
-  if (block->in_oversize_segment) {
-    stats_.oversize_segments.decrease(1);
-  }
-  note(MemoryEvent::segment_free, *block);
-  drain_queues(device_);  // queued work may still use what the host has freed
-  arena().give(block->address, block->size);
-  ++stats_.num_device_free;
-  count(stats_.segment, pool, -1);
-  count(stats_.reserved_bytes, pool, -static_cast<int64_t>(block->size));
-  if (private_id(pool.owner)) {
-    --private_.at(key_of(pool.owner))->segments;
-    count(stats_.reserved_bytes_by_private_pools[pool.owner], pool, -static_cast<int64_t>(block->size));
-  }
-  delete block;
 }
 
 }  // namespace simulated

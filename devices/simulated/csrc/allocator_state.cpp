@@ -5,7 +5,6 @@
 
 #include "allocator.h"
 #include "arena.h"
-#include "crowd.h"
 #include "faults.h"
 #include "settings.h"
 

@@ -1,0 +1,119 @@
+"""Cases that end in every way: what the tests of the frame run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import torch
+
+from conformance.behaviour.cases import Cases
+from conformance.behaviour.context import Context
+from conformance.behaviour.judging import NotInFlight
+
+cases = Cases()
+
+#: Attempts at ``in_flight_later`` so far.
+ATTEMPTS: list[float] = []
+
+
+@cases("device.count")
+def passes(context: Context) -> None:
+    """Two checks that hold."""
+    context.check(True, "it holds")
+    context.equal(torch.zeros(3), torch.zeros(3), "it holds for tensors")
+
+
+@cases("device.count")
+def fails(context: Context) -> None:
+    """The second check does not hold."""
+    context.same(1 + 1, 2, "sums are right")
+    context.same(1 + 1, 3, "sums are right")
+    context.check(True, "never reached")
+
+
+@cases("device.count")
+def checks_nothing(context: Context) -> None:
+    """No check at all."""
+
+
+@cases("device.count")
+def shows_nothing(context: Context) -> None:
+    """A precondition that does not hold, behind a check that does."""
+    context.check(True, "it holds")
+    context.must(False, "work was in flight")
+
+
+@cases("device.count")
+def raises(context: Context) -> None:
+    """The device raises."""
+    context.check(True, "it holds")
+    raise KeyError("no such block")
+
+
+@cases("device.count")
+def refuses(context: Context) -> None:
+    """The device says that it does not implement it."""
+    raise NotImplementedError("no kernel for that")
+
+
+@cases("device.count")
+def in_flight_later(context: Context) -> None:
+    """Work is over too soon, twice."""
+    ATTEMPTS.append(context.patience)
+    context.check(True, "seen early")
+    if len(ATTEMPTS) < 3:
+        raise NotInFlight("it was over")
+    context.check(True, "seen in flight")
+
+
+@cases("device.count")
+def never_in_flight(context: Context) -> None:
+    """Work is always over too soon."""
+    raise NotInFlight("it was over")
+
+
+@cases("device.count", requires={"streams", "graphs"})
+def takes_more(context: Context) -> None:
+    """Takes capabilities beyond its clause's."""
+    context.check(True, "it holds")
+
+
+@cases("device.count", indices=2)
+def takes_two(context: Context) -> None:
+    """Takes two devices."""
+    context.check(True, "it holds")
+
+
+@cases("device.count", own_process=True, environment={"CONFORM_EXAMPLE": "seen"})
+def in_its_own_process(context: Context) -> None:
+    """Runs in a process with an environment of its own."""
+    context.same(os.environ.get("CONFORM_EXAMPLE"), "seen", "the environment is there")
+
+
+# What children do
+
+
+def returns(context: Context, number: int, text: str) -> dict[str, Any]:
+    context.check(True, "seen in the child")
+    print("said in the child")
+    return {"sum": number + len(text), "pid": os.getpid()}
+
+
+def fails_there(context: Context) -> None:
+    context.check(False, "it does not hold there")
+
+
+def raises_there(context: Context) -> None:
+    raise ValueError("wrong there")
+
+
+def dies(context: Context) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def hangs(context: Context) -> None:
+    while True:
+        time.sleep(1)

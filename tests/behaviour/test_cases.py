@@ -1,0 +1,193 @@
+"""Cases as data, and the outcomes that they lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from conformance import contract, suites
+from conformance.behaviour.attempts import PATIENCE
+from conformance.behaviour.cases import Case, Cases, gathered, not_here
+from conformance.behaviour.context import Context
+from conformance.behaviour.judging import CheckFailed, NotShown
+from conformance.behaviour.process import Where
+from conformance.behaviour.running import run_case
+from conformance.cells import CellRecord
+from devices import registry
+from devices.cell import CellKey, Outcome
+from opinfo.device import Device, open_device
+from tests.behaviour import examples
+
+EXAMPLES = {case.name: case for case in examples.cases}
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Device]:
+    threads = torch.get_num_threads()
+    yield open_device(registry.get("cpu"))
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def context(device: Device) -> Context:
+    return Context(device, "a test")
+
+
+def ran(name: str, device: Device) -> CellRecord:
+    record = CellRecord(CellKey("device.count", name, ""))
+    run_case(EXAMPLES[name], record, device, Where(device="cpu"))
+    return record
+
+
+# Outcomes
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "checks", "message"),
+    [
+        ("passes", Outcome.PASS, 2, ""),
+        ("fails", Outcome.FAIL, 2, "sums are right: expected 3, got 2"),
+        ("checks_nothing", Outcome.ERROR, 0, "no check was executed: a pass that checked nothing is an error"),
+        ("shows_nothing", Outcome.ERROR, 1, "nothing was shown: work was in flight"),
+        ("raises", Outcome.FAIL, 1, "raised KeyError: 'no such block'"),
+        ("refuses", Outcome.UNSUPPORTED, 0, "NotImplementedError: no kernel for that"),
+        ("never_in_flight", Outcome.ERROR, 0, "it was over"),
+        ("in_its_own_process", Outcome.PASS, 1, ""),
+    ],
+)  # fmt: skip
+def test_how_a_case_ends(
+    device: Device, name: str, outcome: Outcome, checks: int, message: str
+) -> None:
+    record = ran(name, device)
+    assert (record.outcome(), record.checks, record.message()) == (outcome, checks, message)
+
+
+def test_an_exception_names_its_type(device: Device) -> None:
+    assert ran("raises", device).document()["raises"] == "KeyError"
+
+
+def test_a_case_that_finds_nothing_in_flight_is_tried_with_more_of_it(device: Device) -> None:
+    examples.ATTEMPTS.clear()
+    record = ran("in_flight_later", device)
+    assert (record.outcome(), record.checks) == (Outcome.PASS, 2)
+    assert list(PATIENCE[:3]) == examples.ATTEMPTS
+
+
+def test_capabilities_beyond_the_clauses_are_asked_of_the_descriptor(device: Device) -> None:
+    record = ran("takes_more", device)
+    assert (record.outcome(), record.declared, record.checks) == (Outcome.UNSUPPORTED, True, 0)
+    assert record.message() == "by declaration: the descriptor does not declare graphs, streams"
+
+
+def test_a_case_for_two_devices_is_not_passed_on_one(device: Device) -> None:
+    record = ran("takes_two", device)
+    assert (record.outcome(), record.declared, record.checks) == (Outcome.UNSUPPORTED, True, 0)
+    assert record.message() == "not on this machine: it has one device, and the case takes 2"
+
+
+def test_a_case_for_two_devices_runs_on_two(device: Device) -> None:
+    two = replace(device, descriptor=replace(device.descriptor, device_count=lambda: 2))
+    assert ran("takes_two", two).outcome() is Outcome.PASS
+
+
+def test_a_case_of_no_layout_names_none(device: Device) -> None:
+    document = ran("fails", device).document()
+    assert (document["layouts"], document["ran"], document["samples"]) == ([], [], 0)
+
+
+# Judging
+
+
+def test_tensors_are_compared_bit_for_bit(context: Context) -> None:
+    nan = torch.tensor([1.0, float("nan")])
+    context.equal(nan.clone(), nan, "a NaN equals itself")
+    with pytest.raises(CheckFailed, match=r"zeros: element 1 of 2: expected 0.0, got -0.0"):
+        context.equal(torch.tensor([1.0, -0.0]), torch.tensor([1.0, 0.0]), "zeros")
+    assert context.checks == 2
+
+
+@pytest.mark.parametrize("other", [torch.zeros(2, 1), torch.zeros(2, dtype=torch.float64)])
+def test_tensors_of_other_shapes_or_dtypes_are_not_equal(
+    context: Context, other: torch.Tensor
+) -> None:
+    with pytest.raises(CheckFailed, match=r"expected 'float32\[2\]'"):
+        context.equal(other, torch.zeros(2), "the form")
+
+
+def test_a_call_that_does_not_raise_fails_the_check(context: Context) -> None:
+    with pytest.raises(CheckFailed, match="expected 'ValueError', got 3"):
+        context.raises(ValueError, int, "3", text="it raises")
+
+
+def test_a_call_that_raises_another_type_fails_the_check(context: Context) -> None:
+    with pytest.raises(CheckFailed, match=r"expected 'KeyError', got ValueError\("):
+        context.raises(KeyError, int, "three", text="it raises")
+
+
+def test_the_message_of_what_is_raised_is_judged(context: Context) -> None:
+    context.raises(ValueError, int, "three", text="it raises", match="three")
+    with pytest.raises(CheckFailed, match="a message like 'four'"):
+        context.raises(ValueError, int, "three", text="it raises", match="four")
+
+
+def test_a_device_without_a_way_to_be_busy_shows_nothing(context: Context) -> None:
+    with pytest.raises((NotShown, RuntimeError)), context.hold():
+        pass
+
+
+# Data
+
+
+def test_over_makes_a_case_of_each_key() -> None:
+    cases = Cases()
+
+    @cases("device.count", over={"one": (1,), "two": (2,)}, indices=2)
+    def counts(context: Context, number: int) -> None:
+        """It counts."""
+
+    assert [(c.name, c.arguments, c.indices, c.statement) for c in cases] == [
+        ("one", (1,), 2, "It counts."),
+        ("two", (2,), 2, "It counts."),
+    ]
+
+
+def test_two_cases_of_one_name_are_refused() -> None:
+    case = Case("device.count", "one", print)
+    with pytest.raises(ValueError, match="device.count has two cases 'one'"):
+        gathered([case], [case])
+
+
+def test_an_environment_takes_a_process() -> None:
+    with pytest.raises(ValueError, match="takes own_process=True"):
+        Case("device.count", "one", print, environment=(("A", "b"),))
+
+
+def test_what_is_missing_is_named() -> None:
+    case = Case("device.count", "one", print, requires=frozenset({"streams"}), indices=3)
+    assert not_here(case, frozenset({"streams"}), 3) == ""
+    assert "does not declare streams" in not_here(case, frozenset(), 3)
+    assert not_here(case, frozenset({"streams"}), 2).endswith(
+        "it has 2 devices, and the case takes 3"
+    )
+
+
+@pytest.mark.parametrize("suite", suites.behaviours(), ids=lambda suite: suite.name)
+def test_a_suite_checks_clauses_of_its_own_families(suite: suites.Suite) -> None:
+    known = contract.load().clauses
+    for case in suite.cases:
+        assert known[case.clause].unit == "case"
+        assert known[case.clause].family in suites.FAMILIES[suite.name], case
+        assert case.statement, f"{case.clause}::{case.name} says nothing of itself"
+    for check in suite.op_checks:
+        assert known[check.clause].unit == "op"
+        assert known[check.clause].family in suites.FAMILIES[suite.name], check
+
+
+def test_every_plan_takes_a_part_of_what_core_takes() -> None:
+    few = suites.planned_cases(contract.load(), more=False)
+    every = suites.planned_cases(contract.load())
+    assert set(few) <= set(every)
+    assert {case.clause for case in few} == {case.clause for case in every}

@@ -1,0 +1,110 @@
+"""Repro scripts of cases: they bring what they need, and exit 1 exactly while the failure is there."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from conformance import suites
+from conformance.behaviour.attempts import Attempt
+from conformance.behaviour.script import CaseScript, carried
+from devices import registry
+from devices.cell import CellKey
+from tests.behaviour.server import serving
+from tests.plugin.running import CHECKOUT, environment
+
+OURS = {"conformance", "devices", "opinfo", "reports"}
+MODULES = sorted({case.check.__module__ for s in suites.behaviours() for case in s.cases})
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+    """What a module imports, and whether it does when it is imported itself."""
+    inside = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        yield from ((name.partition(".")[0], id(node) not in inside) for name in names)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_what_a_script_brings_needs_torch_alone(module: str) -> None:
+    roots = [module, "conformance.behaviour.replay", "devices.simulated.descriptor"]
+    brought = dict(carried(roots))
+    assert set(roots) <= set(brought)
+    # tomli is Python 3.10's tomllib, imported where a file is read: no script reads one.
+    known = {*OURS, *sys.stdlib_module_names, "torch", "tomli"}
+    foreign = {
+        name
+        for source in brought.values()
+        for name, at_import in imported(ast.parse(source))
+        if at_import and name not in known
+    }
+    assert foreign == set()
+
+
+def exit_status(script: str, folder: Path, **more: str) -> tuple[int, str]:
+    path = folder / "repro.py"
+    path.write_text(script, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), **more},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "cell"),
+    [
+        ("allocator.forget_free", CellKey("allocator.accounting", "a_page", "")),
+        ("allocator.reset_peak_to_zero", CellKey("allocator.peaks", "drawn", "")),
+    ],
+    ids=["a_case", "a_drawn_program"],
+)
+def test_a_script_exits_1_exactly_while_the_fault_is_on(
+    fault: str, cell: CellKey, cache: Path, tmp_path: Path
+) -> None:
+    with serving(environment(cache)) as server:
+        script = server.run(fault, [cell])[cell].script
+    (tmp_path / "on").mkdir()
+    (tmp_path / "off").mkdir()
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        on = pool.submit(exit_status, script, tmp_path / "on", SIMULATED_FAULTS=fault)
+        off = pool.submit(exit_status, script, tmp_path / "off", SIMULATED_FAULTS="")
+    assert on.result()[0] == 1, on.result()[1]
+    assert off.result()[0] == 0, off.result()[1]
+    assert on.result()[1].startswith("FAILS: ")
+
+
+def test_a_vendors_descriptor_comes_along(tmp_path: Path) -> None:
+    (tmp_path / "descriptor.py").write_text(
+        "from dataclasses import replace\n"
+        "from devices.cpu.descriptor import DESCRIPTOR as CPU\n"
+        "DESCRIPTOR = replace(CPU, name='vendors', folder=None)\n"
+    )
+    case = suites.case_of("allocator.disjoint", "alignment")
+    descriptor = registry.load_file(tmp_path)
+    made = CaseScript.of(case, descriptor, Attempt(1, failed="made up"))
+    assert made is not None
+    (tmp_path / "run").mkdir()
+    code, said = exit_status(made(), tmp_path / "run")
+    assert (code, said) == (0, "passes: 1 checks\n")
