@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from conformance.behaviour.context import Context
 from conformance.cells import CellRecord, Failure
+from conformance.graphs.capturing import new_graph
 from conformance.layout import repro
 from conformance.layout.context import ItemContext
 from devices.descriptor import Descriptor
@@ -143,7 +145,8 @@ def _problem(ctx: ItemContext, sample: Sample) -> tuple[str, str | None] | None:
     for each, value in zip(static, sample.tensors, strict=True):
         each.copy_(_placed(ctx, torch.zeros_like(value)))
     ctx.device.synchronise()
-    graph, stream = torch.accelerator.Graph(), torch.Stream(device=ctx.device.torch_device)
+    graph = new_graph(Context(ctx.device, CLAUSE))
+    stream = torch.Stream(device=ctx.device.torch_device)
     try:
         with stream, graph:
             got = call()

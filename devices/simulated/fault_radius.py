@@ -51,9 +51,45 @@ _ALLOCATOR: Final[dict[str, tuple[str, ...]]] = {
     "allocator.oom_wrong_type": ("allocator.fraction::limits",),
 }
 
-_STREAMS: Final[dict[str, tuple[str, ...]]] = {}
+# Where streams are one, or the host never gets ahead, nothing can be shown of the others.
+_ORDER: Final = ("streams.*", "events.*")
 
-_TRANSFER: Final[dict[str, tuple[str, ...]]] = {}
+_STREAMS: Final[dict[str, tuple[str, ...]]] = {
+    "streams.exit_not_restored": ("streams.cross_device::block_switches",),
+    "streams.new_stream_repeats": _ORDER,
+    "streams.serialise_streams": _ORDER,
+    "streams.launch_blocks_host": _ORDER,
+    "streams.reorder_tasks": _ORDER,
+    "streams.index_not_restored": _ORDER,  # what is to hold a stream then holds another index's
+    "streams.synchronize_returns_early": _ORDER,
+    "streams.ignore_wait": (
+        "streams.cross_device::*",
+        "streams.threads::hand_over",
+        "streams.autograd::*",
+    ),
+    "streams.query_always_true": (
+        "streams.concurrent::host_goes_on",
+        "streams.wait::*",
+        "streams.cross_device::*",
+        "streams.external::orders_with_its_owner",
+        "streams.autograd::caller_waits_for_backward",
+    ),
+    "streams.native_handle_null": ("streams.external::*",),
+    "streams.native_handle_changes": ("streams.external::*",),
+    "streams.backward_not_joined": ("streams.threads::hand_over",),  # nor any thread but the first
+    "streams.hash_differs": (
+        "streams.current::*",
+        "streams.autograd::on_the_streams_of_forward",
+    ),
+    "events.event_id_repeats": ("streams.current::takes_the_work", "streams.wait::*", "events.*"),
+    "events.record_late": ("streams.wait::*", "streams.autograd::*"),
+    "events.rerecord_ignored": ("streams.wait::earlier_record_is_waited_for",),
+}
+
+_TRANSFER: Final[dict[str, tuple[str, ...]]] = {
+    "transfer.write_dense_into_view": ("transfer.strides::*",),
+    "transfer.synchronize_misses_copy": ("transfer.pinned::*",),
+}
 
 _ALL_REPLAYS: Final = (
     "graphs.replay_equals_eager::*",

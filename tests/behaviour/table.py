@@ -49,7 +49,7 @@ def own_cells(fault: Fault) -> list[CellKey]:
 
 
 def other_cells(fault: Fault) -> list[CellKey]:
-    """The quick cells of the other clauses of its suites."""
+    """The quick cells of the other clauses of its suites that the fault must not change."""
     of_suites = {suites.suite_of(clause) for clause in fault.clauses}
     return [
         _cell(case)
@@ -57,6 +57,7 @@ def other_cells(fault: Fault) -> list[CellKey]:
         if suites.suite_of(case.clause) in of_suites
         and case.clause not in fault.clauses
         and not (case.slow or case.own_process)
+        and not any(fnmatchcase(str(_cell(case)), glob) for glob in fault.radius)
     ]
 
 

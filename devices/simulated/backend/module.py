@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from devices.simulated.backend import graphs, memory, native, random, streams
+from devices.simulated.backend.events import Event
 from devices.simulated.backend.graphed import make_graphed_callables
 from devices.simulated.backend.graphs import (
     Graph,
@@ -53,7 +54,6 @@ from devices.simulated.backend.random import (
     set_rng_state_all,
 )
 from devices.simulated.backend.streams import (
-    Event,
     ExternalStream,
     Stream,
     _set_stream_by_id,

@@ -33,6 +33,11 @@ void Mark::wait() {
   changed_.wait(lock, [this] { return done_; });
 }
 
+void Mark::wait_for(std::chrono::milliseconds limit) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait_for(lock, limit, [this] { return done_; });
+}
+
 bool Mark::done() {
   std::lock_guard<std::mutex> lock(mutex_);
   return done_;

@@ -32,6 +32,7 @@ class Mark {
 
   void set();
   void wait();
+  void wait_for(std::chrono::milliseconds limit);
   bool done();
   // Precondition: done().
   std::chrono::steady_clock::time_point when();
