@@ -73,6 +73,7 @@ _STREAMS: Final[dict[str, tuple[str, ...]]] = {
         "streams.cross_device::*",
         "streams.external::orders_with_its_owner",
         "streams.autograd::caller_waits_for_backward",
+        "events.ipc::works_in_its_process",
     ),
     "streams.native_handle_null": ("streams.external::*",),
     "streams.native_handle_changes": ("streams.external::*",),
