@@ -136,11 +136,18 @@ class Descriptor:
     busy: Callable[[float], None] | None = None  # keeps the current stream busy for milliseconds
     # Makes an object: close() holds the current stream, open() lets it go. More exact than busy.
     gate: Callable[[], Any] | None = None
+    fail: Callable[[], None] | None = None  # queues work that fails, and spoils nothing else
+    autoload: str | None = None  # the entry point of "torch.backends": "package.module:function"
     statistics: frozenset[str] = STATISTICS  # counters that are kept, of allocator_statistics
     settings: frozenset[str] = frozenset()  # keys that take effect, of allocator_settings
     functions: Mapping[str, str] = field(default_factory=dict)  # role -> "memory._snapshot"
     workers_per_device: int = 1  # processes that may share one device
+    time_scale: float = (
+        1.0  # how many times longer than usual a cell may take before it counts as hung
+    )
     permitted_fallbacks: frozenset[str] = frozenset()  # ops that may run on the CPU
+    not_captured: frozenset[str] = frozenset()  # globs of ops that graphs cannot hold
+    captures_default_stream: bool = True  # False: a graph is captured on another stream alone
     facts: Callable[[], Mapping[str, str]] = common_facts  # checked against FACTS when called
     unavailable: Callable[[], str | None] = _usable  # None, or one line on why not usable here
     device_count: Callable[[], int] = _one_device
@@ -168,6 +175,7 @@ class Descriptor:
         freeze(self, "dtypes_by_op", MappingProxyType(narrowed))
         freeze(self, "tolerances", MappingProxyType(dict(self.tolerances)))
         freeze(self, "permitted_fallbacks", frozenset(self.permitted_fallbacks))
+        freeze(self, "not_captured", frozenset(self.not_captured))
         freeze(self, "statistics", frozenset(self.statistics))
         freeze(self, "settings", frozenset(self.settings))
         freeze(self, "granularity_above", MappingProxyType(dict(self.granularity_above)))
@@ -206,7 +214,13 @@ class Descriptor:
             raise DescriptorError(
                 f"init names {self.init!r}, and no module has it: give module too"
             )
-        for name in ("sources", "permitted_fallbacks"):
+        if self.autoload is not None and not (
+            isinstance(self.autoload, str) and re.fullmatch(r"[\w.]+:\w+", self.autoload)
+        ):
+            raise DescriptorError(
+                f"autoload must be 'package.module:function' or None, got {self.autoload!r}"
+            )
+        for name in ("sources", "permitted_fallbacks", "not_captured"):
             value = getattr(self, name)
             if isinstance(value, str) or not all(isinstance(item, str) for item in value):
                 raise DescriptorError(f"{name} must be a collection of texts, got {value!r}")
@@ -247,6 +261,9 @@ class Descriptor:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise DescriptorError(f"{name} must be a whole number from 1 up, got {value!r}")
+        scale = self.time_scale
+        if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < 1e6:
+            raise DescriptorError(f"time_scale must be a number above 0, got {scale!r}")
         if self.alignment & (self.alignment - 1):
             raise DescriptorError(
                 f"alignment must be a power of two, in bytes, got {self.alignment}"
@@ -270,7 +287,7 @@ class Descriptor:
         for name in ("facts", "unavailable", "device_count"):
             if not callable(getattr(self, name)):
                 raise DescriptorError(f"{name} must be a function, got {getattr(self, name)!r}")
-        for name in ("busy", "gate", "settle", "to_device", "from_device"):
+        for name in ("busy", "gate", "fail", "settle", "to_device", "from_device"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise DescriptorError(f"{name} must be a function or None, got {value!r}")

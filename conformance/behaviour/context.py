@@ -38,6 +38,7 @@ class Context:
     checks: int = 0
     replay: tuple[Callable[..., None], tuple[Any, ...]] | None = None
     where: process.Where = field(default_factory=process.Where)
+    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -182,6 +183,10 @@ class Context:
             self.check(False, text, expected=_names(types), got=got)
         return None
 
+    def note(self, text: str) -> None:
+        """What the report says of a case that passes: worth knowing, and no clause is broken."""
+        self.notes.append(text)
+
     def must(self, happened: object, text: str) -> None:
         """What must have happened for the check to mean anything. Raises NotShown: an error, not a
         pass and not a fail."""
@@ -271,6 +276,7 @@ class Context:
             fresh=fresh,
         )
         self.checks += ended.checks
+        self.notes += ended.notes
         if ended.failed:
             raise CheckFailed(f"in a process of its own: {ended.failed}")
         if ended.not_shown:

@@ -155,6 +155,7 @@ DESCRIPTOR = Descriptor(
         {"max_split_size_mb", "max_non_split_rounding_mb", "garbage_collection_threshold"}
         | {"roundup_power2_divisions", "expandable_segments"}
     ),
+    captures_default_stream=False,  # docs/source/notes/cuda ("Constraints")
     functions=FUNCTIONS,
     workers_per_device=4,  # contexts of some hundred MiB each; a worker's own tensors are small
     facts=_facts,

@@ -24,9 +24,36 @@ def _gate() -> Any:
     return lent("torch.simulated").Gate()
 
 
+def _fail() -> None:
+    lent("devices.simulated.backend").library.fail("planned by the suite")
+
+
 def _count() -> int:
     text = os.environ.get("SIMULATED_DEVICES", "")  # the device itself refuses what is no number
     return max(1, int(text)) if text.isdigit() else 2
+
+
+#: Ops that read values on the host on their way, or copy from its memory, for some of their arguments at least.
+_NOT_CAPTURED = frozenset(
+    {
+        # a tensor of errors is asked whether it holds any
+        *("cholesky", "linalg.cholesky", "linalg.inv", "linalg.ldl_factor", "linalg.lu_factor"),
+        *(
+            "linalg.solve",
+            "linalg.matrix_power",
+            "linalg.tensorinv",
+            "linalg.tensorsolve",
+            "_segment_reduce.lengths",
+        ),
+        # an argument's value is a number of elements, a start, a weight
+        *("linspace.tensor_overload", "logspace.tensor_overload", "narrow", "corrcoef", "cov"),
+        *("histogramdd", "nn.functional.gaussian_nll_loss", "nn.functional.ctc_loss"),
+        # the shape of a result, on the way to another
+        *("combinations", "unique"),
+        # constants and indices are made on the host and copied
+        *("__getitem__", "masked.*", "to"),
+    }
+)
 
 
 DESCRIPTOR = Descriptor(
@@ -92,7 +119,11 @@ DESCRIPTOR = Descriptor(
     concurrent_launches=16,  # each stream has a thread of its own
     busy=_busy,
     gate=_gate,
+    fail=_fail,
+    autoload="devices.simulated.autoload:autoload",
     settings=frozenset({"max_split_size_mb", "roundup_power2_divisions"}),
+    captures_default_stream=False,  # begin_capture in csrc/capture.cpp, as on CUDA
+    not_captured=_NOT_CAPTURED,
     functions={
         "record_history": "memory._record_memory_history",
         "snapshot": "memory._snapshot",
@@ -115,6 +146,7 @@ DESCRIPTOR = Descriptor(
         "manual_seed_all": "manual_seed_all",
         "get_rng_state": "get_rng_state",
         "set_rng_state": "set_rng_state",
+        "graph_callables": "make_graphed_callables",
     },
     workers_per_device=max(1, CPU.workers_per_device // _count()),  # they share its processors
     facts=_facts,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-
 from conformance.behaviour.alone import DeviceLock
+
 from conformance.behaviour.context import Context
 from conformance.behaviour.judging import CheckFailed
 from conformance.behaviour.process import Ended, Where, run

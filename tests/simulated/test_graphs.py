@@ -362,10 +362,13 @@ def test_graphed_callables_are_what_they_were_made_of(stream: torch.Stream) -> N
 
 
 def test_several_callables_and_unused_inputs(stream: torch.Stream) -> None:
-    given = tuple(torch.ones(2, device="simulated", requires_grad=True) for _ in range(2))
+    given, others = (
+        tuple(torch.ones(2, device="simulated", requires_grad=True) for _ in range(2))
+        for _ in range(2)
+    )
     functions = (lambda a, b: a * 2, lambda a, b: a + b)
     first, second = torch.simulated.make_graphed_callables(
-        functions, (given, given), allow_unused_input=True
+        functions, (given, others), allow_unused_input=True
     )
     x = torch.full((2,), 5.0, device="simulated", requires_grad=True)
     second(first(x, x), x).sum().backward()

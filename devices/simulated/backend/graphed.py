@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from devices.simulated.backend import native
 from devices.simulated.backend.graphs import (
     Graph,
-    backward_is_stale,
     graph,
     graph_pool_handle,
 )
@@ -175,7 +175,7 @@ def _graphed(source: _Source, forward: _Forward, backward: _Backward) -> Callabl
         def backward(ctx: Any, *grads: torch.Tensor) -> MaybeTensors:
             for own, given in zip(backward.grad_outputs, grads):
                 same = own is None or own.data_ptr() == given.data_ptr()
-                if own is not None and not same and not backward_is_stale():
+                if own is not None and not same and not native.on("graphs.callable_backward_stale"):
                     own.copy_(given)
             if any(each is not None for each in backward.grad_inputs):
                 backward.graph.replay()

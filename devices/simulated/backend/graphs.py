@@ -26,11 +26,6 @@ def graph_pool_handle() -> tuple[int, int]:
     return int(first), int(second)
 
 
-def backward_is_stale() -> bool:
-    """Whether the planted fault of graphed callables is on."""
-    return bool(native.library.backward_is_stale())
-
-
 class graph:
     """``with torch.simulated.graph(g):`` captures the block into ``g``, on a stream of its own where none is given.
 

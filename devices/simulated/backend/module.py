@@ -160,6 +160,13 @@ def init() -> None:
 _lazy_init = init
 
 
+def __getattr__(name: str) -> Any:
+    """``_initialized``, which torch.utils.checkpoint reads to know whether there are random states to keep."""
+    if name == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"module 'torch.simulated' has no attribute {name!r}")
+
+
 def _is_in_bad_fork() -> bool:
     return bool(native.library.in_bad_fork())
 

@@ -28,7 +28,7 @@ bool is_mask(const at::Tensor& tensor) {
 
 // More than a scalar, in memory of the host that the device does not own.
 bool is_host_memory(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.dim() > 0 && tensor.storage().nbytes() != 0 && !arena().reaches(tensor.const_data_ptr());
+  return tensor.defined() && tensor.dim() > 0 && tensor.numel() != 0 && !arena().reaches(tensor.const_data_ptr());
 }
 
 }  // namespace

@@ -1,11 +1,10 @@
-// What goes wrong behind the host's back: failures of queued work, and forks of the process.
+// Failures of queued work, kept until somebody looks, and forks, after which the device is of no use.
 
 #include <pthread.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
-#include <exception>
-#include <mutex>
 #include <stdexcept>
 #include <vector>
 
@@ -18,25 +17,25 @@ namespace simulated {
 
 namespace {
 
-std::atomic<bool> used{false}, forked{false};
-std::atomic<int> pending_errors{0};
-
-// Failures that nobody has seen, by device.
-struct Errors {
+// By device, oldest first. Their number is kept apart, so that nobody pays for them while there are none.
+struct Failures {
   std::mutex mutex;
-  std::vector<std::vector<std::exception_ptr>> all{16};
+  std::array<std::vector<std::exception_ptr>, 16> all;
 };
 
-Errors& errors() {
-  static auto* made = new Errors;  // leaked: threads outlive static objects
+Failures& failures() {
+  static auto* made = new Failures;  // leaked: threads outlive static objects
   return *made;
 }
+
+std::atomic<int> pending_errors{0};
+std::atomic<bool> used{false}, forked{false};
 
 }  // namespace
 
 void keep_error(int device, std::exception_ptr error) {
-  std::lock_guard<std::mutex> lock(errors().mutex);
-  errors().all.at(device).push_back(std::move(error));
+  std::lock_guard<std::mutex> lock(failures().mutex);
+  failures().all.at(device).push_back(std::move(error));
   pending_errors.fetch_add(1);
 }
 
@@ -47,13 +46,13 @@ void raise_pending(int device) {
   }
   std::exception_ptr oldest;
   {
-    std::lock_guard<std::mutex> lock(errors().mutex);
-    auto& of_device = errors().all.at(device);
-    if (of_device.empty()) {
+    std::lock_guard<std::mutex> lock(failures().mutex);
+    auto& errors = failures().all.at(device);
+    if (errors.empty()) {
       return;
     }
-    oldest = of_device.front();
-    of_device.erase(of_device.begin());
+    oldest = errors.front();
+    errors.erase(errors.begin());
     pending_errors.fetch_sub(1);
   }
   std::rethrow_exception(oldest);

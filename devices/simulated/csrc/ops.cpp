@@ -8,8 +8,8 @@
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/new_empty_strided_native.h>
 #include <ATen/ops/native_dropout_native.h>
+#include <ATen/ops/new_empty_strided_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>

@@ -1,7 +1,5 @@
 #include "stream.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -75,10 +73,9 @@ void Queue::submit(Task task, const char* what, const void* in_turn) {
   if (on(Fault::launch_blocks_host)) {
     drain();
   }
-  if (on(Fault::unlocked_queue) && overwritten()) {
-    return;
+  if (!on(Fault::unlocked_queue) || !overwritten()) {
+    push(std::move(task));
   }
-  push(std::move(task));
 }
 
 void Queue::push(Task task) {
