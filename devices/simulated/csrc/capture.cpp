@@ -1,9 +1,9 @@
 #include "capture.h"
 
-#include <cstring>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "faults.h"
 
