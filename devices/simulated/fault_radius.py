@@ -73,6 +73,7 @@ _STREAMS: Final[dict[str, tuple[str, ...]]] = {
         "streams.cross_device::*",
         "streams.external::orders_with_its_owner",
         "streams.autograd::caller_waits_for_backward",
+        "events.ipc::works_in_its_process",
     ),
     "streams.native_handle_null": ("streams.external::*",),
     "streams.native_handle_changes": ("streams.external::*",),
@@ -87,6 +88,10 @@ _STREAMS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 _TRANSFER: Final[dict[str, tuple[str, ...]]] = {
+    "transfer.treat_source_as_dense": ("transfer.view_destination::*_from_host",),
+    # Every copy with the host may be too late.
+    "transfer.return_before_read": ("transfer.*",),
+    "transfer.return_before_write": ("transfer.*",),
     "transfer.write_dense_into_view": ("transfer.strides::*",),
     "transfer.synchronize_misses_copy": ("transfer.pinned::*",),
 }

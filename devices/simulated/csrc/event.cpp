@@ -19,6 +19,7 @@ struct Event {
   std::mutex mutex;
   MarkPtr latest;  // nullptr until the first record
   bool of_all = false;
+  const Queue* recorded_on = nullptr;  // of the latest record
 
   MarkPtr mark() {
     std::lock_guard<std::mutex> lock(mutex);
@@ -57,6 +58,7 @@ void record_event(void** event, Queue& queue, int device, bool timed) {
       return;
     }
     made->latest = mark;
+    made->recorded_on = &queue;
   }
   if (on(Fault::record_late)) {
     queue.submit([&queue, mark] { queue.mark(mark); });  // behind what is queued by then
@@ -67,12 +69,12 @@ void record_event(void** event, Queue& queue, int device, bool timed) {
 
 void wait_event(void* event, Queue& queue) {
   if (on(Fault::wait_takes_latest_record) && event != nullptr) {
-    queue.submit([event, asked = mark_of(event)] {
+    queue.submit([event, asked = mark_of(event), &queue] {
       MarkPtr found = mark_of(event);
       if (found == asked) {
         found->wait();
-      } else {  // it may stand behind this very task: that must not stop the queue for ever
-        found->wait_for(std::chrono::milliseconds(100));
+      } else if (static_cast<Event*>(event)->recorded_on != &queue) {  // else it stands behind this very task
+        found->wait_for(std::chrono::milliseconds(1500));  // it still may: that must not stop the queue for ever
       }
     });
     return;
