@@ -38,20 +38,15 @@ _NOT_CAPTURED = frozenset(
     {
         # a tensor of errors is asked whether it holds any
         *("cholesky", "linalg.cholesky", "linalg.inv", "linalg.ldl_factor", "linalg.lu_factor"),
-        *(
-            "linalg.solve",
-            "linalg.matrix_power",
-            "linalg.tensorinv",
-            "linalg.tensorsolve",
-            "_segment_reduce.lengths",
-        ),
-        # an argument's value is a number of elements, a start, a weight
+        *("linalg.solve", "linalg.matrix_power", "linalg.tensorinv", "linalg.tensorsolve"),
+        # values are looked at: numbers of elements, a start, lengths, whether weights or windows do
         *("linspace.tensor_overload", "logspace.tensor_overload", "narrow", "corrcoef", "cov"),
-        *("histogramdd", "nn.functional.gaussian_nll_loss", "nn.functional.ctc_loss"),
+        *("histogramdd", "nn.functional.gaussian_nll_loss", "nn.functional.ctc_loss", "istft"),
+        *("_segment_reduce.lengths", "nn.functional.one_hot"),
         # the shape of a result, on the way to another
         *("combinations", "unique"),
-        # constants and indices are made on the host and copied
-        *("__getitem__", "masked.*", "to"),
+        # constants and indices are made on the host and copied; so is a result
+        *("__getitem__", "masked.*", "unravel_index", "to"),
     }
 )
 
