@@ -12,6 +12,9 @@ from devices.cell import CellKey, Outcome
 #: Failures kept for one cell; all are counted.
 KEPT = 50
 
+#: How the message of a cell begins that passed with something to report.
+NOTED = "noted: "
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -40,6 +43,7 @@ class CellRecord:
     unsupported: list[tuple[str, str]] = field(default_factory=list)  # exception type, message
     errors: list[str] = field(default_factory=list)
     unbuilt: list[str] = field(default_factory=list)  # pinned examples that could not be made
+    notes: list[str] = field(default_factory=list)  # what a report says of a cell that passes
     undeclared: str = ""  # the capabilities that the clause requires and the descriptor lacks
     untried: str = ""  # why the case takes more than the descriptor declares or the machine has
     seconds: float = 0.0
@@ -68,6 +72,11 @@ class CellRecord:
     def error(self, text: str) -> None:
         """The check itself could not be made."""
         self.errors.append(text)
+
+    def note(self, text: str) -> None:
+        """What is worth reporting and breaks no clause: shown of a cell that passes."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     @property
     def troubles(self) -> int:
@@ -119,9 +128,9 @@ class CellRecord:
             return ": ".join(self.unsupported[0])
         if self.ambiguous:
             return self.ambiguous[0]
-        return (
-            "" if self.checks else "no check was executed: a pass that checked nothing is an error"
-        )
+        if not self.checks:
+            return "no check was executed: a pass that checked nothing is an error"
+        return f"{NOTED}{'; '.join(self.notes)}" if self.notes else ""
 
     def document(self) -> dict[str, Any]:
         """Plain data that crosses a process boundary."""
@@ -150,7 +159,8 @@ class Recorder:
     """The cells of one item (op, dtype, suite). Clauses that were not selected have no record.
 
     ``undeclared`` names, by clause, the capabilities that it requires and the device does not
-    declare: no check is given the records of those clauses, so nothing is tried.
+    declare, ``untried`` why it is not tried otherwise: no check is given the records of those
+    clauses, so nothing is tried.
     """
 
     def __init__(
@@ -159,11 +169,15 @@ class Recorder:
         dtype: str,
         clauses: Iterable[str],
         undeclared: Mapping[str, str] = MappingProxyType({}),
+        untried: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.cells = {
-            c: CellRecord(CellKey(c, op, dtype), undeclared=undeclared.get(c, "")) for c in clauses
+            c: CellRecord(
+                CellKey(c, op, dtype), undeclared=undeclared.get(c, ""), untried=untried.get(c, "")
+            )
+            for c in clauses
         }
-        self._tried = {c: record for c, record in self.cells.items() if not record.undeclared}
+        self._tried = {c: record for c, record in self.cells.items() if not record.declared}
 
     def get(self, clause: str) -> CellRecord | None:
         return self._tried.get(clause)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -138,20 +138,29 @@ def undeclared_clauses(descriptor: Descriptor, contract: Contract) -> dict[str, 
     return found
 
 
-def untried_cases(descriptor: Descriptor, contract: Contract) -> Mapping[str, Mapping[str, str]]:
-    """By clause and case, or op, why it is not tried on this machine, where its clause is."""
+def untried_with(op: str, descriptor: Descriptor, contract: Contract) -> dict[str, str]:
+    """By clause of ops, why this device is not tried with an op, where the clause's capabilities are declared."""
+    undeclared = undeclared_clauses(descriptor, contract)
+    return {
+        check.clause: why
+        for check in planned_op_checks(contract)
+        if check.clause not in undeclared and (why := check.untried(descriptor, op))
+    }
+
+
+def untried(
+    descriptor: Descriptor, contract: Contract, ops: Iterable[str] = ()
+) -> Mapping[str, Mapping[str, str]]:
+    """By clause and case, or one of the ops, why it is not tried on this machine, where its clause is."""
     undeclared, indices = undeclared_clauses(descriptor, contract), descriptor.device_count()
     found: dict[str, dict[str, str]] = {}
     for case in planned_cases(contract):
         why = not_here(case, descriptor.capabilities, indices)
         if why and case.clause not in undeclared:
             found.setdefault(case.clause, {})[case.name] = why
-    for check in planned_op_checks(contract):
-        if check.withheld is None or check.clause in undeclared:
-            continue
-        for op in catalogue():
-            if why := check.withheld(descriptor, op):
-                found.setdefault(check.clause, {})[op] = why
+    for op in ops:
+        for clause, why in untried_with(op, descriptor, contract).items():
+            found.setdefault(clause, {})[op] = why
     return found
 
 

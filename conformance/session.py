@@ -34,7 +34,7 @@ from conformance.planner import (
     capability_states,
     make_plan,
     torch_build,
-    untried_cases,
+    untried,
 )
 from conformance.provenance import provenance_of
 from conformance.selection import find_descriptor, select, shard_of
@@ -164,7 +164,11 @@ class Session:
             selection=self.request.selection,
             partial=partial,
             selected=wanted if partial or self.request.shard else None,
-            untried=untried_cases(self.descriptor, self.contract),
+            untried=untried(
+                self.descriptor,
+                self.contract,
+                {cell.op: None for cell in self.plan.cells if cell.dtype},
+            ),
             levels=stated(self.plan.cells),
         )
         run = write_run(

@@ -28,7 +28,7 @@ from conformance.layout import suite
 from conformance.layout.context import ItemContext
 from conformance.minimise.script import write_repro
 from conformance.orders import WorkerOrders
-from conformance.planner import known_layouts, undeclared_clauses
+from conformance.planner import known_layouts, undeclared_clauses, untried_with
 from conformance.suites import LAYOUT, case_of, planned_op_checks
 from devices import registry
 from devices.cell import CellKey, Verdict
@@ -36,7 +36,7 @@ from devices.errors import ConformError
 from devices.expectations import Manifest, Matcher
 from devices.pinned import read_pinned
 from opinfo.catalog import catalogue
-from opinfo.device import Device, open_device, preflight
+from opinfo.device import Device, first_index, open_device, preflight
 from opinfo.exceptions import exceptions
 from opinfo.reference import StrideReference, forget_dispatches
 from opinfo.reference_cache import ReferenceCache, cache_root
@@ -158,7 +158,8 @@ class Worker:
         # What runs in a process of its own has limits of its own, there.
         at_least = len(PATIENCE) * (case.seconds + START_SECONDS) if case.own_process else 0.0
         self.watch.begin((case.clause,), [record], at_least)
-        run_case(case, record, self.device, self.where)
+        with first_index(self.device) as device:  # cases name indices, from 0 up
+            run_case(case, record, device, self.where)
         self.watch.done()
         return self._told(item.clauses, recorder)
 
@@ -173,7 +174,8 @@ class Worker:
         if self.orders.reference_cache:
             kind = self.device.descriptor.torch_type
             cache = ReferenceCache(cache_root(), self.orders.torch_build, kind, f"{op_id}-{dtype}")
-        recorder = Recorder(op_id, dtype, clauses, self.undeclared)
+        withheld = untried_with(op_id, self.device.descriptor, load())
+        recorder = Recorder(op_id, dtype, clauses, self.undeclared, withheld)
         strides = StrideReference(self.device.descriptor.torch_type, cache)
         context = ItemContext(
             op=op,

@@ -136,6 +136,8 @@ class Descriptor:
     busy: Callable[[float], None] | None = None  # keeps the current stream busy for milliseconds
     # Makes an object: close() holds the current stream, open() lets it go. More exact than busy.
     gate: Callable[[], Any] | None = None
+    fail: Callable[[], None] | None = None  # queues work that fails, and spoils nothing else
+    autoload: str | None = None  # the entry point of "torch.backends": "package.module:function"
     statistics: frozenset[str] = STATISTICS  # counters that are kept, of allocator_statistics
     settings: frozenset[str] = frozenset()  # keys that take effect, of allocator_settings
     functions: Mapping[str, str] = field(default_factory=dict)  # role -> "memory._snapshot"
@@ -212,6 +214,12 @@ class Descriptor:
             raise DescriptorError(
                 f"init names {self.init!r}, and no module has it: give module too"
             )
+        if self.autoload is not None and not (
+            isinstance(self.autoload, str) and re.fullmatch(r"[\w.]+:\w+", self.autoload)
+        ):
+            raise DescriptorError(
+                f"autoload must be 'package.module:function' or None, got {self.autoload!r}"
+            )
         for name in ("sources", "permitted_fallbacks", "not_captured"):
             value = getattr(self, name)
             if isinstance(value, str) or not all(isinstance(item, str) for item in value):
@@ -279,7 +287,7 @@ class Descriptor:
         for name in ("facts", "unavailable", "device_count"):
             if not callable(getattr(self, name)):
                 raise DescriptorError(f"{name} must be a function, got {getattr(self, name)!r}")
-        for name in ("busy", "gate", "settle", "to_device", "from_device"):
+        for name in ("busy", "gate", "fail", "settle", "to_device", "from_device"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise DescriptorError(f"{name} must be a function or None, got {value!r}")

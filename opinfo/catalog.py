@@ -149,6 +149,23 @@ class Op:
         overloads = [] if packet is None else [getattr(packet, n) for n in packet.overloads()]
         return any(tags & set(overload.tags) for overload in overloads)
 
+    @property
+    def packets(self) -> tuple[str, ...]:
+        """The aten ops of this name, with the in-place one: ``aten::add``, ``aten::add_``."""
+        names = dict.fromkeys(schema.name for schema in self.schemas)
+        return tuple(name + end for name in names for end in ("", "_"))
+
+    @property
+    def has_error_inputs(self) -> bool:
+        """Whether the database knows calls that raise."""
+        return self.info.error_inputs_func is not None
+
+    def error_inputs(self, device: str) -> Iterator[Any]:
+        """Those calls on a device, with the type and the message that they raise; straight from upstream's
+        function, as ``raw_samples``."""
+        found: Iterator[Any] = self.info.error_inputs_func(self.info, device)
+        return found
+
     @cached_property
     def declares_view(self) -> bool:
         """Whether some overload's result aliases an argument that it does not write to."""

@@ -35,6 +35,8 @@ class Traits:
     takes_python_scalar: bool
     promotes_int_to_float: bool
     nan_policy: bool  # a reduction that declares what it does with NaN
+    dense: bool  # some sample passes strided tensors alone
+    two_operands: bool  # … and two of them or more
     reads_strided: bool  # some sample passes a strided tensor that holds an element
     reads_expandable: bool  # … with a dimension longer than 1 that may be expanded
     returns_strided: bool  # some sample returns a strided tensor
@@ -101,6 +103,11 @@ def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Trait
         takes_python_scalar=op.takes_python_scalar,
         promotes_int_to_float=op.promotes_int_to_float,
         nan_policy=op.nan_policy is not None,
+        dense=any(s.tensors and all(t.layout == torch.strided for t in s.tensors) for s in samples),
+        two_operands=any(
+            len(s.tensors) > 1 and all(t.layout == torch.strided for t in s.tensors)
+            for s in samples
+        ),
         reads_strided=bool(strided),
         reads_expandable=expandable,
         returns_strided=facts.strided,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from devices.cell import Outcome
 from reports.failures import MARKDOWN_FILE, groups_of, text_lines
 from reports.groups import Group
 from reports.judgement import ExitCode, Judgement, Tally, number
 from reports.junit import headline
 from reports.levels import levels_of
 from reports.model import CellResult, Run
-from reports.plan import PLANNED
+from reports.plan import PLANNED, case_name
 from reports.text import md, one_line, repro_command, table_row
 
 # More clauses than this are shown by family.
@@ -55,7 +56,7 @@ def text_summary(run: Run, judgement: Judgement, *, limit: int = 20, styled: boo
         lines.append(style(line, "bold") if index in (0, len(cells) - 1) else line)
     if not run.provenance.partial:
         lines += [str(level) for level in levels_of(run)]
-    lines += [_wrap(note) for note in unchecked(run)]
+    lines += [_wrap(note) for note in (*unchecked(run), *noted(run))]
     lines += _failures(run, judgement.new, "new", limit, style)
     lines += _failures(run, judgement.provisional, "provisional, not gating", limit, style)
     lines += [f"note: {one_line(note)}" for note in judgement.notes]
@@ -147,6 +148,19 @@ def unchecked(run: Run) -> list[str]:
     return notes
 
 
+def noted(run: Run) -> list[str]:
+    """What cells that passed report, by clause: the first of each is shown."""
+    found: dict[str, list[CellResult]] = {}
+    for result in run.results.values():
+        if result.outcome is Outcome.PASS and result.message:
+            found.setdefault(result.key.clause, []).append(result)
+    return [
+        f"{clause}: {number(len(results), 'cell')} passed with something to report, such as "
+        f"{case_name(results[0].key)}: {one_line(results[0].message)}"
+        for clause, results in found.items()
+    ]
+
+
 def _ops(ops: Sequence[str]) -> str:
     """How many ops (``plan.json`` names them); an exclusion without ops takes the whole clause."""
     if not ops:
@@ -210,7 +224,7 @@ def markdown(run: Run, judgement: Judgement, *, limit: int = 20) -> str:
     ):
         if results:
             lines += _md_failures(run, heading, results, limit)
-    lines += [f"{md(note)}\n" for note in unchecked(run)]
+    lines += [f"{md(note)}\n" for note in (*unchecked(run), *noted(run))]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

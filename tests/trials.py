@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
+from conformance.behaviour.cases import OpCheck
 from conformance.cells import CellRecord, Recorder
 from conformance.layout import suite
 from conformance.layout.applies import applicable
@@ -59,6 +60,7 @@ class Rig:
     places: Callable[[Any], Set[Hashable]]  # the kernels that a fault breaks
     samples: int = 3  # of an op
     more_samples: Mapping[str, int] = field(default_factory=dict)  # of some ops
+    checks: tuple[OpCheck, ...] = ()  # of ops by another suite, in the place of the layout suite
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +89,18 @@ class Subject:
         kind = device.descriptor.torch_type
         self.cache = ReferenceCache(cache, torch.__version__, kind, f"{name}-{self.dtype}")
 
+    def _applicable(self) -> list[str]:
+        if self.rig.checks:
+            return [check.clause for check in self.rig.checks if check.applies(self.traits)]
+        return list(applicable(self.traits))
+
     def run(self) -> Run:
         """Every clause that applies, once."""
         known, op, dtype = exceptions(), self.op.id, self.dtype
         fake_only = self.device.fake_only
         clauses = [
             clause
-            for clause in applicable(self.traits)
+            for clause in self._applicable()
             if known.excluded(clause, op, dtype, fake_only=fake_only) is None
         ]
         recorder = Recorder(op, dtype, clauses)
@@ -103,7 +110,8 @@ class Subject:
         )
         with self.rig.watched() as kernels, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            suite.run(context)
+            wanted = [check.check for check in self.rig.checks if check.clause in clauses]
+            suite.run(context, wanted or suite.CHECKS)
         self.cache.save()
         return Run({record.key: record for record in recorder.cells.values()}, frozenset(kernels))
 

@@ -30,6 +30,7 @@ class Attempt:
     not_shown: str = ""
     refused: NotImplementedError | None = None
     replay: tuple[Callable[..., None], tuple[Any, ...]] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def here(
@@ -48,7 +49,7 @@ def here(
                 _seed(seed)
                 check(context, *arguments)
                 context.settle()  # a failure of queued work belongs to the case that queued it
-            return Attempt(context.checks)
+            return Attempt(context.checks, notes=tuple(context.notes))
         except NotInFlight as error:
             attempt = Attempt(context.checks, not_shown=str(error))
             _drop(error)
@@ -125,7 +126,7 @@ def _told(ended: process.Ended) -> Attempt:
         said = [line for line in ended.printed.splitlines() if line.strip()]
         last = f": {said[-1][:300]}" if said else ""
         return Attempt(ended.checks, failed=f"its process {ended.how}{last}")
-    return Attempt(ended.checks)
+    return Attempt(ended.checks, notes=tuple(ended.notes))
 
 
 def _drop(error: BaseException) -> None:

@@ -64,6 +64,7 @@ class Ended:
     not_in_flight: bool = False  # … because work was over too soon
     raised: str = ""  # "Type: message" of any other exception
     raised_type: str = ""
+    notes: list[str] = field(default_factory=list)
 
     @property
     def how(self) -> str:
@@ -209,6 +210,7 @@ def main(orders: dict[str, Any], pipe: int) -> None:
             "raised_type": type(error).__name__,
         }
     told["checks"] = context.checks
+    told["notes"] = context.notes
     with os.fdopen(pipe, "w") as stream:
         stream.write(json.dumps(told) + "\n")
 

@@ -29,6 +29,8 @@ def run_case(case: Case, record: CellRecord, device: Device, where: Where) -> No
     else:
         attempt = attempts.here(case.check, case.arguments, device, seed, where)
     record.count(attempt.checks)
+    for text in attempt.notes:
+        record.note(text)
     if attempt.refused is not None:
         record.refuse(attempt.refused)
     elif attempt.not_shown:

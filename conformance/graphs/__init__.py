@@ -27,5 +27,5 @@ SUITE = Suite(
         life.cases,
         drawn.cases,
     ),
-    op_checks=(OpCheck(every_op.CLAUSE, every_op.applies, every_op.check, every_op.withheld),),
+    op_checks=(OpCheck(every_op.CLAUSE, every_op.applies, every_op.check, every_op.untried),),
 )

@@ -42,10 +42,17 @@ class OwnGraph:
 
 
 def new_graph(context: Context, *, keep_graph: bool = False, **wants: Any) -> Any:
-    """``torch.accelerator.Graph``, or the class of the device's own module where the descriptor names one."""
-    if "graph" in context.descriptor.functions:
-        return OwnGraph(context.own("graph")(keep_graph), **wants)
-    return torch.accelerator.Graph(keep_graph, **wants)
+    """``torch.accelerator.Graph``; where it does not serve the device, the class of the device's own module that
+    the descriptor names."""
+    general: Any = getattr(torch.accelerator, "Graph", None)  # older torch has none
+    own = "graph" in context.descriptor.functions
+    if general is not None:
+        try:
+            return general(keep_graph, **wants)
+        except RuntimeError:  # nothing is registered for the device
+            if not own:
+                raise
+    return OwnGraph(context.own("graph")(keep_graph), **wants)
 
 
 @contextmanager

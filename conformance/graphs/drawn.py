@@ -98,16 +98,17 @@ def _shorter(
     context: Context, program: list[Step], cause: Exception
 ) -> tuple[list[Step], Exception]:
     """The program without the steps that its failure does not need."""
-    place = len(program) - 1
-    while place >= 0:
-        fewer = program[:place] + program[place + 1 :]
-        try:
-            check(context, fewer)
-        except CheckFailed as error:
-            program, cause = fewer, error
-        except Exception:
-            pass  # fails otherwise: not the failure that is looked for
-        place -= 1
+    steps = 0
+    while steps != len(program):  # leaving one out may make another one needless
+        steps = len(program)
+        for place in reversed(range(steps)):
+            fewer = program[:place] + program[place + 1 :]
+            try:
+                check(context, fewer)
+            except CheckFailed as error:
+                program, cause = fewer, error
+            except Exception:
+                pass  # fails otherwise: not the failure that is looked for
     return program, cause
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from conformance.behaviour.context import Context
 from conformance.cells import CellRecord, Failure
+from conformance.graphs.capturing import new_graph
 from conformance.layout import repro
 from conformance.layout.context import ItemContext
 from devices.descriptor import Descriptor
@@ -58,7 +60,7 @@ def applies(traits: Traits) -> bool:
     return traits.returns_tensors and traits.reads_strided and not op.unsafe_in_graphs
 
 
-def withheld(descriptor: Descriptor, op: str) -> str:
+def untried(descriptor: Descriptor, op: str) -> str:
     """Why the device is not tried with an op: the descriptor declares that graphs cannot hold it."""
     if any(fnmatchcase(op, glob) for glob in descriptor.not_captured):
         return "by declaration: the descriptor says that graphs cannot hold the op"
@@ -88,9 +90,6 @@ def check(ctx: ItemContext) -> None:
     """Capture and replay each sample."""
     with ctx.running(CLAUSE) as (record,):
         if record is None:
-            return
-        record.untried = withheld(ctx.device.descriptor, ctx.op.id)
-        if record.untried:
             return
         refusals: list[Exception] = []
         for sample in ctx.samples:
@@ -143,7 +142,8 @@ def _problem(ctx: ItemContext, sample: Sample) -> tuple[str, str | None] | None:
     for each, value in zip(static, sample.tensors, strict=True):
         each.copy_(_placed(ctx, torch.zeros_like(value)))
     ctx.device.synchronise()
-    graph, stream = torch.accelerator.Graph(), torch.Stream(device=ctx.device.torch_device)
+    graph = new_graph(Context(ctx.device, CLAUSE))
+    stream = torch.Stream(device=ctx.device.torch_device)
     try:
         with stream, graph:
             got = call()

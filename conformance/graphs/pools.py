@@ -55,8 +55,13 @@ def unshared_in_any_order(context: Context) -> None:
         context.equal(z, (counting(SIZE) + 3) * 4, "the second graph's output")
 
 
-def _reserved(context: Context) -> int:
+def _before(context: Context) -> int:
+    """Bytes reserved before a case, when what others left behind is gone."""
     gc.collect()
+    return _reserved(context)
+
+
+def _reserved(context: Context) -> int:
     context.settle()
     torch.accelerator.empty_cache()
     return context.counters().reserved
@@ -66,7 +71,7 @@ def _reserved(context: Context) -> int:
 def memory_comes_back(context: Context, count: int) -> None:
     """After a graph has died, with no tensor of its pool alive, empty_cache returns the pool's memory."""
     x, stream, graph = there(context, counting(1)), context.stream(), new_graph(context)
-    before = _reserved(context)
+    before = _before(context)
     with stream, graph:
         y = x.expand(count) + 1
     context.must(_reserved(context) > before, "the capture took memory, which the graph holds")
@@ -83,7 +88,7 @@ def memory_comes_back(context: Context, count: int) -> None:
 def a_shared_pool_lives_on(context: Context) -> None:
     """A pool lives until the last of its graphs is gone, which goes on being right."""
     x, stream = there(context, counting(SIZE)), context.stream()
-    before = _reserved(context)
+    before = _before(context)
     first = new_graph(context)
     with stream, first:
         (x + 1).sum()
@@ -104,7 +109,7 @@ def a_shared_pool_lives_on(context: Context) -> None:
 def memory_comes_back_after_an_error(context: Context) -> None:
     """A capture that ended with an error, and its graph, hold no memory either."""
     x, stream, graph = there(context, counting(1)), context.stream(), new_graph(context)
-    before = _reserved(context)
+    before = _before(context)
     try:
         with stream, graph:
             y = x.expand(SIZE) + 1

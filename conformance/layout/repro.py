@@ -18,7 +18,7 @@ import torch
 from conformance.layout import repro_reads, repro_writes
 from conformance.layout.repro_parts import HEADER
 from opinfo.layouts import Geometry
-from opinfo.structure import replace_tensors
+from opinfo.structure import Call, replace_tensors
 
 if TYPE_CHECKING:
     from conformance.layout.context import ItemContext, Laid
@@ -70,12 +70,7 @@ class CallScript:
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments, with ``t[n]`` in the places of its tensors."""
-        numbering = iter(range(len(self.laid.sample.tensors)))
-        call = self.laid.sample.call
-        placed: tuple[tuple[Any, ...], dict[str, Any]] = replace_tensors(
-            (call.args, call.kwargs), lambda _: _Place(next(numbering))
-        )
-        return placed
+        return placed(self.laid.sample.call)
 
     def call(self) -> str:
         """The call in one line: ``torch.median(t[0], 0, out=…)``."""
@@ -143,6 +138,20 @@ def script(
         + f"ROUNDINGS = {ctx.roundings!r}  # that many rtol of the largest element are allowed too\n"
         + JUDGEMENTS[kind]
     )
+
+
+def placed(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, with ``t[n]`` in the places of its tensors."""
+    numbering = iter(range(len(call.tensors)))
+    found: tuple[tuple[Any, ...], dict[str, Any]] = replace_tensors(
+        (call.args, call.kwargs), lambda _: _Place(next(numbering))
+    )
+    return found
+
+
+def on_host(tensor: torch.Tensor) -> str:
+    """Source of a dense CPU tensor that holds these values."""
+    return f"dense({_data(tensor)}, {tensor.dtype}, {tuple(tensor.shape)})"
 
 
 class _Place:

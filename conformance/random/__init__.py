@@ -1,7 +1,8 @@
-"""Random numbers: reproducible, and distributed as they should be."""
+"""Random numbers: seeds, states, distributions."""
 
 from __future__ import annotations
 
-from conformance.behaviour.cases import Suite
+from conformance.behaviour.cases import Suite, gathered
+from conformance.random import distribution, reproducible, seeding
 
-SUITE = Suite("random")
+SUITE = Suite("random", cases=gathered(reproducible.cases, seeding.cases, distribution.cases))

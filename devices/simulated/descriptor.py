@@ -24,6 +24,10 @@ def _gate() -> Any:
     return lent("torch.simulated").Gate()
 
 
+def _fail() -> None:
+    lent("devices.simulated.backend").library.fail("planned by the suite")
+
+
 def _count() -> int:
     text = os.environ.get("SIMULATED_DEVICES", "")  # the device itself refuses what is no number
     return max(1, int(text)) if text.isdigit() else 2
@@ -34,7 +38,13 @@ _NOT_CAPTURED = frozenset(
     {
         # a tensor of errors is asked whether it holds any
         *("cholesky", "linalg.cholesky", "linalg.inv", "linalg.ldl_factor", "linalg.lu_factor"),
-        *("linalg.solve", "linalg.tensorinv", "linalg.tensorsolve", "_segment_reduce.lengths"),
+        *(
+            "linalg.solve",
+            "linalg.matrix_power",
+            "linalg.tensorinv",
+            "linalg.tensorsolve",
+            "_segment_reduce.lengths",
+        ),
         # an argument's value is a number of elements, a start, a weight
         *("linspace.tensor_overload", "logspace.tensor_overload", "narrow", "corrcoef", "cov"),
         *("histogramdd", "nn.functional.gaussian_nll_loss", "nn.functional.ctc_loss"),
@@ -64,6 +74,7 @@ DESCRIPTOR = Descriptor(
             "streams",
             "events",
             "timed_events",
+            "event_ipc",
             "stream_priority",
             "native_handle",
             "external_streams",
@@ -88,6 +99,7 @@ DESCRIPTOR = Descriptor(
             "dlpack",
             "serialization",
             "autocast",
+            "compile",
             "fork_detection",
             "deterministic_algorithms",
         }
@@ -107,6 +119,8 @@ DESCRIPTOR = Descriptor(
     concurrent_launches=16,  # each stream has a thread of its own
     busy=_busy,
     gate=_gate,
+    fail=_fail,
+    autoload="devices.simulated.autoload:autoload",
     settings=frozenset({"max_split_size_mb", "roundup_power2_divisions"}),
     captures_default_stream=False,  # begin_capture in csrc/capture.cpp, as on CUDA
     not_captured=_NOT_CAPTURED,
@@ -124,6 +138,8 @@ DESCRIPTOR = Descriptor(
         "driver_free": "memory.driver_free",
         "host_statistics": "host_memory_stats",
         "empty_host_cache": "empty_host_cache",
+        "stream": "Stream",
+        "event": "Event",
         "external_stream": "ExternalStream",
         "properties": "get_device_properties",
         "can_access_peer": "can_device_access_peer",

@@ -51,9 +51,50 @@ _ALLOCATOR: Final[dict[str, tuple[str, ...]]] = {
     "allocator.oom_wrong_type": ("allocator.fraction::limits",),
 }
 
-_STREAMS: Final[dict[str, tuple[str, ...]]] = {}
+# Where streams are one, or the host never gets ahead, nothing can be shown of the others.
+_ORDER: Final = ("streams.*", "events.*")
 
-_TRANSFER: Final[dict[str, tuple[str, ...]]] = {}
+_STREAMS: Final[dict[str, tuple[str, ...]]] = {
+    "streams.exit_not_restored": ("streams.cross_device::block_switches",),
+    "streams.new_stream_repeats": _ORDER,
+    "streams.serialise_streams": _ORDER,
+    "streams.launch_blocks_host": _ORDER,
+    "streams.reorder_tasks": _ORDER,
+    "streams.index_not_restored": _ORDER,  # what is to hold a stream then holds another index's
+    "streams.synchronize_returns_early": _ORDER,
+    "streams.ignore_wait": (
+        "streams.cross_device::*",
+        "streams.threads::hand_over",
+        "streams.autograd::*",
+    ),
+    "streams.query_always_true": (
+        "streams.concurrent::host_goes_on",
+        "streams.wait::*",
+        "streams.cross_device::*",
+        "streams.external::orders_with_its_owner",
+        "streams.autograd::caller_waits_for_backward",
+        "events.ipc::works_in_its_process",
+    ),
+    "streams.native_handle_null": ("streams.external::*",),
+    "streams.native_handle_changes": ("streams.external::*",),
+    "streams.backward_not_joined": ("streams.threads::hand_over",),  # nor any thread but the first
+    "streams.hash_differs": (
+        "streams.current::*",
+        "streams.autograd::on_the_streams_of_forward",
+    ),
+    "events.event_id_repeats": ("streams.current::takes_the_work", "streams.wait::*", "events.*"),
+    "events.record_late": ("streams.wait::*", "streams.autograd::*"),
+    "events.rerecord_ignored": ("streams.wait::earlier_record_is_waited_for",),
+}
+
+_TRANSFER: Final[dict[str, tuple[str, ...]]] = {
+    "transfer.treat_source_as_dense": ("transfer.view_destination::*_from_host",),
+    # Every copy with the host may be too late.
+    "transfer.return_before_read": ("transfer.*",),
+    "transfer.return_before_write": ("transfer.*",),
+    "transfer.write_dense_into_view": ("transfer.strides::*",),
+    "transfer.synchronize_misses_copy": ("transfer.pinned::*",),
+}
 
 _ALL_REPLAYS: Final = (
     "graphs.replay_equals_eager::*",
@@ -83,11 +124,22 @@ _GRAPHS: Final[dict[str, tuple[str, ...]]] = {
     "graphs.sync_allowed_in_capture": ("graphs.recovery::invalidated_capture",),
 }
 
-_DEVICE: Final[dict[str, tuple[str, ...]]] = {}
+_DEVICE: Final[dict[str, tuple[str, ...]]] = {
+    # An index that is never asked for is never refused.
+    "device.factory_ignores_index": ("device.count::*",),
+    # A conversion that is refused late is not known to be refused.
+    "device.error_swallowed": ("device.capability::undeclared",),
+}
 
 _DISPATCH: Final[dict[str, tuple[str, ...]]] = {}
 
-_RANDOM: Final[dict[str, tuple[str, ...]]] = {}
+_RANDOM: Final[dict[str, tuple[str, ...]]] = {
+    # Every clause about seeds needs one that is obeyed, and a state that is given back.
+    "random.seed_ignored": ("random.global_seed::*",),
+    "random.state_not_restored": ("random.global_seed::*",),
+    "random.generators_shared": ("random.global_seed::*",),
+    "random.seed_first_index_only": ("random.reproducible::independent_indices",),
+}
 
 RADIUS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {**_ALLOCATOR, **_STREAMS, **_TRANSFER, **_GRAPHS, **_DEVICE, **_DISPATCH, **_RANDOM}

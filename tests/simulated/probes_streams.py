@@ -164,13 +164,17 @@ def _() -> bool:
 @probe("streams.wait_takes_latest_record")
 def _() -> bool:
     first, second, event = new_stream(), new_stream(), torch.Event("simulated:0")
+    before, after = (torch.Event("simulated:0", enable_timing=True) for _ in range(2))
     event.record(first)
     event.synchronize()
     with held(first):
         with held(second):
+            before.record(second)
             second.wait_event(event)  # of what is done
+            after.record(second)
             event.record(first)
-        return not until(second.query)
+        second.synchronize()
+    return before.elapsed_time(after) > 90  # milliseconds: the fault lets go after 100
 
 
 @probe("streams.query_always_true")
@@ -265,6 +269,42 @@ def _() -> bool:
     stream.synchronize()
     first, second, third = events
     return first.elapsed_time(second) == first.elapsed_time(third)
+
+
+@probe("streams.record_on_any_index")
+def _() -> bool:
+    event = torch.Event("simulated:0")
+    event.record(new_stream(0))
+    return not raises(lambda: event.record(new_stream(1)))
+
+
+@probe("events.unrecorded_not_ready")
+def _() -> bool:
+    return not torch.simulated.Event().query()
+
+
+@probe("events.elapsed_untimed_accepted")
+def _() -> bool:
+    events = [torch.simulated.Event() for _ in range(2)]
+    for event in events:
+        event.record()
+        event.synchronize()
+    return not raises(lambda: events[0].elapsed_time(events[1]))
+
+
+@probe("events.index_set_before_record")
+def _() -> bool:
+    return torch.simulated.Event().device.index is not None
+
+
+@probe("events.ipc_handle_dead")
+def _() -> bool:
+    event, first, second = torch.simulated.Event(interprocess=True), new_stream(), new_stream()
+    opened = torch.simulated.Event.from_ipc_handle("simulated:0", event.ipc_handle())
+    with held(first):
+        event.record(first)
+        opened.wait(second)
+        return second.query()
 
 
 # Copies with the host, failures

@@ -37,8 +37,19 @@ FLAGS: Final = (
 #: What is compiled together: torch's headers cost more than our code, so each is read three times, not sixteen.
 UNITS: Final = {
     "host": (
-        *("arena", "faults", "seen", "stream", "failures", "event", "worker", "capture", "replay"),
-        *("allocator", "allocator_release", "allocator_state", "allocator_torch"),
+        *(
+            "arena",
+            "faults",
+            "seen",
+            "stream",
+            "failures",
+            "event",
+            "event_ipc",
+            "worker",
+            "capture",
+            "replay",
+        ),
+        *("allocator", "allocator_release", "allocator_state", "allocator_torch", "crowd"),
         *("pinned", "runtime", "generator", "hooks", "settings", "pluggable", "profiler", "graph"),
     ),
     "kernels": (

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from devices.simulated.backend import graphs, memory, native, random, streams
+from devices.simulated.backend.events import Event
 from devices.simulated.backend.graphed import make_graphed_callables
 from devices.simulated.backend.graphs import (
     Graph,
@@ -53,7 +54,6 @@ from devices.simulated.backend.random import (
     set_rng_state_all,
 )
 from devices.simulated.backend.streams import (
-    Event,
     ExternalStream,
     Stream,
     _set_stream_by_id,
@@ -158,6 +158,13 @@ def init() -> None:
 
 
 _lazy_init = init
+
+
+def __getattr__(name: str) -> Any:
+    """``_initialized``, which torch.utils.checkpoint reads to know whether there are random states to keep."""
+    if name == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"module 'torch.simulated' has no attribute {name!r}")
 
 
 def _is_in_bad_fork() -> bool:

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "arena.h"
+#include "crowd.h"
 #include "capture.h"
 #include "faults.h"
 #include "settings.h"
@@ -39,38 +40,6 @@ size_t segment_size(size_t size) {
 }  // namespace
 
 // -- what is handed out
-
-namespace {
-
-// Of planted faults: that a call found another thread in the allocator, for which time is left.
-thread_local bool crowded = false;
-
-struct Crowd {
-  explicit Crowd(std::atomic<int>& inside)
-      : inside_(inside), watched_(on(Fault::unlocked_counters) || on(Fault::unlocked_free_list)) {
-    if (watched_) {
-      crowded = inside_.fetch_add(1) != 0;
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-    }
-  }
-  ~Crowd() {
-    if (watched_) {
-      --inside_;
-      crowded = false;
-    }
-  }
-  Crowd(const Crowd&) = delete;
-  Crowd& operator=(const Crowd&) = delete;
-
-  std::atomic<int>& inside_;
-  const bool watched_;
-};
-
-}  // namespace
-
-bool is_crowded() {
-  return crowded;
-}
 
 Block* DeviceMemory::allocate(size_t bytes, Queue& queue) {
   const Crowd crowd(inside_);

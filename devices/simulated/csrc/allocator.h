@@ -170,8 +170,6 @@ class DeviceMemory {
 };
 
 DeviceMemory& device_memory(int device);
-// Whether this thread's call found another thread in the allocator: noted for planted faults alone.
-bool is_crowded();
 // The live block that starts at an address; nullptr where there is none.
 Block* block_at(const void* address);
 

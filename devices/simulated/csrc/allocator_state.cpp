@@ -5,6 +5,7 @@
 
 #include "allocator.h"
 #include "arena.h"
+#include "crowd.h"
 #include "faults.h"
 #include "settings.h"
 

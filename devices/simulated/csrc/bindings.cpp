@@ -13,6 +13,8 @@
 
 #include "allocator.h"
 #include "arena.h"
+#include "event.h"
+#include "event_ipc.h"
 #include "faults.h"
 #include "generator.h"
 #include "kernel.h"
@@ -92,6 +94,16 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     return std::make_pair(reinterpret_cast<uintptr_t>(&made), made.id());
   });
   m.def("stream_of_handle", [](uintptr_t handle, int device) { return queue_of_handle(checked_device(device), reinterpret_cast<void*>(handle)).id(); });
+
+  // Of events by their ids; torch.Event.elapsed_time takes no subclass of it (torch/csrc/Event.cpp).
+  m.def("elapsed_time", [](uintptr_t start, uintptr_t end) {
+    return elapsed(reinterpret_cast<void*>(start), reinterpret_cast<void*>(end));
+  });
+  m.def("open_shared_event", &open_shared_event, py::arg("path"), py::arg("create"));
+  m.def("record_shared_event", [](uintptr_t event, int device, QueueId id) { record_shared_event(event, queue(device, id)); });
+  m.def("wait_shared_event", [](uintptr_t event, int device, QueueId id) { wait_shared_event(event, queue(device, id)); });
+  m.def("shared_event_done", &shared_event_done);
+  m.def("synchronize_shared_event", &synchronize_shared_event, py::call_guard<py::gil_scoped_release>());
 
   m.def("stream_priority", [](int device, QueueId id) { return queue(checked_device(device), id).priority(); });
   m.def("destroy_stream", [](int device, QueueId id) { queue(checked_device(device), id).destroy(); });

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <stdexcept>
@@ -31,6 +32,11 @@ void Mark::set() {
 void Mark::wait() {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [this] { return done_; });
+}
+
+void Mark::wait_for(std::chrono::milliseconds limit) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait_for(lock, limit, [this] { return done_; });
 }
 
 bool Mark::done() {
@@ -69,16 +75,16 @@ void Queue::submit(Task task, const char* what, const void* in_turn) {
     drain();
   }
   if (!on(Fault::unlocked_queue) || !overwritten()) {
-    push(std::move(task));
+    push(std::move(task), std::strcmp(what, "task") != 0);
   }
 }
 
-void Queue::push(Task task) {
+void Queue::push(Task task, bool work) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     start_thread_locked();
     ++submitted_;
-    tasks_.push_back(std::move(task));
+    tasks_.push_back({std::move(task), work});
   }
   work_.notify_one();
 }
@@ -98,10 +104,10 @@ void Queue::work() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     work_.wait(lock, [this] { return !tasks_.empty() && !running_; });
-    if (on(Fault::reorder_tasks) && tasks_.size() > 1) {
+    if (on(Fault::reorder_tasks) && tasks_.size() > 1 && tasks_[0].work && tasks_[1].work) {
       std::swap(tasks_[0], tasks_[1]);
     }
-    Task task = std::move(tasks_.front());
+    Task task = std::move(tasks_.front().task);
     tasks_.pop_front();
     running_ = true;
     lock.unlock();
@@ -136,10 +142,11 @@ void Queue::run_here(const std::function<void()>& task, const char* what) {
     auto turn = std::make_shared<Mark>();
     auto over = std::make_shared<Mark>();
     start_thread_locked();
-    tasks_.push_back([turn, over] {
-      turn->set();
-      over->wait();
-    });
+    tasks_.push_back({[turn, over] {
+                        turn->set();
+                        over->wait();
+                      },
+                      false});
     lock.unlock();
     work_.notify_one();
     turn->wait();
@@ -181,7 +188,7 @@ void Queue::mark(const MarkPtr& mark) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (done_ != submitted_) {
       ++submitted_;
-      tasks_.push_back([mark] { mark->set(); });
+      tasks_.push_back({[mark] { mark->set(); }, false});
       work_.notify_one();
       return;
     }

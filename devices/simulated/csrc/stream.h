@@ -32,6 +32,7 @@ class Mark {
 
   void set();
   void wait();
+  void wait_for(std::chrono::milliseconds limit);
   bool done();
   // Precondition: done().
   std::chrono::steady_clock::time_point when();
@@ -86,7 +87,7 @@ class Queue {
   void leave();
 
  private:
-  void push(Task task);        // at the end, captured or not
+  void push(Task task, bool work);  // at the end, captured or not
   bool record(Task& task, const char* what, const void* in_turn);
   void wait_in_capture(const MarkPtr& mark, const std::shared_ptr<const CapturePoint>& point);
   void work();                 // the thread's loop
@@ -101,7 +102,11 @@ class Queue {
   std::shared_ptr<Capture> capture_;
   std::condition_variable work_;
   std::condition_variable done_changed_;
-  std::deque<Task> tasks_;
+  struct Queued {
+    Task task;
+    bool work;  // a kernel or a copy: what a planted fault may reorder without stopping queues for ever
+  };
+  std::deque<Queued> tasks_;
   bool running_ = false;  // a task, or a thread in run_here
   bool started_ = false;
   std::atomic<bool> destroyed_{false};

@@ -1,0 +1,126 @@
+"""dispatch.no_silent_fallback: what reaches the boxed CPU fallback, seen without the device's help.
+
+Two kinds of evidence. ``aten::_to_cpu`` is called by the boxed CPU fallback (ATen/native/CPUFallback.cpp) and by
+nothing that users call, so that its event in the profiler, inside an op's, says that the op went there. And where
+the dispatcher's table gives an op no kernel of the device's but a fallback for all ops, whatever the device does
+there is a fallback. Host work inside a kernel leaves neither trace.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any
+
+import torch
+
+from conformance.dispatch import calls, tables
+from conformance.layout.context import ItemContext
+from devices.descriptor import Descriptor
+from opinfo.traits import Traits
+
+CLAUSE = "dispatch.no_silent_fallback"
+
+
+def untried(descriptor: Descriptor, op: str) -> str:
+    """Where every op may run on the CPU, by declaration or because that is the device, none can be caught."""
+    if "*" in descriptor.permitted_fallbacks:
+        return "by declaration: the descriptor permits every op to run on the CPU"
+    if tables.key_of(descriptor.torch_type) == "CPU":
+        return "by declaration: the device is the CPU, which has nothing to fall back to"
+    return ""
+
+
+def applies(traits: Traits) -> bool:
+    """Every op that is given a tensor, in every dtype."""
+    return traits.dense
+
+
+def check(ctx: ItemContext) -> None:
+    """Every sample once, under the profiler."""
+    with ctx.running(CLAUSE) as (record,):
+        if record is None:
+            return
+        descriptor = ctx.device.descriptor
+        key = tables.key_of(descriptor.torch_type)
+        listed = sorted(descriptor.permitted_fallbacks)
+        permitted = [p for p in listed if fnmatchcase(ctx.op.id, p)]
+        native = bool(permitted)
+        samples = calls.dense_samples(ctx)
+        for sample in samples:
+            given = {"key": key, "permitted": ["*"] if permitted else listed}
+            if calls.judge(ctx, record, stays, sample, **given) and native:
+                args, kwargs = sample.call.bind([ctx.place(t.clone()) for t in sample.tensors])
+                native = not went(ctx.op.function, args, kwargs, key)[0]
+        if native and record.checks:
+            record.note("the descriptor lists it as a fallback, and it runs on the device")
+
+
+def stays(
+    op: Any, move: Any, back: Any, tensors: Any, arguments: Any, key: Any, permitted: Any
+) -> str | None:
+    from fnmatch import fnmatchcase
+
+    args, kwargs = arguments([move(tensor) for tensor in tensors])
+    found, returned = went(op, args, kwargs, key)
+    wrong = sorted(
+        n for n in found if not any(fnmatchcase(n[len("aten::") :], p) for p in permitted)
+    )
+    if wrong:
+        return f"{', '.join(wrong)} went to the fallback that runs on the CPU, and the descriptor lists it not"
+    return None if returned else "not applicable"
+
+
+def went(op: Any, args: Any, kwargs: Any, key: Any) -> Any:
+    """The ops of a call that went to a fallback, and whether the call returned."""
+    from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
+
+    config = ProfilerConfig(
+        ProfilerState.CPU, False, False, False, False, False, _ExperimentalConfig()
+    )
+    torch._C._autograd._enable_profiler_legacy(config)
+    returned = False
+    try:
+        op(*args, **kwargs)
+        returned = True
+    except NotImplementedError:
+        raise
+    except Exception:
+        pass  # whether it may raise is judged by its values
+    finally:
+        threads = torch._C._autograd._disable_profiler_legacy()
+    names, found = set(), set()
+    for events in threads:
+        inside = []
+        for event in events:
+            if event.kind() == "push":
+                if event.name() == "aten::_to_cpu" and inside:
+                    found.add(inside[-1])
+                names.add(event.name())
+                inside.append(event.name())
+            elif event.kind() == "pop" and inside:
+                inside.pop()
+    found.update(name for name in names if only_fallback(name, key))
+    return found, returned
+
+
+@cache
+def only_fallback(name: Any, key: Any) -> bool:
+    """Whether the device has a fallback for all ops, and no kernel for any overload of this one but those with
+    ``out=``, which are composed of the others."""
+    space, _, packet = name.partition("::")
+    if space != "aten" or not hasattr(torch.ops.aten, packet):
+        return False
+    lines = [
+        line
+        for overload in getattr(torch.ops.aten, packet).overloads()
+        if not overload.endswith("out")
+        for line in torch._C._dispatch_dump_table(
+            name if overload == "default" else f"{name}.{overload}"
+        ).splitlines()
+        if line.startswith(f"{key}: ")
+    ]
+    return bool(lines) and all(line.endswith("[backend fallback]") for line in lines)
+
+
+calls.HELPERS[stays] = (only_fallback, went)
