@@ -96,7 +96,7 @@ class Worker:
         self.watch = Watch(
             setting.journal,
             limits_for(orders.plan, descriptor.time_scale, orders.cell_timeout),
-            DeviceLock(descriptor.name, setting.index),
+            DeviceLock(descriptor.name, 0),  # of all indices: cases take several, from 0 up
             partial(preflight, self.device),
             setting.leave,
         )

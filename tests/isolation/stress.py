@@ -25,7 +25,10 @@ from tests.isolation.running import planted
 from tests.plugin.running import CHECKOUT, ForkServer, cells_of, environment
 
 OPS = "abs,acos,add,bmm,clamp,cos,mm,neg,sin,sort,sum,where"
-BASE = ("--device", "simulated", "--ops", OPS, "--expectations", "none", "--minimise", "0")
+BASE = (
+    *("--device", "simulated", "--ops", OPS, "--clauses", "layout.*"),
+    *("--expectations", "none", "--minimise", "0"),
+)
 #: Clauses that are the first of their group: a mishap at a group's beginning is theirs.
 FIRST = (
     *("layout.values", "layout.variants", "layout.out_kept", "layout.out_resize"),

@@ -16,7 +16,10 @@ from tests.isolation.running import planted
 from tests.plugin.running import ForkServer, Ran, cells_of, run_conform
 
 OPS = "abs,acos,add,mm,neg,sin"
-BASE = ("-p", "tests.isolation.planting", "--device", "cpu", "--expectations", "none")
+BASE = (
+    *("-p", "tests.isolation.planting", "--device", "cpu", "--expectations", "none"),
+    *("--clauses", "layout.*"),
+)
 #: In the middle of the fourth of six items.
 AT = "layout.inplace::neg[float32]"
 

@@ -14,6 +14,7 @@ from tests.isolation.running import planted
 from tests.plugin.running import ForkServer, Ran, cells_of, run_conform
 
 OPS = ("neg", "mm", "sin", "add")
+LAYOUT = ("--clauses", "layout.*")
 #: A crash in the run's first cell, a hang in the midst, a poisoned device, and a crash in its last.
 FIRST, MIDST, LAST = ("layout.values::add[float32]", "layout.determinism::mm[float32]",
                       "layout.determinism::sin[float32]")  # fmt: skip
@@ -43,7 +44,7 @@ class Disturbed:
 def calm(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> dict[CellKey, CellResult]:
     folder = tmp_path_factory.mktemp("calm") / "run"
     ran = fork.pytest(
-        *("--device", "simulated", "--ops", ",".join(OPS), "--expectations", "none"),
+        *("--device", "simulated", "--ops", ",".join(OPS), "--expectations", "none", *LAYOUT),
         f"--results={folder}",
     )
     assert ran.code == 0, ran.text
@@ -57,8 +58,8 @@ def disturbed(
     folder = tmp_path_factory.mktemp("disturbed") / "run"
     ran = fork.pytest(
         *("-p", "tests.isolation.planting", "-n", "2", "--dist", "worksteal"),
-        *("--device", "simulated", "--ops", ",".join(OPS), "--expectations", "none"),
-        *("--cell-timeout", "6", f"--results={folder}"),
+        *("--device", "simulated", "--ops", ",".join(OPS), "--expectations", "none", *LAYOUT),
+        *("--cell-timeout", "15", f"--results={folder}"),
         **planted({FIRST: "segfault", MIDST: "gil", POISON: "poison", LAST: "fork"}),
     )
     return Disturbed(folder, ran, cells_of(folder), calm)
@@ -85,7 +86,7 @@ def test_a_crash_is_named_with_its_signal_and_its_stack(disturbed: Disturbed) ->
 
 def test_a_hang_that_holds_the_gil_is_named_with_its_stack(disturbed: Disturbed) -> None:
     message = disturbed.message(MIDST)
-    assert "did not return in 6 s and was killed; in match (re/__init__.py:" in message
+    assert "did not return in 15 s and was killed; in match (re/__init__.py:" in message
     assert "< _holds_the_gil (isolation/planting.py:" in message
 
 
@@ -175,8 +176,17 @@ def expecting(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Dis
     manifest = folder.parent / "expected.toml"
     manifest.write_text(EXPECTED)
     ran = fork.pytest(
-        *("-p", "tests.isolation.planting", "-v", "--device", "cpu", "--ops", "neg,sin,abs"),
-        *(f"--expectations={manifest}", "--cell-timeout", "4", f"--results={folder}"),
+        *(
+            "-p",
+            "tests.isolation.planting",
+            "-v",
+            "--device",
+            "cpu",
+            "--ops",
+            "neg,sin,abs",
+            *LAYOUT,
+        ),
+        *(f"--expectations={manifest}", "--cell-timeout", "15", f"--results={folder}"),
         workers=None,
         **planted({"layout.inplace::neg[float32]": "exit", "layout.values::sin[float32]": "stop"}),
     )
@@ -211,7 +221,7 @@ def test_known_crashers_run_last_and_alone(expecting: Disturbed) -> None:
 
 
 def test_a_stopped_process_counts_as_hung(expecting: Disturbed) -> None:
-    assert "did not return in 4 s and was killed" in expecting.message(
+    assert "did not return in 15 s and was killed" in expecting.message(
         "layout.values::sin[float32]"
     )
 
@@ -222,7 +232,7 @@ def test_a_stopped_process_counts_as_hung(expecting: Disturbed) -> None:
 def test_x_counts_a_crash(fork: ForkServer, tmp_path: Path) -> None:
     ran = fork.pytest(
         *("-p", "tests.isolation.planting", "-x", "-n", "1", "--maxschedchunk", "1"),
-        *("--device", "cpu", "--ops", "abs,acos,add,mm,neg,sin", "--expectations", "none"),
+        *("--device", "cpu", "--ops", "abs,acos,add,mm,neg,sin", "--expectations", "none", *LAYOUT),
         f"--results={tmp_path / 'run'}",
         **planted({"layout.values::acos[float32]": "abort"}),
     )

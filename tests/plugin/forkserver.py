@@ -6,6 +6,7 @@ import faulthandler
 import json
 import os
 import runpy
+import signal
 import sys
 import tempfile
 import traceback
@@ -42,6 +43,8 @@ def _be_child(request: dict[str, Any], output: IO[bytes]) -> None:
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
     faulthandler.dump_traceback_later(LIMIT, exit=True)
+    # Ignored in what a shell runs in the background, and inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(request["env"])
     code = 1
     try:
