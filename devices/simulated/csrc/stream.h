@@ -87,7 +87,7 @@ class Queue {
   void leave();
 
  private:
-  void push(Task task, bool work);  // at the end, captured or not
+  void push(Task task, bool work = false);  // at the end, captured or not
   bool record(Task& task, const char* what, const void* in_turn);
   void wait_in_capture(const MarkPtr& mark, const std::shared_ptr<const CapturePoint>& point);
   void work();                 // the thread's loop
