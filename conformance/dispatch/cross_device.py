@@ -52,7 +52,8 @@ def check(ctx: ItemContext) -> None:
             others.append(f"{ctx.device.torch_device.type}:{index + 1}")
         for place, tensor in enumerate(sample.tensors if sample is not None else ()):
             for other in others:
-                design = tensor.dtype in _INDEX and _INDICES in ctx.traits.families
+                indexes = place > 0 and tensor.dtype in _INDEX
+                design = indexes and _INDICES in ctx.traits.families
                 if other == "cpu" and (tensor.dim() == 0 or design):
                     continue
                 calls.judge(ctx, record, refuses, sample, place=place, other=other)
