@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from conformance.dispatch import calls
+from conformance.dispatch import calls, tables
 from conformance.layout.context import ItemContext
 from devices.descriptor import Descriptor
 from opinfo.samples import Sample
@@ -32,7 +32,7 @@ def applies(traits: Traits) -> bool:
 
 def untried(descriptor: Descriptor) -> str:
     """The CPU has no second device to be mixed with."""
-    if torch.device(descriptor.torch_type).type == "cpu":
+    if tables.key_of(descriptor.torch_type) == "CPU":
         return "by declaration: the device is the CPU, and the other device of every mixed call"
     return ""
 
