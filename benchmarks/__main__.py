@@ -7,7 +7,17 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import dashboard, equal_work, manifest, matching, memory, phases, throughput
+from benchmarks import (
+    dashboard,
+    equal_work,
+    manifest,
+    matching,
+    memory,
+    merging,
+    overhead,
+    phases,
+    throughput,
+)
 
 BENCHMARKS = {
     "equal-work": equal_work.main,
@@ -15,6 +25,8 @@ BENCHMARKS = {
     "manifest": manifest.main,
     "throughput": throughput.main,
     "memory": memory.main,
+    "merging": merging.main,
+    "overhead": overhead.main,
     "phases": phases.main,
     "dashboard": dashboard.main,
 }

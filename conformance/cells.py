@@ -79,6 +79,11 @@ class CellRecord:
             self.notes.append(text)
 
     @property
+    def troubles(self) -> int:
+        """Failures and errors so far: what makes one ask whether the device still lives."""
+        return self.failed + len(self.errors)
+
+    @property
     def smallest(self) -> Failure | None:
         """The failure to show: fewest elements, then the simplest layout (the shortest name)."""
         return min(self.failures, key=lambda f: (f.size, len(f.layout)), default=None)

@@ -18,11 +18,13 @@ from typing import Any
 
 import click
 
+from conformance.commands.crcr import crcr
 from conformance.commands.dashboard import dashboard
 from conformance.commands.devices import devices
 from conformance.commands.diff import diff
 from conformance.commands.init import init
 from conformance.commands.manifest import manifest
+from conformance.commands.merge import merge
 from conformance.commands.minimise import minimise
 from conformance.commands.pin import pin
 from devices.errors import ConformError
@@ -136,7 +138,13 @@ def contract(as_json: bool, clauses: str | None) -> None:
     is_flag=True,
     help="Let unrecorded improvements through (a driver that mends cells).",
 )
-def gate(run: Path, allow_improvements: bool) -> int:
+@click.option(
+    "--against",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="A baseline: what is as bad in that run stops nobody.",
+)
+def gate(run: Path, allow_improvements: bool, against: Path | None) -> int:
     """Exit 0 only if the run in folder RUN is complete and free of regressions.
 
     RUN is the folder given to --results, or its plan.json. Exits 1 for regressions (or
@@ -148,7 +156,8 @@ def gate(run: Path, allow_improvements: bool) -> int:
     from reports.run import load_run
 
     loaded = load_run(run)
-    result = judge(loaded, allow_improvements=allow_improvements)
+    baseline = load_run(against) if against is not None else None
+    result = judge(loaded, allow_improvements=allow_improvements, against=baseline)
     click.echo(summarise(loaded, result, styled=_coloured()))
     for line in publish(result, os.environ):
         click.echo(line)
@@ -180,7 +189,7 @@ def run(arguments: tuple[str, ...]) -> int:
     )
 
 
-for command in (dashboard, devices, diff, init, manifest, minimise, pin):
+for command in (crcr, dashboard, devices, diff, init, manifest, merge, minimise, pin):
     conform.add_command(command)
 
 if __name__ == "__main__":

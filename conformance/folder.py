@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from conformance.isolation.progress import FILE as PROGRESS
 from devices.cell import CellKey, Verdict
 from devices.errors import ConformError
 from reports.run import RunError, load_run
@@ -19,15 +20,17 @@ def failed_in(folder: Path) -> frozenset[CellKey]:
     return frozenset(result.key for result in results if result.verdict in bad)
 
 
-def make_folder(folder: Path) -> None:
-    """An empty results folder: what an earlier run wrote there must not be read as this one's."""
+def make_folder(folder: Path, *, resume: bool = False) -> None:
+    """An empty results folder: what an earlier run wrote there must not be read as this one's. To ``resume``
+    leaves what it had done."""
     try:
         (folder / "journal").mkdir(parents=True, exist_ok=True)
         for stale in (
             *folder.glob("junit-*.xml"),
             *(folder / name for name in ("plan.json", "failures.json", "failures.md")),
             *(folder / name for name in ("explore.json", "explore.jsonl")),
-            *folder.glob("repro/*/*.py"),
+            *folder.glob("journal/*"),
+            *(() if resume else (folder / PROGRESS, *folder.glob("repro/*/*.py"))),
             *folder.glob("explore/*/*.py"),
         ):
             stale.unlink(missing_ok=True)

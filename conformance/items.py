@@ -51,3 +51,13 @@ def items_of(cells: Iterable[CellKey]) -> list[Item]:
         found = grouped.setdefault(item_of(cell), Item(cell.op, cell.dtype, []))
         found.clauses.append(cell.clause)
     return list(grouped.values())
+
+
+def named(items: Iterable[Item], last: Iterable[Item]) -> dict[ItemId, Item]:
+    """Items by id: those in order, then those that run last and alone. Of an op and dtype there may be both:
+    the latter are told apart by their clause."""
+    found = {item.id: item for item in items}
+    for item in last:
+        suite, name = item.id
+        found[ItemId(suite, name if is_case(item.cells[0]) else f"{name}@{item.clauses[0]}")] = item
+    return found

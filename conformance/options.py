@@ -76,6 +76,24 @@ def add_options(parser: pytest.Parser) -> None:
         help="then search at random for this long (10m); the plan's outcomes stay as they are",
     )
     add("--explore-seed", metavar="N", default="0", help="seed of --explore (default 0)")
+    add(
+        "--shard", metavar="I/N", help="run one of N shards of the plan; `conform merge` joins them"
+    )
+    add(
+        "--shard-times",
+        metavar="RUN",
+        help="balance the shards by the times of this earlier run (its results folder)",
+    )
+    add(
+        "--resume",
+        action="store_true",
+        help="go on with the run that the results folder holds: run what is missing",
+    )
+    add(
+        "--cell-timeout",
+        metavar="DURATION",
+        help="time that a cell may take before it counts as hung (default: by plan and clause)",
+    )
     add("--no-reference-cache", action="store_true", help="compute every stride reference anew")
     add("--redact", action="store_true", help="leave host name and device uuid out of the results")
 
@@ -100,6 +118,10 @@ class Request:
     redact: bool
     collect_only: bool
     deselects: tuple[str, ...]  # pytest's own options that leave items out
+    resume: bool = False
+    cell_timeout: float | None = None  # seconds
+    shard: str | None = None  # I/N
+    shard_times: Path | None = None  # an earlier run's folder
 
     @classmethod
     def of(cls, config: pytest.Config) -> Request:
@@ -129,6 +151,10 @@ class Request:
             redact=option.conform_redact,
             collect_only=bool(getattr(option, "collectonly", False)),
             deselects=tuple(deselects),
+            resume=option.conform_resume,
+            cell_timeout=_seconds(option.conform_cell_timeout, "--cell-timeout"),
+            shard=option.conform_shard,
+            shard_times=Path(option.conform_shard_times) if option.conform_shard_times else None,
         )
 
     @property
@@ -166,7 +192,13 @@ def joined(arguments: Iterable[str]) -> tuple[str, ...]:
     """
     found: list[str] = []
     for argument in arguments:
-        if found and found[-1] in ("--results", "--descriptor", "--expectations", "--junitxml"):
+        if found and found[-1] in (
+            "--results",
+            "--descriptor",
+            "--expectations",
+            "--junitxml",
+            "--shard-times",
+        ):
             found[-1] += f"={argument}"
         else:
             found.append(argument)

@@ -1,9 +1,8 @@
-"""What a process that runs items is told: written once by the controller, read by every worker."""
+"""What a process that runs items is told by the controller."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -23,16 +22,17 @@ class WorkerOrders:
     torch_build: str
     deadline: float | None  # time.time() after which no item starts
     items: list[Item]  # in the order in which to run them
+    last: list[Item]  # expected to crash or hang: they run last, alone
+    plan: str
+    cell_timeout: float | None  # seconds that any cell may take, instead of the plan's limits
 
-    FILE = ".orders.json"
-
-    def write(self) -> Path:
-        path = Path(self.results) / self.FILE
-        path.write_bytes(msgspec.json.encode({f: getattr(self, f) for f in self.__slots__}))
-        return path
+    def text(self) -> str:
+        """As JSON: what a worker is sent, wherever it runs."""
+        return msgspec.json.encode({f: getattr(self, f) for f in self.__slots__}).decode()
 
     @classmethod
-    def read(cls, path: Path) -> WorkerOrders:
-        data = msgspec.json.decode(path.read_bytes())
-        data["items"] = [Item(*each) for each in data["items"]]
+    def read(cls, text: str) -> WorkerOrders:
+        data = msgspec.json.decode(text)
+        for name in ("items", "last"):
+            data[name] = [Item(*each) for each in data[name]]
         return cls(**data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -137,35 +138,40 @@ def undeclared_clauses(descriptor: Descriptor, contract: Contract) -> dict[str, 
     return found
 
 
-def untried_ops(descriptor: Descriptor, contract: Contract) -> dict[str, str]:
-    """By clause of ops, why no op is tried on this device, where its capabilities are declared."""
+def untried_with(op: str, descriptor: Descriptor, contract: Contract) -> dict[str, str]:
+    """By clause of ops, why this device is not tried with an op, where the clause's capabilities are declared."""
     undeclared = undeclared_clauses(descriptor, contract)
     return {
         check.clause: why
         for check in planned_op_checks(contract)
-        if check.clause not in undeclared and (why := check.untried(descriptor))
+        if check.clause not in undeclared and (why := check.untried(descriptor, op))
     }
 
 
-def untried_cases(
-    descriptor: Descriptor, contract: Contract, cells: Iterable[CellKey] = ()
+def untried(
+    descriptor: Descriptor, contract: Contract, ops: Iterable[str] = ()
 ) -> Mapping[str, Mapping[str, str]]:
-    """By clause and case (or op, of the cells), why it is not tried here, where its clause is."""
+    """By clause and case, or one of the ops, why it is not tried on this machine, where its clause is."""
     undeclared, indices = undeclared_clauses(descriptor, contract), descriptor.device_count()
     found: dict[str, dict[str, str]] = {}
-    for_ops = untried_ops(descriptor, contract)
-    for clause, op, _ in cells:
-        if clause in for_ops:
-            found.setdefault(clause, {})[op] = for_ops[clause]
     for case in planned_cases(contract):
         why = not_here(case, descriptor.capabilities, indices)
         if why and case.clause not in undeclared:
             found.setdefault(case.clause, {})[case.name] = why
+    for op in ops:
+        for clause, why in untried_with(op, descriptor, contract).items():
+            found.setdefault(clause, {})[op] = why
     return found
 
 
-def capability_states(device: Device) -> dict[str, dict[str, bool | None]]:
-    """Declared and probed, held apart; None where nothing has asked the device yet."""
+def capability_states(
+    device: Device, answers: Mapping[str, bool | None] = MappingProxyType({})
+) -> dict[str, dict[str, bool | None]]:
+    """Declared and probed, held apart; None where nothing has asked the device yet.
+
+    ``answers`` are what it answered in a process of its own (conformance/probing.py): a capability that
+    is there and not declared is told too.
+    """
     probed: dict[str, bool | None] = {"strides": None, "storage": None}
     base = device.to_device(torch.zeros(64))
     try:
@@ -178,7 +184,9 @@ def capability_states(device: Device) -> dict[str, dict[str, bool | None]]:
     except (RuntimeError, NotImplementedError):
         # The device refuses: it has neither, which is what the states then say.
         probed = {"strides": False, "storage": False}
-    names = sorted(device.descriptor.capabilities | set(probed))
+    probed = {**answers, **probed}
+    there = {name for name, answer in answers.items() if answer} | {"strides", "storage"}
+    names = sorted(device.descriptor.capabilities | there)
     return {
         name: {"declared": name in device.descriptor.capabilities, "probed": probed.get(name)}
         for name in names

@@ -9,17 +9,20 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from conformance.isolation.guard import DeviceLost
 from conformance.options import Request, add_options, joined
 from devices.errors import ConformError
 
 if TYPE_CHECKING:
     from conformance.items import ItemId
+    from conformance.orders import WorkerOrders
     from conformance.session import Session
     from conformance.worker import Worker
 
@@ -29,9 +32,8 @@ _WORKER: pytest.StashKey[Worker] = pytest.StashKey()
 _XMLPATH: pytest.StashKey[Path | None] = pytest.StashKey()
 _ENDED = pytest.StashKey[str]()
 _FOREIGN = pytest.StashKey[int]()  # failures of tests that are not ours
-
-#: A worker holds torch, the op database and one op's buffers (bytes).
-_WORKER_MEMORY = 600 * 2**20
+_ORDERS: pytest.StashKey[WorkerOrders] = pytest.StashKey()
+_ABORTED = pytest.StashKey[str]()  # why the run was given up, if it was
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -89,10 +91,50 @@ def pytest_configure(config: pytest.Config) -> None:
         _give_up(error)
     config.stash[_SESSION] = session
     config.stash[_FOREIGN] = 0
-    orders_for(session).write()
+    config.stash[_ORDERS] = orders_for(session)
+    if getattr(config.option, "tx", None) and not config.option.collectonly:
+        _watch_workers(config, session)
 
 
 # -- xdist
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """One worker where no number of them was given: what crashes ends it, and not the run."""
+    from conformance.isolation.workers import check_distribution, force_one, wants_a_worker
+
+    if _is_worker(config) or not _takes_the_suite(config):
+        return
+    try:
+        check_distribution(config.option)
+    except ConformError as error:
+        raise pytest.UsageError(str(error)) from None
+    if wants_a_worker(config.option):
+        force_one(config.option)
+    if getattr(config.option, "maxworkerrestart", "") is None:
+        config.option.maxworkerrestart = str(10**9)  # those that die in vain are counted elsewhere
+
+
+def _watch_workers(config: pytest.Config, session: Session) -> None:
+    from conformance.isolation.hooks import XdistHooks
+    from conformance.items import ItemId, named
+    from conformance.session import controller_for
+
+    orders = config.stash[_ORDERS]
+    known = named(orders.items, orders.last)
+
+    def stop(error: ConformError) -> NoReturn:
+        config.stash[_ABORTED] = str(error)
+        raise pytest.exit.Exception(str(error), returncode=error.exit_code) from None
+
+    def collected(items: Any) -> None:
+        for item in items:
+            session.collected.update(known[ItemId(*item)].cells)
+
+    given = {"results": str(session.folder), "orders": orders.text()}
+    hooks = XdistHooks(controller_for(session, orders), given, stop, collected)
+    config.pluginmanager.register(hooks, "conform-isolation")
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -110,42 +152,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
             return None  # pytest_configure will say what is wrong
     else:
         descriptor = session.descriptor
-    wanted = descriptor.workers_per_device * descriptor.device_count()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(wanted, memory // 2 // _WORKER_MEMORY))
+    from conformance.isolation.workers import auto
 
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    session = node.config.stash.get(_SESSION, None)
-    if session is not None:
-        node.workerinput["conform_results"] = str(session.folder)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: object) -> None:
-    session = node.config.stash.get(_SESSION, None)
-    output = getattr(node, "workeroutput", None)
-    if session is not None and output:
-        from conformance.items import ItemId
-
-        session.collected |= {ItemId(*item) for item in output.get("conform_collected", ())}
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
-    """Name the cell that the dead worker was in."""
-    from conformance.isolation import death_of, ended, last_entry
-
-    session = report.node.config.stash.get(_SESSION, None)
-    if session is None:
-        return
-    worker = report.node.gateway.id
-    entry = last_entry(session.folder / "journal", worker)
-    process = getattr(getattr(report.node.gateway, "_io", None), "popen", None)
-    death = death_of(ended(process) if process is not None else None)
-    if entry is not None:
-        report.longrepr = session.crashed(*entry, death, worker)
+    return auto(descriptor)
 
 
 # -- collection and running
@@ -155,18 +164,16 @@ def _worker(config: pytest.Config) -> Worker:
     """This process' runner, made at first use: a controller of xdist never needs one."""
     found = config.stash.get(_WORKER, None)
     if found is None:
-        from conformance.orders import WorkerOrders
-        from conformance.worker import Worker
+        from conformance.isolation.setting import in_process
+        from conformance.worker import Worker, started
 
         if _is_worker(config):
-            workerinput: dict[str, Any] = config.workerinput  # type: ignore[attr-defined]
-            folder, name = Path(workerinput["conform_results"]), str(workerinput["workerid"])
-            device = None
+            found = started(config.workerinput)  # type: ignore[attr-defined]
         else:
             session = config.stash[_SESSION]
-            folder, name, device = session.folder, "main", session.device
-        orders = WorkerOrders.read(folder / WorkerOrders.FILE)
-        config.stash[_WORKER] = found = Worker(orders, name, device)
+            setting = in_process(session.folder, session.keeper.lost)
+            found = Worker(config.stash[_ORDERS], setting, session.device)
+        config.stash[_WORKER] = found
     return found
 
 
@@ -215,7 +222,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if _is_worker(session.config):
         session.config.workeroutput["conform_collected"] = [list(k) for k in kept]  # type: ignore[attr-defined]
     else:
-        session.config.stash[_SESSION].collected |= set(kept)
+        run = session.config.stash[_SESSION]
+        run.collected.update(cell for name in kept for cell in worker.items[name].cells)
 
 
 @pytest.fixture
@@ -228,7 +236,12 @@ def run_item(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         worker = _worker(request.config)
         if worker.out_of_time:
             pytest.skip("--max-time is over")
-        documents, bad = worker.run(ItemId(suite, name))
+        try:
+            documents, bad = worker.run(ItemId(suite, name))
+        except DeviceLost as dead:
+            request.config.stash[_SESSION].lose(dead.lost, "main")
+            request.config.stash[_ABORTED] = str(dead)
+            raise pytest.exit.Exception(str(dead), returncode=dead.exit_code) from None
         request.node.user_properties.append(("conform", documents))
         if bad:
             pytest.fail("\n".join(bad), pytrace=False)
@@ -258,6 +271,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     # pytest_runtest_logreport is given no config; a process has one session.
     global _controller
     _controller = session.config
+    ours = session.config.stash.get(_SESSION, None) is not None
+    if ours and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        # A CI job that is cancelled ends as one that is interrupted: with what it has, to be resumed.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 # -- the end
@@ -274,8 +291,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         return
     from reports.gate import publish, summarise
 
-    if exitstatus in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
+    if exitstatus == pytest.ExitCode.USAGE_ERROR:
         return
+    stopped = _stopped_by_failures(session)
+    aborted = config.stash.get(_ABORTED, None)
+    if aborted is not None or exitstatus == pytest.ExitCode.INTERNAL_ERROR:
+        run.cut_short = aborted or "pytest itself failed, see above"
+    elif exitstatus == pytest.ExitCode.INTERRUPTED and not stopped:
+        run.cut_short = "interrupted"
     if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and run.request.selection:
         run.clean_up()
         options = ", ".join(run.request.selection)
@@ -284,17 +307,28 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     try:
         reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
         say = _speaker(reporter)
-        done, result = run.finish(config.stash[_XMLPATH], stopped=bool(session.shouldfail), say=say)
+        done, result = run.finish(config.stash[_XMLPATH], stopped=stopped, say=say)
         told = publish(result, os.environ)
     except ConformError as error:
         raise pytest.exit.Exception(str(error), returncode=error.exit_code) from None
     code = int(result.exit_code)
+    if run.cut_short and exitstatus != pytest.ExitCode.INTERRUPTED:
+        code = int(pytest.ExitCode.INTERNAL_ERROR)  # the documented code of infrastructure
     if not code and config.stash[_FOREIGN]:
         code = int(pytest.ExitCode.TESTS_FAILED)
     session.exitstatus = code
     styled = bool(reporter is not None and reporter.hasmarkup)
     text = summarise(done, result, styled=styled)
+    if run.cut_short:
+        told = (*told, f"cut short: {run.cut_short}. The same command with --resume goes on.")
     config.stash[_ENDED] = "\n".join([text, *told])
+
+
+def _stopped_by_failures(session: pytest.Session) -> bool:
+    """Whether ``-x`` or ``--maxfail`` ended the run; under xdist its own session says so."""
+    of_xdist: Any = session.config.pluginmanager.get_plugin("dsession")
+    stop = str(getattr(of_xdist, "shouldstop", "") or "")
+    return bool(session.shouldfail) or stop.startswith("stopping after")
 
 
 def _speaker(reporter: Any) -> Callable[[str], None]:
@@ -336,6 +370,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         f"({session.plan.hash}): {cells:,} cells in {items:,} items",
         f"conformance: expectations {manifest}",
     ]
+    if session.request.resume:
+        lines.append(f"conformance: resumed: {len(session.documents):,} cells are done")
     if session.request.selection:
         lines.append(f"conformance: partial run ({', '.join(session.request.selection)})")
     if session.request.ops is not None or session.request.dtypes is not None:

@@ -6,11 +6,13 @@ import torch
 
 from conformance.items import is_case
 from conformance.options import Request, matching
+from conformance.scale.shard import BadShard, Shard, cells_of
 from devices import registry
 from devices.cell import CellKey
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from opinfo.plan import Plan
+from reports.run import load_run
 
 
 class NothingSelected(ConformError):
@@ -40,6 +42,19 @@ def machines_own() -> Descriptor:
         torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     )
     return registry.default_device(accelerator.type if accelerator else None)
+
+
+def shard_of(cells: list[CellKey], request: Request) -> list[CellKey]:
+    """The cells of the shard that was asked for; all where none was. Raises BadShard, RunError."""
+    if request.shard is None:
+        if request.shard_times is not None:
+            raise BadShard("--shard-times says how to divide the plan: give --shard I/N too")
+        return cells
+    shard = Shard.parse(request.shard)
+    seconds: dict[CellKey, float] = {}
+    if request.shard_times is not None:
+        seconds = {key: r.seconds for key, r in load_run(request.shard_times).results.items()}
+    return cells_of(shard, cells, seconds)
 
 
 def select(plan: Plan, request: Request, clauses: frozenset[str] | None) -> list[CellKey]:

@@ -2,48 +2,56 @@
 
 from __future__ import annotations
 
-import hashlib
-import platform
-import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from conformance.asking import Question, ask
 from conformance.contract import Contract, load
 from conformance.explore.findings import explore
+from conformance.flaky import observed_of
 from conformance.folder import failed_in, make_folder
-from conformance.items import ItemId, item_of, items_of
+from conformance.isolation.controller import Controller
+from conformance.isolation.keeping import Keeper, keep, look_back
+from conformance.isolation.limits import limits_for
+from conformance.isolation.lost import Lost
+from conformance.items import Item, item_of, items_of, named
+from conformance.judging import load_manifest, verdict_of
 from conformance.levels import stated
 from conformance.minimise.aside import Bench
 from conformance.minimise.at_end import with_examples
+from conformance.minimise.script import write_repro
 from conformance.options import Request
 from conformance.order import informative_first
 from conformance.orders import WorkerOrders
 from conformance.planner import (
     capability_states,
-    known_layouts,
     make_plan,
     torch_build,
-    untried_cases,
+    untried,
 )
-from conformance.selection import find_descriptor, select
+from conformance.provenance import provenance_of
+from conformance.selection import find_descriptor, select, shard_of
 from conformance.suites import LAYOUT, suite_of
 from conformance.version import VERSION
-from devices.cell import CellKey, Observed, Outcome, Verdict
+from devices.block import ExpectedOutcome
+from devices.cell import CellKey, Observed, Verdict
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
-from devices.expectations import Manifest, Matcher, judge
+from devices.expectations import Manifest, Matcher
 from opinfo.device import Device, open_device
 from opinfo.plan import Plan, plan_document, plan_spec
-from opinfo.samples import SEED
 from reports.failures import write_failures
 from reports.gate import GateResult, gate
-from reports.run import CellResult, Provenance, Run, write_run
+from reports.run import CellResult, Run, write_run
+
+_DEADLY = (ExpectedOutcome.CRASH, ExpectedOutcome.HANG)
 
 
 def _silently(text: str) -> None:
@@ -65,49 +73,59 @@ class Session:
     matcher: Matcher
     folder: Path
     started: datetime
+    keeper: Keeper
     facts: Mapping[str, str]
     failed_before: frozenset[CellKey] = frozenset()  # in the run that the folder held
     documents: dict[CellKey, dict[str, Any]] = field(default_factory=dict)
     asked: int = 0  # questions to the stride reference
     missed: int = 0  # … that the cache could not answer
-    collected: set[ItemId] = field(default_factory=set)  # items that pytest kept
+    collected: set[CellKey] = field(default_factory=set)  # of the items that pytest kept
+    cut_short: str = ""  # why the run ended before its end, if it did
 
     # -- while it runs
 
     def gather(self, documents: Iterable[dict[str, Any]], worker: str) -> None:
-        """Take the cells of one item. What a crash left behind does not overwrite a real outcome."""
+        """Take the cells of one item, and keep them."""
+        documents = list(documents)
+        self._take(documents, worker)
+        self.keeper.cells(worker, documents)
+
+    def _take(self, documents: Iterable[dict[str, Any]], worker: str) -> None:
         for document in documents:
             if document.get("references"):
                 self.asked += document["references"][0]
                 self.missed += document["references"][1]
                 continue
-            self.documents[CellKey(*document["cell"])] = {**document, "worker": worker}
+            cell = CellKey(*document["cell"])
+            if (script := document.pop("script", None)) is not None:  # of a worker elsewhere
+                write_repro(self.folder, cell, script)
+            self.documents[cell] = {**document, "worker": worker}
 
-    def crashed(self, op: str, dtype: str, clause: str | None, death: str, worker: str) -> str:
-        """Note that a worker died in an item: the guilty cell crashed, its others were not run.
+    def lose(self, lost: Lost, worker: str) -> None:
+        """Take down a cell that ended the process that ran it."""
+        self.keeper.lose(lost)
+        self._lost(lost, worker)
 
-        Returns the text for the report. Without a guilty clause every cell of the item is ``not-run``.
-        """
-        lost, item = [], item_of(CellKey(clause or LAYOUT, op, dtype))
-        for cell in self.selected:
-            if item_of(cell) != item or cell in self.documents:
-                continue
-            guilty = cell.clause == clause
-            outcome = Outcome.CRASH if guilty else Outcome.NOT_RUN
-            message = (
-                f"worker {worker} {death}" if guilty else f"not run: worker {worker} died before it"
-            )
-            self.documents[cell] = {
-                "cell": list(cell),
-                "outcome": outcome.value,
-                "message": message,
-                "worker": worker,
-            }
-            lost.append(cell)
-        named = str(CellKey(clause, op, dtype)) if clause else f"{op}[{dtype}]"
-        return (
-            f"crash in {named}: worker {worker} {death}; {max(len(lost) - 1, 0)} more cells not run"
-        )
+    def _lost(self, lost: Lost, worker: str) -> None:
+        self.documents[lost.cell] = {
+            "cell": list(lost.cell),
+            "outcome": lost.outcome.value,
+            "message": lost.message,
+            "worker": worker,
+        }
+
+    def unexpected(self, lost: Lost) -> bool:
+        """Whether the manifest does not expect what became of it."""
+        observed = Observed(lost.outcome, message=lost.message)
+        verdict, _ = verdict_of(self.matcher, lost.cell, observed, None)
+        return verdict is not Verdict.EXPECTED
+
+    def go_on(self) -> None:
+        """Take what an earlier run of the folder had done."""
+        for worker, documents in self.keeper.before.reports:
+            self._take(documents, worker)
+        for lost in self.keeper.before.lost:
+            self._lost(lost, "")
 
     # -- at the end
 
@@ -124,7 +142,7 @@ class Session:
         partial = bool(self.request.selection)
         wanted = self.selected
         if partial and self.collected:
-            wanted = [c for c in self.selected if item_of(c) in self.collected]
+            wanted = [c for c in self.selected if c in self.collected or c in self.documents]
         if partial and stopped:
             begun = {item_of(c) for c in self.documents}
             wanted = [c for c in wanted if item_of(c) in begun]
@@ -132,35 +150,50 @@ class Session:
             document = self.documents.get(cell)
             if document is not None:
                 results[cell] = self._result(cell, document)
-        results = with_examples(
-            results, self.bench, self.plan.families, self.folder, self.request.minimise, say
-        )
+        if not self.cut_short:
+            results = with_examples(
+                results, self.bench, self.plan.families, self.folder, self.request.minimise, say
+            )
         document = plan_document(
             self.plan,
             torch_version=torch.__version__,
             suite=VERSION,
             contract=self.contract.snapshot()["clauses"],
-            capabilities=capability_states(self.device),
+            capabilities=capability_states(self.device, {} if partial else self._answers()),
             facts=self.facts,
             selection=self.request.selection,
-            selected=wanted if partial else None,
-            untried=untried_cases(self.descriptor, self.contract, self.plan.cells),
+            partial=partial,
+            selected=wanted if partial or self.request.shard else None,
+            untried=untried(
+                self.descriptor,
+                self.contract,
+                {cell.op: None for cell in self.plan.cells if cell.dtype},
+            ),
             levels=stated(self.plan.cells),
         )
         run = write_run(
             self.folder,
             document,
             results,
-            self._provenance(partial),
+            provenance_of(self, partial),
             junitxml=junitxml,
             redact=self.request.redact,
             manifest=self.expectations.read_bytes() if self.expectations else b"",
         )
-        self.clean_up()
-        result = gate(run, partial=partial)
+        result = gate(run, partial=partial or self.request.shard is not None)
+        self.clean_up(complete=not self.cut_short and all(c in results for c in wanted))
         write_failures(run, result.judgement)
-        self._explore(wanted, say)
+        if not self.cut_short:
+            self._explore(wanted, say)
         return run, result
+
+    def _answers(self) -> Mapping[str, bool | None]:
+        """What the device answers when it is asked for its capabilities, in a process of its own."""
+        path = self.request.descriptor
+        question = (
+            Question(path=str(path.absolute())) if path else Question(name=self.descriptor.name)
+        )
+        return ask(question).capabilities
 
     def _explore(self, cells: Iterable[CellKey], say: Callable[[str], None]) -> None:
         """Random search over the selected cells, where it was asked for."""
@@ -182,21 +215,16 @@ class Session:
             self.descriptor.name, str(path.absolute()) if path else None, self.plan.spec.samples
         )
 
-    def clean_up(self) -> None:
-        """Remove what only the running needs."""
-        (self.folder / WorkerOrders.FILE).unlink(missing_ok=True)
-        for journal in (self.folder / "journal").glob("*"):
+    def clean_up(self, *, complete: bool = True) -> None:
+        """Remove what only the running needs; what a run that is not ``complete`` had done stays."""
+        self.keeper.close(complete=complete)
+        for journal in (self.folder / "journal").iterdir():
             journal.unlink()
 
     def _result(self, cell: CellKey, document: dict[str, Any]) -> CellResult:
-        observed = Observed(
-            Outcome(document["outcome"]),
-            frozenset(document.get("layouts", ())),
-            document.get("raises"),
-            document.get("message", ""),
-            document.get("declared", False),
-        )
-        verdict, why = self.judge(cell, observed, document.get("ran"))
+        observed = observed_of(document)
+        others = [observed_of(other) for other in document.get("seen", ())]
+        verdict, why = verdict_of(self.matcher, cell, observed, document.get("ran"), others)
         return CellResult(
             key=cell,
             outcome=observed.outcome,
@@ -213,55 +241,6 @@ class Session:
             seconds=document.get("seconds", 0.0),
             worker=document.get("worker", ""),
         )
-
-    def judge(
-        self, cell: CellKey, observed: Observed, ran: Iterable[str] | None
-    ) -> tuple[Verdict, str]:
-        return verdict_of(self.matcher, cell, observed, ran)
-
-    def _provenance(self, partial: bool) -> Provenance:
-        manifest = self.expectations.read_bytes() if self.expectations else b""
-        cache = "off"
-        if self.request.reference_cache:
-            cache = "cold" if self.missed * 2 > self.asked else "warm"
-        return Provenance(
-            plan_hash=self.plan.hash,
-            suite_version=VERSION,
-            suite_commit=_commit(),
-            torch=torch.__version__,
-            driver=self.facts.get("driver", ""),
-            device_name=self.facts.get("device_name", ""),
-            device_uuid="",
-            os=self.facts.get("os", ""),
-            arch=self.facts.get("arch", ""),
-            python=self.facts.get("python", ""),
-            seed=SEED,
-            manifest_hash=hashlib.blake2b(manifest, digest_size=8).hexdigest() if manifest else "",
-            start=self.started.isoformat(timespec="seconds"),
-            host=platform.node(),
-            shard="",
-            device=self.plan.device,
-            plan=self.plan.spec.name,
-            partial=partial,
-            expectations=str(self.expectations) if self.expectations else "none",
-            reference_cache=cache,
-        )
-
-
-def verdict_of(
-    matcher: Matcher, cell: CellKey, observed: Observed, ran: Iterable[str] | None
-) -> tuple[Verdict, str]:
-    """The outcome of a cell against its expectation, and the words for it."""
-    expectation = matcher.expect(cell)
-    expired = expectation is not None and expectation.is_expired(date.today())
-    judgement = judge(
-        expectation, observed, ran=frozenset(ran) if ran is not None else None, expired=expired
-    )
-    if judgement.verdict is Verdict.EXPECTED and judgement.blocks:
-        # The reader of a report wants the reason, and where it stands.
-        reasons = {f"{b.reason} ({Path(b.where).name})" for b in judgement.blocks}
-        return judgement.verdict, "; ".join(sorted(reasons))
-    return judgement.verdict, judgement.why
 
 
 def prepare(request: Request) -> Session:
@@ -281,18 +260,22 @@ def prepare(request: Request) -> Session:
     facts = descriptor.facts()  # the device's module, imported by now, may be asked
     active = manifest.active(facts)
     plan = make_plan(spec, device, contract)
-    selected = select(plan, request, clauses)
+    selected = shard_of(select(plan, request, clauses), request)
     matcher = Matcher(active)
     for cell in plan.cells:  # contradicting blocks are found before an hour of running, not after
         matcher.expect(cell)
     if request.collect_only:  # what an earlier run wrote stays
         folder = Path(tempfile.mkdtemp(prefix="conform-collect-"))
     else:
-        folder = request.results or Path("conform-results") / f"{plan.device}-{spec.name}"
+        shard = f"-shard-{request.shard.replace('/', '-of-')}" if request.shard else ""
+        folder = request.results or Path("conform-results") / f"{plan.device}-{spec.name}{shard}"
     folder = folder.absolute()
     failed_before = failed_in(folder) if request.max_seconds is not None else frozenset()
-    make_folder(folder)
-    return Session(
+    identity = identity_of(plan, request, facts)
+    before = look_back(folder, identity, resume=request.resume)
+    make_folder(folder, resume=request.resume)
+    started = datetime.fromisoformat(before.start) if before.start else datetime.now(timezone.utc)
+    session = Session(
         request=request,
         descriptor=descriptor,
         device=device,
@@ -303,19 +286,32 @@ def prepare(request: Request) -> Session:
         expectations=path,
         matcher=matcher,
         folder=folder,
-        started=datetime.now(timezone.utc),
+        started=started,
+        keeper=keep(folder, identity, started.isoformat(), before),
         facts=facts,
         failed_before=failed_before,
     )
+    session.go_on()
+    return session
+
+
+def identity_of(plan: Plan, request: Request, facts: Mapping[str, str]) -> dict[str, Any]:
+    """What must be the same for a run to be resumed."""
+    machine = {name: facts.get(name, "") for name in ("torch", "driver", "device_name")}
+    selection = {name: said for name, said in request.selection.items() if name != "--max-time"}
+    chosen = {"selection": selection, "shard": request.shard or ""}
+    return {"device": plan.device, "plan": plan.hash, **machine, **chosen}
 
 
 def orders_for(session: Session) -> WorkerOrders:
     """What this session's workers are told."""
     request = session.request
     limit = request.max_seconds
-    items = items_of(session.selected)
+    expected = {c: e for c in session.selected if (e := session.matcher.expect(c)) is not None}
+    deadly = {c for c, e in expected.items() if e.outcome in _DEADLY}
+    left = [cell for cell in session.selected if cell not in session.documents]
+    items = items_of(cell for cell in left if cell not in deadly)
     if limit is not None:
-        expected = {c for c in session.selected if session.matcher.expect(c) is not None}
         items = informative_first(items, session.failed_before, expected, session.plan.families)
     return WorkerOrders(
         device=session.descriptor.name,
@@ -325,39 +321,24 @@ def orders_for(session: Session) -> WorkerOrders:
         expectations=str(session.expectations) if session.expectations else None,
         reference_cache=request.reference_cache,
         torch_build=torch_build(),
-        deadline=session.started.timestamp() + limit if limit is not None else None,
+        deadline=time.time() + limit if limit is not None else None,
         items=items,
+        last=[Item(cell.op, cell.dtype, [cell.clause]) for cell in left if cell in deadly],
+        plan=session.plan.spec.name,
+        cell_timeout=request.cell_timeout,
     )
 
 
-def load_manifest(
-    request: Request, descriptor: Descriptor, contract: Contract
-) -> tuple[Manifest, Path | None]:
-    """The expectations that apply: a path given, the device's own, or none. Raises ManifestError."""
-    if request.expectations == "none":
-        return Manifest(), None
-    path = Path(request.expectations) if request.expectations else descriptor.expectations
-    if path is None:
-        return Manifest(), None
-    return (
-        Manifest.load(
-            path, known_clauses=set(contract.clauses), known_layouts=known_layouts(descriptor)
-        ),
-        path.absolute(),
+def controller_for(session: Session, orders: WorkerOrders) -> Controller:
+    """What watches this session's workers."""
+    descriptor = session.descriptor
+    return Controller(
+        folder=session.folder / "journal",
+        items=named(orders.items, orders.last),
+        limits=limits_for(orders.plan, descriptor.time_scale, orders.cell_timeout),
+        indices=range(max(1, descriptor.device_count())),
+        judge=session.unexpected,
+        is_done=session.documents.__contains__,
+        record=session.lose,
+        lost=session.keeper.lost,
     )
-
-
-def _commit() -> str:
-    """The checkout's commit, empty where the suite is installed."""
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""

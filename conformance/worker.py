@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from conformance.behaviour.alone import DeviceLock
+from conformance.behaviour.attempts import PATIENCE
 from conformance.behaviour.cases import Case
-from conformance.behaviour.process import Where
+from conformance.behaviour.process import START_SECONDS, Where
 from conformance.behaviour.running import run_case
 from conformance.cells import Recorder
 from conformance.contract import load
 from conformance.explore.pins import by_item, run_pins, without_op
-from conformance.isolation import Journal
-from conformance.items import Item, ItemId, is_case
+from conformance.flaky import observed_of, runs_of, together
+from conformance.isolation.guard import Watch, leave_note
+from conformance.isolation.limits import limits_for
+from conformance.isolation.locks import DeviceLock
+from conformance.isolation.setting import Setting, in_worker
+from conformance.items import Item, ItemId, is_case, named
+from conformance.judging import verdict_of
 from conformance.layout import suite
 from conformance.layout.context import ItemContext
 from conformance.minimise.script import write_repro
 from conformance.orders import WorkerOrders
-from conformance.planner import known_layouts, undeclared_clauses, untried_ops
-from conformance.session import verdict_of
+from conformance.planner import known_layouts, undeclared_clauses, untried_with
 from conformance.suites import LAYOUT, case_of, planned_op_checks
 from devices import registry
-from devices.cell import CellKey, Observed, Outcome, Verdict
+from devices.cell import CellKey, Verdict
+from devices.errors import ConformError
 from devices.expectations import Manifest, Matcher
 from devices.pinned import read_pinned
 from opinfo.catalog import catalogue
-from opinfo.device import Device, open_device
+from opinfo.device import Device, first_index, open_device, preflight
 from opinfo.exceptions import exceptions
 from opinfo.reference import StrideReference, forget_dispatches
 from opinfo.reference_cache import ReferenceCache, cache_root
@@ -40,18 +47,39 @@ from opinfo.traits import probe
 BAD = frozenset({Verdict.REGRESSION, Verdict.IMPROVEMENT, Verdict.MISSING})
 
 
+def started(given: Mapping[str, Any]) -> Worker:
+    """A worker of xdist, by what its controller put into ``workerinput``. One that cannot use its device says
+    why and ends: the controller takes its place or gives up."""
+    conform, name = given["conform"], str(given["workerid"])
+    folder = Path(conform["results"])
+    setting = in_worker(folder, name, conform, given["conform_channel"])
+    try:
+        found = Worker(WorkerOrders.read(conform["orders"]), setting)
+        catalogue()  # takes seconds, which no item's time shall pay for
+        return found
+    except ConformError as error:
+        leave_note(setting.folder or folder / "journal", name, {"error": str(error)})
+
+
+Told = tuple[list[dict[str, Any]], list[str]]  # cells as plain data, and what is wrong with them
+Run = Callable[[Item], Told]
+
+
 class Worker:
     """Runs items by the controller's orders."""
 
-    def __init__(self, orders: WorkerOrders, name: str, device: Device | None = None) -> None:
+    def __init__(
+        self, orders: WorkerOrders, setting: Setting, device: Device | None = None
+    ) -> None:
         self.orders = orders
-        self.items = {item.id: item for item in orders.items}
+        self.items = named(orders.items, orders.last)
+        self.alone = {name for item in orders.last for name in named((), [item])}
         descriptor = (
             registry.load_file(Path(orders.descriptor))
             if orders.descriptor
             else registry.get(orders.device)
         )
-        self.device = device or open_device(descriptor)
+        self.device = device or open_device(descriptor, setting.index)
         manifest = Manifest()
         if orders.expectations is not None:
             manifest = Manifest.load(
@@ -62,36 +90,80 @@ class Worker:
         self.matcher = Matcher(manifest)
         self.pins = by_item(read_pinned(descriptor.folder))
         self.undeclared = undeclared_clauses(descriptor, load())
-        self.folder = Path(orders.results)
-        self.journal = Journal(self.folder / "journal", name)
-        self.lock = DeviceLock(self.folder / "journal")
+        self.folder = setting.folder or Path(orders.results)
+        self.elsewhere = setting.folder is not None  # the controller writes the scripts down
+        self.lost = setting.lost
+        self.watch = Watch(
+            setting.journal,
+            limits_for(orders.plan, descriptor.time_scale, orders.cell_timeout),
+            DeviceLock(descriptor.name, setting.index),
+            partial(preflight, self.device),
+            setting.leave,
+        )
         self.where = Where(device=orders.device, path=orders.descriptor or "")
         self.op_checks = planned_op_checks(load())
-        self.untried_ops = untried_ops(descriptor, load())
 
     @property
     def out_of_time(self) -> bool:
         return self.orders.deadline is not None and time.time() > self.orders.deadline
 
-    def run(self, name: ItemId) -> tuple[list[dict[str, Any]], list[str]]:
+    def run(self, name: ItemId) -> Told:
         """Run one item: its cells as plain data, and a line for each that makes it fail."""
         item = self.items[name]
-        (cell, *_) = item.cells
-        if is_case(cell):
-            case = case_of(cell.clause, cell.op)
-            with self.lock.held(alone=case.alone):
-                return self._run_case(case, item)
-        with self.lock.held(alone=False):
-            return self._run_op(name.suite, item)
+        guilty = self.lost.of(item.op, item.dtype)
+        left = Item(item.op, item.dtype, [c for c in item.clauses if c not in guilty.clauses])
+        if not left.clauses:
+            return [], []
+        (cell, *_) = left.cells
+        case = case_of(cell.clause, cell.op) if is_case(cell) else None
+        alone = name in self.alone or (case is not None and case.alone)
+        run = partial(self._run_op, name.suite) if case is None else partial(self._run_case, case)
+        with self.watch.item(cell, guilty, alone=alone):
+            return self._again(left, run, *run(left))
 
-    def _run_case(self, case: Case, item: Item) -> tuple[list[dict[str, Any]], list[str]]:
+    def _again(self, item: Item, run: Run, documents: list[dict[str, Any]], bad: list[str]) -> Told:
+        """Run an item's flaky cells again, and judge them by all of their runs."""
+        times = runs_of(self.matcher, item.cells)
+        if not times:
+            return documents, bad
+        runs = {d["cell"][0]: [d] for d in documents if d.get("cell") and d["cell"][0] in times}
+        for turn in range(1, max(times.values())):
+            clauses = [clause for clause in item.clauses if times.get(clause, 0) > turn]
+            for document in run(Item(item.op, item.dtype, clauses))[0]:
+                if document.get("cell"):
+                    runs[document["cell"][0]].append(document)
+        found = []
+        for document in documents:
+            clause = document["cell"][0] if document.get("cell") else ""
+            if clause in runs:
+                document = self._rated(CellKey(*document["cell"]), runs[clause], bad)
+            found.append(document)
+        return found, bad
+
+    def _rated(self, cell: CellKey, runs: list[dict[str, Any]], bad: list[str]) -> dict[str, Any]:
+        """The document of a flaky cell, by all of its runs."""
+        verdicts = [verdict_of(self.matcher, cell, observed_of(d), d["ran"])[0] for d in runs]
+        document = together(runs, [verdict in BAD for verdict in verdicts])
+        others = [observed_of(other) for other in document["seen"]]
+        verdict, why = verdict_of(
+            self.matcher, cell, observed_of(document), document["ran"], others
+        )
+        if verdict in BAD and verdicts[0] not in BAD:
+            bad.append(f"{verdict} {cell}: {why}")
+        return document
+
+    def _run_case(self, case: Case, item: Item) -> Told:
         recorder = Recorder(item.op, item.dtype, item.clauses, self.undeclared)
-        self.journal.begin(item.op, item.dtype, case.clause)
-        run_case(case, recorder.cells[case.clause], self.device, self.where)
-        self.journal.end()
+        record = recorder.cells[case.clause]
+        # What runs in a process of its own has limits of its own, there.
+        at_least = len(PATIENCE) * (case.seconds + START_SECONDS) if case.own_process else 0.0
+        self.watch.begin((case.clause,), [record], at_least)
+        with first_index(self.device) as device:  # cases name indices, from 0 up
+            run_case(case, record, device, self.where)
+        self.watch.done()
         return self._told(item.clauses, recorder)
 
-    def _run_op(self, suite_name: str, item: Item) -> tuple[list[dict[str, Any]], list[str]]:
+    def _run_op(self, suite_name: str, item: Item) -> Told:
         op_id, dtype, clauses = item
         pins = self.pins.get((op_id, dtype), ()) if suite_name == LAYOUT else ()
         if op_id not in catalogue():  # planned for a pinned example alone
@@ -102,7 +174,8 @@ class Worker:
         if self.orders.reference_cache:
             kind = self.device.descriptor.torch_type
             cache = ReferenceCache(cache_root(), self.orders.torch_build, kind, f"{op_id}-{dtype}")
-        recorder = Recorder(op_id, dtype, clauses, self.undeclared, self.untried_ops)
+        withheld = untried_with(op_id, self.device.descriptor, load())
+        recorder = Recorder(op_id, dtype, clauses, self.undeclared, withheld)
         strides = StrideReference(self.device.descriptor.torch_type, cache)
         context = ItemContext(
             op=op,
@@ -113,9 +186,8 @@ class Worker:
             strides=strides,
             recorder=recorder,
             known=known,
-            journal=lambda clause: self.journal.begin(op_id, dtype, clause),
+            guard=self.watch,
         )
-        self.journal.begin(op_id, dtype, clauses[0])
         if suite_name == LAYOUT:
             suite.run(context)
             if pins:
@@ -123,7 +195,6 @@ class Worker:
         else:
             wanted = [each.check for each in self.op_checks if each.clause in clauses]
             suite.run(context, wanted)
-        self.journal.end()
         forget_dispatches()
         if cache is not None:
             cache.save()
@@ -131,11 +202,9 @@ class Worker:
         documents.append({"references": [strides.asked, strides.missed]})
         return documents, bad
 
-    def _told(
-        self, clauses: list[str], recorder: Recorder
-    ) -> tuple[list[dict[str, Any]], list[str]]:
+    def _told(self, clauses: list[str], recorder: Recorder) -> Told:
         """The recorded cells as plain data, each judged, and what is wrong with them."""
-        documents = [recorder.cells[clause].document() for clause in clauses]
+        documents = [self.watch.noted(recorder.cells[clause].document()) for clause in clauses]
         bad: list[str] = []
         for document in documents:
             self._judge(recorder, document, bad)
@@ -143,17 +212,14 @@ class Worker:
 
     def _judge(self, recorder: Recorder, document: dict[str, Any], bad: list[str]) -> None:
         cell = CellKey(*document["cell"])
-        observed = Observed(
-            Outcome(document["outcome"]),
-            frozenset(document["layouts"]),
-            document["raises"],
-            document["message"],
-            document["declared"],
-        )
+        observed = observed_of(document)
         verdict, why = verdict_of(self.matcher, cell, observed, document["ran"])
         shown = recorder.cells[cell.clause].smallest
         if shown is not None and shown.repro is not None:
-            document["repro"] = write_repro(self.folder, cell, shown.repro())
+            script = shown.repro()
+            document["repro"] = write_repro(self.folder, cell, script)
+            if self.elsewhere:
+                document["script"] = script
         if verdict in BAD:
             bad.append(f"{verdict} {cell}: {observed.message or why}")
             if document.get("repro"):

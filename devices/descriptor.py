@@ -142,7 +142,12 @@ class Descriptor:
     settings: frozenset[str] = frozenset()  # keys that take effect, of allocator_settings
     functions: Mapping[str, str] = field(default_factory=dict)  # role -> "memory._snapshot"
     workers_per_device: int = 1  # processes that may share one device
+    time_scale: float = (
+        1.0  # how many times longer than usual a cell may take before it counts as hung
+    )
     permitted_fallbacks: frozenset[str] = frozenset()  # ops that may run on the CPU
+    not_captured: frozenset[str] = frozenset()  # globs of ops that graphs cannot hold
+    captures_default_stream: bool = True  # False: a graph is captured on another stream alone
     facts: Callable[[], Mapping[str, str]] = common_facts  # checked against FACTS when called
     unavailable: Callable[[], str | None] = _usable  # None, or one line on why not usable here
     device_count: Callable[[], int] = _one_device
@@ -170,6 +175,7 @@ class Descriptor:
         freeze(self, "dtypes_by_op", MappingProxyType(narrowed))
         freeze(self, "tolerances", MappingProxyType(dict(self.tolerances)))
         freeze(self, "permitted_fallbacks", frozenset(self.permitted_fallbacks))
+        freeze(self, "not_captured", frozenset(self.not_captured))
         freeze(self, "statistics", frozenset(self.statistics))
         freeze(self, "settings", frozenset(self.settings))
         freeze(self, "granularity_above", MappingProxyType(dict(self.granularity_above)))
@@ -214,7 +220,7 @@ class Descriptor:
             raise DescriptorError(
                 f"autoload must be 'package.module:function' or None, got {self.autoload!r}"
             )
-        for name in ("sources", "permitted_fallbacks"):
+        for name in ("sources", "permitted_fallbacks", "not_captured"):
             value = getattr(self, name)
             if isinstance(value, str) or not all(isinstance(item, str) for item in value):
                 raise DescriptorError(f"{name} must be a collection of texts, got {value!r}")
@@ -255,6 +261,9 @@ class Descriptor:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise DescriptorError(f"{name} must be a whole number from 1 up, got {value!r}")
+        scale = self.time_scale
+        if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < 1e6:
+            raise DescriptorError(f"time_scale must be a number above 0, got {scale!r}")
         if self.alignment & (self.alignment - 1):
             raise DescriptorError(
                 f"alignment must be a power of two, in bytes, got {self.alignment}"

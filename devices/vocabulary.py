@@ -81,6 +81,8 @@ FUNCTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "driver_free": "free(address, size): give them back to the driver",
         "host_statistics": "stats(): the counters of pinned host memory",
         "empty_host_cache": "empty(): give cached pinned memory back",
+        "stream": "stream(device=device, priority=number): a stream that says its `priority`",
+        "event": "event(enable_timing=..., interprocess=...): the device's own class of events",
         "external_stream": "stream(handle, index): a stream around a native handle",
         "properties": "properties(index): an object with name, total_memory and uuid",
         "can_access_peer": "can(index, other index): whether one reads the other's memory",

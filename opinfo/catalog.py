@@ -137,6 +137,19 @@ class Op:
         return ()
 
     @cached_property
+    def unsafe_in_graphs(self) -> bool:
+        """Whether an overload of this name is tagged as one that graphs cannot hold, or whose result's shape or
+        existence depends on values (torch.Tag). One that takes a shape instead does not make it safe."""
+        tags = {
+            torch.Tag.cudagraph_unsafe,
+            torch.Tag.dynamic_output_shape,
+            torch.Tag.data_dependent_output,
+        }
+        packet = getattr(torch.ops.aten, self.info.aten_name.replace("linalg.", "linalg_"), None)
+        overloads = [] if packet is None else [getattr(packet, n) for n in packet.overloads()]
+        return any(tags & set(overload.tags) for overload in overloads)
+
+    @property
     def packets(self) -> tuple[str, ...]:
         """The aten ops of this name, with the in-place one: ``aten::add``, ``aten::add_``."""
         names = dict.fromkeys(schema.name for schema in self.schemas)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,9 +70,9 @@ class Device:
             wait()
 
 
-def open_device(descriptor: Descriptor, *, unused: bool = False) -> Device:
-    """Import and start the device's module, limit torch to one thread, and run a tiny op on it (not
-    where it is to be left ``unused``).
+def open_device(descriptor: Descriptor, index: int = 0, *, unused: bool = False) -> Device:
+    """Import and start the device's module, limit torch to one thread, make the device of this index
+    current, and run a tiny op on it (not where it is to be left ``unused``).
 
     Raises DeviceUnusable with what went wrong.
     """
@@ -88,13 +90,15 @@ def open_device(descriptor: Descriptor, *, unused: bool = False) -> Device:
     torch.set_num_threads(1)
     kind = descriptor.torch_type
     try:
-        torch_device = torch.device("cpu") if kind == "cpu" else torch.device(kind, 0)
+        torch_device = torch.device("cpu") if kind == "cpu" else torch.device(kind, index)
     except RuntimeError as exc:
         after = f", after importing {descriptor.module!r}" if descriptor.module else ""
         raise DeviceUnusable(
             f"device {descriptor.name!r}: torch knows no device type {kind!r}{after}: "
             f"{(str(exc).splitlines() or [''])[0]}"
         ) from exc
+    if index:
+        _make_current(descriptor, torch_device)
     on_cpu = torch_device.type == "cpu"
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
@@ -112,6 +116,34 @@ def open_device(descriptor: Descriptor, *, unused: bool = False) -> Device:
     if not unused:
         preflight(device)
     return device
+
+
+@contextmanager
+def first_index(device: Device) -> Iterator[Device]:
+    """The device of index 0, current for a block: for what names indices itself. Raises DeviceUnusable."""
+    here = device.torch_device
+    if not here.index:
+        yield device
+        return
+    first = open_device(device.descriptor, unused=True)
+    _make_current(device.descriptor, first.torch_device)
+    try:
+        yield first
+    finally:
+        _make_current(device.descriptor, here)
+
+
+def _make_current(descriptor: Descriptor, device: torch.device) -> None:
+    """What is asked of the device type without an index is asked of this one. Raises DeviceUnusable."""
+    choose = getattr(getattr(torch, device.type, None), "set_device", None)
+    if choose is None:
+        return
+    try:
+        choose(device.index)
+    except Exception as exc:  # a vendor's module may raise anything
+        raise DeviceUnusable(
+            f"device {descriptor.name!r}: {device} cannot be made current: {type(exc).__name__}: {exc}"
+        ) from exc
 
 
 def preflight(device: Device) -> None:

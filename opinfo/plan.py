@@ -162,8 +162,10 @@ def plan_document(
     selected: Sequence[CellKey] | None,
     untried: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     levels: Sequence[Mapping[str, Any]] = (),
+    partial: bool | None = None,
 ) -> dict[str, Any]:
-    """What is written to ``plan.json``: enough for reports to need neither torch nor the suite."""
+    """What is written to ``plan.json``: enough for reports to need neither torch nor the suite. ``selected``
+    are the cells of a partial run, or of a shard, which is not ``partial`` for that."""
     document: dict[str, Any] = {
         "format": FORMAT,
         "hash": plan.hash,
@@ -171,7 +173,7 @@ def plan_document(
         "plan": plan.spec.name,
         "torch": torch_version,
         "suite": suite,
-        "partial": selected is not None,
+        "partial": selected is not None if partial is None else partial,
         "selection": dict(selection),
         "recipe": dict(plan.recipe),
         "clauses": contract,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from reports.against import hold_against
 from reports.judgement import ExitCode, Judgement, Tally, judge
 from reports.model import Run
 from reports.plan import RunError
@@ -26,14 +27,30 @@ class GateResult:
     judgement: Judgement
 
 
-def gate(run: Run, *, allow_improvements: bool = False, partial: bool = False) -> GateResult:
-    """Judge a run: green only if complete and free of regressions.
+def gate(
+    run: Run,
+    *,
+    allow_improvements: bool = False,
+    partial: bool = False,
+    against: Run | None = None,
+) -> GateResult:
+    """Judge a run: green only if complete and free of regressions; of new ones, where a baseline is given to
+    hold it ``against``. Raises NoBaseline where that cannot be one.
 
     Unrecorded improvements stop it unless ``allow_improvements``; provisional clauses never do.
     A partial run, a lone shard and an empty run are incomplete. ``partial`` judges the selected
     cells alone: that is what pytest exits by, and never what `conform gate` does.
     """
-    judgement = judge(run, allow_improvements=allow_improvements, partial=partial)
+    compared = hold_against(run, against) if against is not None else None
+    judgement = judge(
+        run,
+        allow_improvements=allow_improvements,
+        partial=partial,
+        inherited=compared.inherited if compared else (),
+        gone=compared.gone if compared else (),
+    )
+    if compared is not None:
+        judgement = replace(judgement, notes=(compared.note,))
     return GateResult(
         judgement.exit_code,
         judgement.counts,

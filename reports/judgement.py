@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 
@@ -110,14 +110,23 @@ class Judgement:
     counts: Tally
     new: tuple[CellResult, ...]
     provisional: tuple[CellResult, ...]
+    notes: tuple[str, ...] = ()  # what else is to be told
 
     @property
     def green(self) -> bool:
         return self.exit_code is ExitCode.GREEN
 
 
-def judge(run: Run, *, allow_improvements: bool = False, partial: bool = False) -> Judgement:
-    """Judge every planned cell; with ``partial``, the selected ones alone.
+def judge(
+    run: Run,
+    *,
+    allow_improvements: bool = False,
+    partial: bool = False,
+    inherited: Collection[CellKey] = (),
+    gone: Sequence[CellKey] = (),
+) -> Judgement:
+    """Judge every planned cell; with ``partial``, the selected ones alone. Cells that are ``inherited`` from a
+    baseline are not new; those that are ``gone`` since are missing (see ``reports.against``).
 
     Green only if each cell has an outcome that its verdict can follow from, a pass at least one
     executed check, and no cell is a regression (or an improvement, unless allowed).
@@ -125,8 +134,13 @@ def judge(run: Run, *, allow_improvements: bool = False, partial: bool = False) 
     cells = run.parsed.selected if partial else run.parsed.cells
     tallies = tally(run, cells)
     counts = Tally.sum(tallies.values())
-    new, provisional = _new(run, cells)
+    new, provisional = _new(run, [cell for cell in cells if cell not in inherited])
     incomplete = _incomplete(run, cells, counts, partial=partial)
+    if gone:
+        incomplete.append(
+            f"{number(len(gone), 'cell')} of the baseline {'is' if len(gone) == 1 else 'are'} not "
+            f"planned any more, {gone[0]} first, though torch and suite are the same"
+        )
     problems = list(incomplete)
     if nothing := _nothing_checked(run, cells):
         problems.insert(0, nothing)

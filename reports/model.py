@@ -191,8 +191,8 @@ class Run:
         plan = read_plan(self.plan) if given is None else given
         object.__setattr__(self, "parsed", plan)
         check_provenance(plan, self.provenance, "the run")
-        if not self.results.keys() <= set(plan.cells):
-            stranger = min(self.results.keys() - set(plan.cells))
+        if not self.results.keys() <= plan.known:
+            stranger = min(self.results.keys() - plan.known)
             raise RunError(f"the run holds a result for {stranger}, which was not planned")
         for result in self.results.values():
             key = result.key

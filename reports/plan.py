@@ -97,7 +97,7 @@ class Document(msgspec.Struct, frozen=True):
     cells: Folded
     selected: Folded | None = None
     levels: list[StatedLevel] = []
-    untried: dict[str, dict[str, str]] = {}  # by clause and case: more than this machine has
+    untried: dict[str, dict[str, str]] = {}  # by clause and case or op: not there, or undeclared
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,7 @@ class Plan:
     cells: tuple[CellKey, ...]
     selected: tuple[CellKey, ...]
     names: dict[tuple[str, str], CellKey]
+    known: frozenset[CellKey]  # the cells, to be asked for one
 
     def undeclared(self, clause: str) -> tuple[str, ...]:
         """The capabilities that a clause requires and the device does not declare."""
@@ -151,8 +152,13 @@ def fold(cells: Iterable[CellKey]) -> Folded:
     return list(folded.items())
 
 
-def read_plan(document: Mapping[str, Any], source: str = "the plan") -> Plan:
-    """Check a plan document. Raises RunError, whose text begins with ``source``."""
+def read_plan(
+    document: Mapping[str, Any], source: str = "the plan", like: Plan | None = None
+) -> Plan:
+    """Check a plan document. Raises RunError, whose text begins with ``source``.
+
+    Where ``like`` has the same clauses and cells, its unfolded cells are shared.
+    """
     version = document.get("format")
     if version != FORMAT:
         raise RunError(
@@ -165,12 +171,16 @@ def read_plan(document: Mapping[str, Any], source: str = "the plan") -> Plan:
         raise RunError(f"{source}: not a plan: {error}") from None
     clauses = _clauses(parsed, source)
     names: dict[tuple[str, str], CellKey] = {}
-    cells = _unfold(parsed.cells, "cells", clauses, names, source)
+    if like is not None and like.document.cells == parsed.cells and like.clauses == clauses:
+        cells, names, known = like.cells, like.names, like.known
+    else:
+        cells = _unfold(parsed.cells, "cells", clauses, names, source)
+        known = frozenset(cells)
     selected = cells
     if parsed.selected is not None:
         chosen: dict[tuple[str, str], CellKey] = {}
         selected = _unfold(parsed.selected, "selected", clauses, chosen, source)
-        strangers = set(selected) - set(cells)
+        strangers = set(selected) - known
         if strangers:
             raise RunError(
                 f"{source}: {len(strangers)} selected cells are not planned, {min(strangers)} first"
@@ -179,7 +189,7 @@ def read_plan(document: Mapping[str, Any], source: str = "the plan") -> Plan:
         raise RunError(f"{source}: a partial run must say which cells were selected")
     for level in parsed.levels:
         _check_level(level, len(cells), source)
-    return Plan(parsed, clauses, cells, selected, names)
+    return Plan(parsed, clauses, cells, selected, names, known)
 
 
 def _check_level(level: StatedLevel, cells: int, source: str) -> None:

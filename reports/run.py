@@ -24,7 +24,9 @@ from devices.cell import CellKey
 from reports.junit import PLAN_DIGEST, Sink, Suite, clean, write_suites
 from reports.junit_read import provenance_of, read_suite
 from reports.model import CellResult, Provenance, Run, check_provenance
-from reports.plan import ADDED, Plan, RunError, digest, parse_document, read_plan
+from reports.plan import ADDED, Plan, RunError, digest, read_plan
+from reports.scan import results_of
+from reports.shared_plans import SharedPlans
 
 __all__ = ["CellResult", "Provenance", "Run", "RunError", "load_run", "write_run"]
 
@@ -172,14 +174,15 @@ def redacted(
     return {**document, "facts": facts}, kept, plain
 
 
-def load_run(path: Path) -> Run:
+def load_run(path: Path, shared: SharedPlans | None = None) -> Run:
     """Read a results folder, or its ``plan.json``.
 
-    Raises RunError where a file is absent, truncated, edited since, malformed, or of another run.
+    ``shared`` remembers from one shard to the next what all have. Raises RunError where a file is absent, truncated, edited since, malformed, or of another run.
     """
     source = path / PLAN_FILE if path.is_dir() else path
+    quickly, shared = shared is not None, shared or SharedPlans()
     try:
-        document = parse_document(source.read_bytes(), str(source))
+        document = shared.parse(source.read_bytes(), str(source))
     except FileNotFoundError:
         raise RunError(
             f"{source}: not found; expected the folder that a run wrote with --results"
@@ -187,15 +190,16 @@ def load_run(path: Path) -> Run:
     except OSError as error:
         raise RunError(f"{source}: cannot be read: {error.strerror or error}") from None
     provenance, files = _added(document, source)
-    plan = read_plan(document, str(source))
+    plan = shared.plan = read_plan(document, str(source), shared.plan)
     check_provenance(plan, provenance, str(source))
-    with _collector_paused():
-        results = _read_files(source.parent, plan, files, provenance, digest(document))
+    with collector_paused():
+        bound = shared.digest(document)
+        results = _read_files(source.parent, plan, files, provenance, bound, quickly=quickly)
     return Run(source.parent, document, provenance, results, given=plan)
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """Reading makes a million live objects and no cycles: looking through them takes a third."""
     enabled = gc.isenabled()
     gc.disable()
@@ -220,7 +224,13 @@ def _added(document: dict[str, Any], source: Path) -> tuple[Provenance, dict[str
 
 
 def _read_files(
-    folder: Path, plan: Plan, files: Mapping[str, str], provenance: Provenance, bound: str
+    folder: Path,
+    plan: Plan,
+    files: Mapping[str, str],
+    provenance: Provenance,
+    bound: str,
+    *,
+    quickly: bool,
 ) -> dict[CellKey, CellResult]:
     wanted: dict[str, list[CellKey]] = {}
     for cell in plan.selected:
@@ -230,15 +240,19 @@ def _read_files(
     results: dict[CellKey, CellResult] = {}
     for name, sha256 in files.items():
         path, family = folder / name, families[name]
-        suite = read_suite(path, family, plan, sha256)
-        if suite.properties.get(PLAN_DIGEST) != bound:
+        if quickly:
+            properties, found = results_of(path, family, wanted.get(family, []), plan, sha256)
+        else:
+            suite = read_suite(path, family, plan, sha256)
+            properties, found = suite.properties, suite.results
+        if properties.get(PLAN_DIGEST) != bound:
             raise RunError(f"{path}: belongs to another plan than {folder / PLAN_FILE}")
-        if provenance_of(suite.properties, path) != provenance:
+        if provenance_of(properties, path) != provenance:
             raise RunError(f"{path}: its properties are not those of {folder / PLAN_FILE}")
-        lost = [cell for cell in wanted.get(family, ()) if cell not in suite.results]
+        lost = [cell for cell in wanted.get(family, ()) if cell not in found]
         if lost:
             raise RunError(f"{path}: lacks {len(lost)} cells of the plan, {lost[0]} first")
-        for cell, result in suite.results.items():
+        for cell, result in found.items():
             if result is not None:
                 results[cell] = result
     return results

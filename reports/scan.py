@@ -52,7 +52,7 @@ _PROPERTIES_END: Final = b"</properties>\n"
 _CASE_END: Final = b"</testcase>\n"
 _CLOSING: Final = b"</testsuite>\n</testsuites>\n"
 _PASS: Final = re.compile(
-    rb' time="\d+\.\d{6}"><system-out>conform (\{[^<>&\r\n]*\})</system-out></testcase>\n'
+    rb' time="(\d+\.\d{6})"><system-out>conform (\{[^<>&\r\n]*\})</system-out></testcase>\n'
 )
 _OTHER: Final = re.compile(
     rb' time="(\d+\.\d{6})">(?:<(failure|error|skipped) type="([a-z-]+)" message='
@@ -90,10 +90,13 @@ class Scanned:
     missing: list[int] = field(default_factory=list)
     checks: array[int] = field(default_factory=lambda: array("Q"))
     samples: array[int] = field(default_factory=lambda: array("Q"))
+    results: dict[CellKey, CellResult] | None = None  # every result, where they are asked for
 
     def add(self, result: CellResult | None) -> None:
         """Take the next cell's result."""
         position = len(self.checks)
+        if result is not None and self.results is not None:
+            self.results[self.cells[position]] = result
         if result is None:
             self.missing.append(position)
         elif not is_plain(result):
@@ -141,6 +144,21 @@ def scan_suite(
     return scanned
 
 
+def results_of(
+    path: Path, family: str, cells: Sequence[CellKey], plan: Plan, sha256: str
+) -> tuple[dict[str, str], dict[CellKey, CellResult | None]]:
+    """The properties and every result of a family's file, as ``read_suite`` gives them. Raises RunError as it
+    does."""
+    try:
+        scanned = _scan(path, family, cells, plan, sha256, keep=True)
+    except (_NotCanonical, OSError):
+        suite = read_suite(path, family, plan, sha256)
+        return suite.properties, suite.results
+    found: dict[CellKey, CellResult | None] = dict(scanned.results or {})
+    found.update({scanned.cells[position]: None for position in scanned.missing})
+    return scanned.properties, found
+
+
 def _in_full(path: Path, family: str, cells: Sequence[CellKey], plan: Plan, sha256: str) -> Scanned:
     suite = read_suite(path, family, plan, sha256)
     scanned = Scanned(cells, suite.properties)
@@ -151,12 +169,21 @@ def _in_full(path: Path, family: str, cells: Sequence[CellKey], plan: Plan, sha2
     return scanned
 
 
-def _scan(path: Path, family: str, cells: Sequence[CellKey], plan: Plan, sha256: str) -> Scanned:
+def _scan(
+    path: Path,
+    family: str,
+    cells: Sequence[CellKey],
+    plan: Plan,
+    sha256: str,
+    *,
+    keep: bool = False,
+) -> Scanned:
     summed = hashlib.sha256()
     with path.open("rb") as stream:
         blocks = _blocks(stream, summed)
         data = next(blocks)
         header, suite_header, scanned, start = _head(data, family, cells)
+        scanned.results = {} if keep else None
         counts = _cases(data, start, blocks, scanned, path, family, plan)
     if header != suite_header[:3] or suite_header != (
         counts.tests, counts.failures, counts.errors, counts.skipped,
@@ -245,7 +272,8 @@ def _cases(
     counts = Counts()
     sets = layout_sets(scanned.properties, path)
     read = details_reader(path, family, plan, sets)
-    passes: dict[bytes, tuple[int, int]] = {}
+    passes: dict[bytes, _Pass | None] = {}
+    kept = scanned.results
     checks, samples = scanned.checks.append, scanned.samples.append
     match_pass = _PASS.match
     end = len(data)
@@ -258,12 +286,13 @@ def _cases(
         position += len(prefix)
         found = match_pass(data, position)
         if found is not None:
-            known = passes.get(found[1])
-            if known is None:
-                known = passes[found[1]] = _plain(found[1], len(sets))
-            if known[0] > 0:
-                checks(known[0])
-                samples(known[1])
+            wire = found[2]
+            known = passes[wire] if wire in passes else _plain(wire, len(sets), passes)
+            if known is not None:
+                checks(known.checks)
+                samples(known.samples)
+                if kept is not None:
+                    kept[cell] = _passed(cell, known, found[1], sets)
                 position = found.end()
                 continue
         position = _told(data, position, cell, index, scanned, counts, read)
@@ -287,15 +316,39 @@ def _prefixes(cells: Sequence[CellKey]) -> Iterator[bytes]:
         yield opened + name
 
 
-def _plain(wire: bytes, sets: int) -> tuple[int, int]:
-    """Checks and samples of a plain pass; (0, 0) for anything that the full reader must see."""
+def _plain(wire: bytes, sets: int, passes: dict[bytes, _Pass | None]) -> _Pass | None:
+    """The details of a plain pass, kept in ``passes``; None for anything that the full reader must see."""
+    told: _Pass | None
     try:
         told = _decode_pass(wire)
     except msgspec.DecodeError:
-        return 0, 0
-    sound = 0 < told.checks < 2**63 and 0 <= told.samples < 2**63 and -1 <= told.ran < sets
-    sound = sound and (told.seconds is None or told.seconds >= 0)
-    return (told.checks, told.samples) if sound else (0, 0)
+        told = None
+    if told is not None:
+        sound = 0 < told.checks < 2**63 and 0 <= told.samples < 2**63 and -1 <= told.ran < sets
+        sound = sound and not isinstance(told.worst_error, str)  # infinities go as text
+        if not sound or (told.seconds is not None and not told.seconds >= 0):
+            told = None
+    passes[wire] = told
+    return told
+
+
+def _passed(cell: CellKey, told: _Pass, time: bytes, sets: Sequence[tuple[str, ...]]) -> CellResult:
+    return CellResult(
+        cell,
+        Outcome.PASS,
+        Verdict.OK,
+        "",
+        told.checks,
+        told.samples,
+        (),
+        sets[told.ran] if told.ran >= 0 else (),
+        None if told.worst_error is None else float(told.worst_error),
+        None,
+        "",
+        None,
+        float(time) if told.seconds is None else told.seconds,
+        told.worker,
+    )
 
 
 def _told(

@@ -115,6 +115,8 @@ def _fields(code: str) -> list[str]:
         _V.EXPECTED: "expected", _V.REGRESSION: "regressions",
         _V.IMPROVEMENT: "improvements", _V.FLAKY: "flaky",
     }  # fmt: skip
+    if KIND_OF[code] == "undeclared":
+        return ["declared"]
     names = (by_outcome.get(OUTCOME_OF[code]), by_verdict.get(VERDICT_OF[code]))
     return [name for name in names if name is not None]
 

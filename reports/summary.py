@@ -59,6 +59,7 @@ def text_summary(run: Run, judgement: Judgement, *, limit: int = 20, styled: boo
     lines += [_wrap(note) for note in (*unchecked(run), *noted(run))]
     lines += _failures(run, judgement.new, "new", limit, style)
     lines += _failures(run, judgement.provisional, "provisional, not gating", limit, style)
+    lines += [f"note: {one_line(note)}" for note in judgement.notes]
     lines += [style(f"problem: {one_line(problem)}", "bad") for problem in judgement.problems]
     good = "good" if judgement.green else "bad"
     lines.append(style(verdict_line(judgement), good))
@@ -210,8 +211,9 @@ def markdown(run: Run, judgement: Judgement, *, limit: int = 20) -> str:
     code = judgement.exit_code
     lines = [f"## torch-conformance: {code.label} (exit {code.value})", "", md(title(run)), ""]
     lines += [md(verdict_line(judgement)), ""]
-    if judgement.problems:
-        lines += [f"- {md(problem)}" for problem in judgement.problems] + [""]
+    if judgement.problems or judgement.notes:
+        said = (*judgement.problems, *judgement.notes)
+        lines += [f"- {md(one)}" for one in said] + [""]
     header, rows = table(run, judgement)
     lines.append(table_row(header))
     lines.append(table_row(["---"] + ["---:"] * (len(header) - 1), escaped=False))

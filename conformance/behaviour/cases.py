@@ -40,7 +40,7 @@ class Case:
         return (self.check.__doc__ or "").strip().partition("\n")[0]
 
 
-def _always(descriptor: Any) -> str:
+def _always(descriptor: Any, op: str) -> str:
     return ""
 
 
@@ -49,13 +49,15 @@ class OpCheck:
     """A clause that is judged for every op and dtype that it applies to.
 
     ``applies`` takes :class:`opinfo.traits.Traits` and needs no run of the device; ``check`` takes
-    the :class:`conformance.layout.context.ItemContext` of the op and dtype.
+    the :class:`conformance.layout.context.ItemContext` of the op and dtype. ``untried`` takes the
+    descriptor and the name of an op: why, by declaration, the device is not tried with it; empty
+    where it is. No check is given such an op.
     """
 
     clause: str
     applies: Callable[[Any], bool]
     check: Callable[[Any], None]
-    untried: Callable[[Any], str] = _always  # by descriptor, why it is not tried; empty where it is
+    untried: Callable[[Any, str], str] = _always
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from conformance.behaviour import process, threads
-from conformance.behaviour.busy import Hold
+from conformance.behaviour.busy import LIMIT, Hold
 from conformance.behaviour.judging import CheckFailed, NotInFlight, NotShown, shown
 from conformance.behaviour.memory import Counters
 from devices.descriptor import Descriptor
@@ -195,7 +195,7 @@ class Context:
 
     # -- work in flight
 
-    def hold(self, stream: Any = None) -> Hold:
+    def hold(self, stream: Any = None, limit: float = LIMIT) -> Hold:
         """Work that occupies a stream (the current one by default) from now on until it is released,
         or for ``patience`` where the device has only a primitive that takes a time::
 
@@ -203,9 +203,10 @@ class Context:
                 ...           # queue, and observe
                 hold.must_be_in_flight()
 
-        A case that finds nothing in flight is tried again with more patience.
+        A case that finds nothing in flight is tried again with more patience. A gate opens by itself
+        after ``limit`` seconds, which fails the case: the host was kept waiting.
         """
-        return Hold(self.opened, self.patience, stream)
+        return Hold(self.opened, self.patience, stream, limit)
 
     def must_be_in_flight(self, stream: Any, text: str = "work was in flight") -> None:
         """Evidence that a stream's work is not done. Raises NotInFlight: the case is tried again."""

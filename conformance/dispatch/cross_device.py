@@ -30,7 +30,7 @@ def applies(traits: Traits) -> bool:
     return traits.two_operands and _ANY not in traits.families
 
 
-def untried(descriptor: Descriptor) -> str:
+def untried(descriptor: Descriptor, op: str) -> str:
     """The CPU has no second device to be mixed with."""
     if tables.key_of(descriptor.torch_type) == "CPU":
         return "by declaration: the device is the CPU, and the other device of every mixed call"
@@ -44,12 +44,9 @@ def check(ctx: ItemContext) -> None:
             return
         sample = _telling(calls.dense_samples(ctx))
         index = ctx.device.torch_device.index or 0
-        others = ["cpu"]
-        if (
-            "multi_device" in ctx.device.descriptor.capabilities
-            and ctx.device.descriptor.device_count() > 1
-        ):
-            others.append(f"{ctx.device.torch_device.type}:{index + 1}")
+        others, count = ["cpu"], ctx.device.descriptor.device_count()
+        if "multi_device" in ctx.device.descriptor.capabilities and count > 1:
+            others.append(f"{ctx.device.torch_device.type}:{(index + 1) % count}")
         for place, tensor in enumerate(sample.tensors if sample is not None else ()):
             for other in others:
                 indexes = place > 0 and tensor.dtype in _INDEX

@@ -22,7 +22,7 @@ from opinfo.traits import Traits
 CLAUSE = "dispatch.no_silent_fallback"
 
 
-def untried(descriptor: Descriptor) -> str:
+def untried(descriptor: Descriptor, op: str) -> str:
     """Where every op may run on the CPU, by declaration or because that is the device, none can be caught."""
     if "*" in descriptor.permitted_fallbacks:
         return "by declaration: the descriptor permits every op to run on the CPU"

@@ -32,11 +32,12 @@ def run_pins(ctx: ItemContext, pins: Sequence[Pinned]) -> None:
         record = ctx.recorder.get(pin.clause)
         if record is None:
             continue
-        ctx.journal(pin.clause)
         if pin.clause not in applying:
             record.unbuilt.append(_lost(pin, f"{pin.clause} does not apply to the op any more"))
             continue
+        ctx.guard.begin((pin.clause,), [record])
         _check(subject, pin, record)
+        ctx.guard.done()
 
 
 def _check(subject: Subject, pin: Pinned, record: CellRecord) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from conformance.cells import CellRecord, Recorder
+from conformance.isolation.guard import UNWATCHED, Guard
 from opinfo.catalog import Op
 from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Difference, difference
 from opinfo.device import Device
@@ -68,7 +69,7 @@ class ItemContext:
     strides: StrideReference
     recorder: Recorder
     known: Exceptions
-    journal: Callable[[str], None] = lambda clause: None
+    guard: Guard = UNWATCHED
     cases: tuple[Case, ...] = field(default_factory=lambda: covering_set().cases)
     targets: tuple[AnyLayout, ...] = field(default_factory=lambda: covering_set().targets)
     _built: dict[tuple[int, int, int], Guarded] = field(default_factory=dict)
@@ -84,7 +85,7 @@ class ItemContext:
 
     @contextmanager
     def running(self, *clauses: str) -> Iterator[list[CellRecord | None]]:
-        """Name the clauses that are about to run in the journal, and share the time among them.
+        """Run clauses that share their calls: watched, and with the time shared among them.
 
         What cannot be put on the device ends them: unsupported where the device says that it is not
         implemented, an error otherwise. Any other exception, such as a result that cannot be read back,
@@ -93,10 +94,12 @@ class ItemContext:
         records = [self.recorder.get(c) for c in clauses]
         wanted = [r for r in records if r is not None]
         if wanted:
-            self.journal(wanted[0].key.clause)
+            self.guard.begin(clauses, wanted)
         start = time.perf_counter()
         try:
             yield records
+            if wanted:
+                self.device.synchronise()  # what fails late is these clauses' failure
         except NotPlaced as exc:
             for record in wanted:
                 if isinstance(exc.cause, NotImplementedError):
@@ -110,6 +113,8 @@ class ItemContext:
             share = (time.perf_counter() - start) / max(len(wanted), 1)
             for record in wanted:
                 record.seconds += share
+            if wanted:
+                self.guard.done()
 
     def wants(self, *clauses: str) -> bool:
         return any(c in self.recorder for c in clauses)
@@ -130,6 +135,8 @@ class ItemContext:
                 continue
             if not self.device.lays_out and not _is_plain(sample, geometries):
                 continue  # by declaration, as the plan says
+            if not self.guard.call(f"{sample.index}/{case.id}"):
+                continue  # it ended a process before, and counts there
             yield self.lay(sample, case, geometries)
 
     def mutable_inputs(self, sample: Sample) -> frozenset[int]:

@@ -2,6 +2,30 @@
 
 from __future__ import annotations
 
-from conformance.behaviour.cases import Suite
+from conformance.behaviour.cases import Suite, gathered
+from conformance.streams import (
+    current,
+    drawn,
+    events,
+    gradients,
+    identity,
+    indices,
+    order,
+    waits,
+    workers,
+)
 
-SUITE = Suite("streams")
+SUITE = Suite(
+    "streams",
+    cases=gathered(
+        current.cases,
+        identity.cases,
+        order.cases,
+        waits.cases,
+        indices.cases,
+        workers.cases,
+        gradients.cases,
+        events.cases,
+        drawn.cases,
+    ),
+)

@@ -75,6 +75,8 @@ FUNCTIONS = {
     "pluggable": "memory.CUDAPluggableAllocator",
     "change_allocator": "memory.change_current_allocator",
     "host_statistics": "memory.host_memory_stats",
+    "stream": "Stream",
+    "event": "Event",
     "external_stream": "ExternalStream",
     "properties": "get_device_properties",
     "can_access_peer": "can_device_access_peer",
@@ -153,6 +155,7 @@ DESCRIPTOR = Descriptor(
         {"max_split_size_mb", "max_non_split_rounding_mb", "garbage_collection_threshold"}
         | {"roundup_power2_divisions", "expandable_segments"}
     ),
+    captures_default_stream=False,  # docs/source/notes/cuda ("Constraints")
     functions=FUNCTIONS,
     workers_per_device=4,  # contexts of some hundred MiB each; a worker's own tensors are small
     facts=_facts,

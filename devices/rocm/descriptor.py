@@ -64,6 +64,7 @@ DESCRIPTOR = Descriptor(
     granularity=512,
     granularity_above={2**20: 2**20 + 512},  # as for cuda: the same allocator
     stream_pool_size=32,
+    captures_default_stream=False,  # docs/source/notes/cuda ("Constraints")
     functions=FUNCTIONS,
     busy=busy,  # torch.cuda._sleep is compiled for HIP too; it counts another clock, and is measured
     workers_per_device=4,

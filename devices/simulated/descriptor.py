@@ -33,6 +33,29 @@ def _count() -> int:
     return max(1, int(text)) if text.isdigit() else 2
 
 
+#: Ops that read values on the host on their way, or copy from its memory, for some of their arguments at least.
+_NOT_CAPTURED = frozenset(
+    {
+        # a tensor of errors is asked whether it holds any
+        *("cholesky", "linalg.cholesky", "linalg.inv", "linalg.ldl_factor", "linalg.lu_factor"),
+        *(
+            "linalg.solve",
+            "linalg.matrix_power",
+            "linalg.tensorinv",
+            "linalg.tensorsolve",
+            "_segment_reduce.lengths",
+        ),
+        # an argument's value is a number of elements, a start, a weight
+        *("linspace.tensor_overload", "logspace.tensor_overload", "narrow", "corrcoef", "cov"),
+        *("histogramdd", "nn.functional.gaussian_nll_loss", "nn.functional.ctc_loss"),
+        # the shape of a result, on the way to another
+        *("combinations", "unique"),
+        # constants and indices are made on the host and copied
+        *("__getitem__", "masked.*", "to"),
+    }
+)
+
+
 DESCRIPTOR = Descriptor(
     name="simulated",
     torch_type="simulated",
@@ -51,6 +74,7 @@ DESCRIPTOR = Descriptor(
             "streams",
             "events",
             "timed_events",
+            "event_ipc",
             "stream_priority",
             "native_handle",
             "external_streams",
@@ -63,6 +87,10 @@ DESCRIPTOR = Descriptor(
             "allocator_pluggable",
             "pinned_memory",
             "host_statistics",
+            "graphs",
+            "graph_pools",
+            "graph_modes",
+            "graph_callables",
             "generator",
             "multi_device",
             "peer_access",
@@ -71,6 +99,7 @@ DESCRIPTOR = Descriptor(
             "dlpack",
             "serialization",
             "autocast",
+            "compile",
             "fork_detection",
             "deterministic_algorithms",
         }
@@ -93,6 +122,8 @@ DESCRIPTOR = Descriptor(
     fail=_fail,
     autoload="devices.simulated.autoload:autoload",
     settings=frozenset({"max_split_size_mb", "roundup_power2_divisions"}),
+    captures_default_stream=False,  # begin_capture in csrc/capture.cpp, as on CUDA
+    not_captured=_NOT_CAPTURED,
     functions={
         "record_history": "memory._record_memory_history",
         "snapshot": "memory._snapshot",
@@ -107,12 +138,15 @@ DESCRIPTOR = Descriptor(
         "driver_free": "memory.driver_free",
         "host_statistics": "host_memory_stats",
         "empty_host_cache": "empty_host_cache",
+        "stream": "Stream",
+        "event": "Event",
         "external_stream": "ExternalStream",
         "properties": "get_device_properties",
         "can_access_peer": "can_device_access_peer",
         "manual_seed_all": "manual_seed_all",
         "get_rng_state": "get_rng_state",
         "set_rng_state": "set_rng_state",
+        "graph_callables": "make_graphed_callables",
     },
     workers_per_device=max(1, CPU.workers_per_device // _count()),  # they share its processors
     facts=_facts,

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from devices._text import listing, suggestion
 from devices.errors import ConformError
-from devices.simulated import faults_calls, faults_runtime
+from devices.simulated import faults_calls, faults_graphs, faults_runtime
 from devices.simulated.fault_radius import RADIUS
 
 ENVIRONMENT: Final = "SIMULATED_FAULTS"
@@ -273,7 +273,11 @@ _ALL: Final = (
     ),
     *(
         Fault(name, (clause,) if clause else (), statement, radius=RADIUS.get(name, ()))
-        for name, clause, statement in (*faults_runtime.ROWS, *faults_calls.ROWS)
+        for name, clause, statement in (
+            *faults_runtime.ROWS,
+            *faults_calls.ROWS,
+            *faults_graphs.ROWS,
+        )
     ),
 )
 

@@ -305,6 +305,31 @@ ROWS: Final[tuple[tuple[str, str, str], ...]] = (
         "compile.export",
         "What was saved from index 1 is loaded on index 0.",
     ),
+    (
+        "streams.record_on_any_index",
+        "streams.cross_device",
+        "An event is recorded on a stream of whichever index.",
+    ),
+    (
+        "events.unrecorded_not_ready",
+        "events.record",
+        "The device's own event queries False before its first record.",
+    ),
+    (
+        "events.elapsed_untimed_accepted",
+        "events.elapsed",
+        "The device's own events have times without having been asked for.",
+    ),
+    (
+        "events.index_set_before_record",
+        "events.identity",
+        "The device's own event has an index before its first record.",
+    ),
+    (
+        "events.ipc_handle_dead",
+        "events.ipc",
+        "An event opened from a handle holds nothing up.",
+    ),
     ("process.segfault", "", "The process ends by a segmentation fault."),
     ("process.abort", "", "The process aborts."),
     ("process.exit", "", "The process exits with status 3."),

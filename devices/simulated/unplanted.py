@@ -10,7 +10,6 @@ UNPLANTED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "compile.stride_tags": "Inductor generates no code for the device",
         "distributed.backend": "no process-group backend serves the device",
-        "events.ipc": "its events are marks in the memory of one process",
         "profiler.activity": "the profiler gets the times of ops from it, and no activity of its own",
     }
 )
@@ -18,9 +17,6 @@ UNPLANTED: Final[Mapping[str, str]] = MappingProxyType(
 
 ANSWERED_BY_TORCH: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "events.record": "a query of an event that was never recorded: c10/core/impl/InlineEvent.h",
-        "events.elapsed": "times of untimed and unrecorded events: c10/core/impl/InlineEvent.h",
-        "events.identity": "the index of an event before its record: c10/core/impl/InlineEvent.h",
         "device.lazy_init": "whether importing torch initialises a device: torch/__init__.py",
     }
 )

@@ -112,6 +112,8 @@ DESCRIPTOR = Descriptor(
         "use_pool": "memory.use_mem_pool",
         "pluggable": "memory.XPUPluggableAllocator",
         "change_allocator": "memory.change_current_allocator",
+        "stream": "Stream",
+        "event": "Event",
         "external_stream": "get_stream_from_external",
         "properties": "get_device_properties",
         "can_access_peer": "can_device_access_peer",

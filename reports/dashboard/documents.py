@@ -114,7 +114,8 @@ class ContractDocument(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct, frozen=True):
-    """Cells counted as the gate does. ``judged`` is the denominator: planned less ambiguous."""
+    """Cells counted as the gate does. ``judged`` is the denominator: planned less ambiguous, and less
+    ``declared``, the cells that were not tried by declaration (no ``unsupported`` ones)."""
 
     passed: int
     judged: int
@@ -125,6 +126,7 @@ class Count(msgspec.Struct, frozen=True):
     improvements: int
     flaky: int
     unsupported: int
+    declared: int
     errors: int
     crashes: int
     hangs: int

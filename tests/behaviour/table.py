@@ -54,7 +54,7 @@ def slow_cells(fault: Fault) -> list[CellKey]:
 
 
 def other_cells(fault: Fault) -> list[CellKey]:
-    """The quick cells of the other clauses of its suites."""
+    """The quick cells of the other clauses of its suites that the fault must not change."""
     of_suites = {suites.suite_of(clause) for clause in fault.clauses}
     return [
         _cell(case)
@@ -62,6 +62,7 @@ def other_cells(fault: Fault) -> list[CellKey]:
         if suites.suite_of(case.clause) in of_suites
         and case.clause not in fault.clauses
         and not (case.slow or case.own_process)
+        and not any(fnmatchcase(str(_cell(case)), glob) for glob in fault.radius)
     ]
 
 

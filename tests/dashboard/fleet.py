@@ -68,7 +68,8 @@ def grid(clauses: Iterable[str], ops: Iterable[str], dtypes: Iterable[str]) -> l
 
 
 ALPHA = [*grid((VALUES, BOUNDS, OUT), OPS, DTYPES), CellKey(QUERY, "false while busy", "")]
-BETA = grid((VALUES, BOUNDS), (*OPS[1:], "only.beta"), (*DTYPES[:3], "complex64"))
+UNTRIED = CellKey("layout.views", "add", "float32")
+BETA = [*grid((VALUES, BOUNDS), (*OPS[1:], "only.beta"), (*DTYPES[:3], "complex64")), UNTRIED]
 
 
 def passed(cell: CellKey) -> CellResult:
@@ -185,9 +186,12 @@ def alpha(folder: Path, day: int) -> Path:
 
 
 def beta(folder: Path) -> Path:
-    """A device that declares no strides: some clauses have no cells on it."""
+    """A device that declares no strides: a cell is not tried, and some clauses have none on it."""
     undeclared = {"capabilities": {"strides": {"declared": False, "probed": False}}}
-    return write(folder, "beta", BETA, failing(cell(VALUES, "mul")), day=3, plan=undeclared)
+    not_tried = CellResult(UNTRIED, Outcome.UNSUPPORTED, Verdict.OK, "by declaration")
+    return write(
+        folder, "beta", BETA, failing(cell(VALUES, "mul")), not_tried, day=3, plan=undeclared
+    )
 
 
 def hostile(folder: Path) -> Path:

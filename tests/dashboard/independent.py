@@ -17,6 +17,7 @@ class Counted:
     planned: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
+    undeclared: int = 0
 
     @property
     def passed(self) -> int:
@@ -24,7 +25,7 @@ class Counted:
 
     @property
     def judged(self) -> int:
-        return self.planned - self.outcomes["ambiguous-reference"]
+        return self.planned - self.outcomes["ambiguous-reference"] - self.undeclared
 
 
 def cells(folder: Path) -> Iterator[tuple[str, str, str, str]]:
@@ -50,4 +51,5 @@ def count(folder: Path) -> dict[str, Counted]:
             counted.planned += 1
             counted.outcomes[outcome] += 1
             counted.verdicts[verdict] += 1
+            counted.undeclared += (outcome, verdict) == ("unsupported", "ok")
     return found

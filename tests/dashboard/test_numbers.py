@@ -70,11 +70,27 @@ def test_the_table_of_runs_counts_each_kind(site: Path, newest: dict[str, Path])
         "expected": counted.verdicts["expected"],
         "regressions": counted.verdicts["regression"],
         "improvements": counted.verdicts["improvement"],
-        "unsupported": counted.outcomes["unsupported"],
+        "unsupported": counted.outcomes["unsupported"] - counted.undeclared,
+        "declared": counted.undeclared,
         "broken": sum(counted.outcomes[name] for name in ("crash", "hang", "error")),
         "ambiguous": counted.outcomes["ambiguous-reference"],
     }
-    assert min(shown.values()) > 0, "the fleet has one of each, or this compares nothing"
+    assert min(each for name, each in shown.items() if name != "declared") > 0, (
+        "the fleet has one of each, or this compares nothing"
+    )
+
+
+def test_cells_that_were_not_tried_by_declaration_are_not_judged(
+    site: Path, newest: dict[str, Path]
+) -> None:
+    counted = count(newest["beta-quick"])["all"]
+    assert counted.undeclared == 1
+    page = lxml.html.parse(str(site / "index.html"))
+    row = page.xpath("//tr[th='beta · quick'][td[@data-count]]")[0]
+    assert row.xpath("string(td[@data-count='declared'])") == "1"
+    assert row.xpath("string(td[@data-count='unsupported'])") == "0"
+    shown = page.xpath("string(//tr[@data-device='beta-quick']//span[@data-family='all'])")
+    assert numbers(shown) == (counted.passed, counted.planned - 1)
 
 
 def test_every_operators_page_counts_its_cells(site: Path, newest: dict[str, Path]) -> None:

@@ -86,9 +86,12 @@ class ForkServer:
         self._process.kill()  # it has nothing to finish, and unloading torch takes 2 s
         self._process.wait()
 
-    def pytest(self, *arguments: str, **env: str) -> Ran:
-        """``pytest ARGUMENTS`` in the checkout; nothing is minimised where that is not asked for."""
+    def pytest(self, *arguments: str, workers: str | None = "0", **env: str) -> Ran:
+        """``pytest ARGUMENTS`` in the checkout; nothing is minimised where that is not asked for, and without
+        ``-n`` items run in the child itself (``workers`` None leaves that to the suite)."""
         quick = () if "--minimise" in arguments else ("--minimise", "0")
+        if workers is not None and "-n" not in arguments:
+            quick = (*quick, "-n", workers)  # a worker of its own would load torch again
         return self._ask("pytest", ["-p", "no:randomly", *quick, *arguments], env)
 
     def script(self, path: Path) -> Ran:
@@ -119,12 +122,12 @@ def cells_of(folder: Path) -> dict[CellKey, CellResult]:
     return dict(load_run(folder).results)
 
 
-def run_conform(*arguments: str, cache: Path, cwd: Path = CHECKOUT) -> Ran:
+def run_conform(*arguments: str, cache: Path, cwd: Path = CHECKOUT, **env: str) -> Ran:
     """``conform ARGUMENTS``, in the checkout unless told otherwise."""
     done = subprocess.run(
         [sys.executable, "-m", "conformance.cli", *arguments],
         cwd=cwd,
-        env=environment(cache),
+        env=environment(cache, **env),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -7,6 +7,7 @@ would after its imports, without the seconds that these take.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import json
 import os
@@ -58,7 +59,10 @@ def _serve(requests: IO[str], answers: IO[str]) -> None:
         request = json.loads(line)
         child = os.fork()
         if child == 0:
+            os.setpgid(0, 0)
             _be_child(request)
+        with contextlib.suppress(OSError):
+            os.setpgid(child, child)  # both do: whoever comes first
         answers.write(json.dumps(_end_of(child, request["seconds"])) + "\n")
 
 
@@ -66,11 +70,11 @@ def _end_of(child: int, seconds: float) -> int | str:
     ended = os.pidfd_open(child)
     try:
         if not select.select([ended], [], [], seconds)[0]:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
             return HANGS
     finally:
         os.close(ended)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # what it forked too
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 

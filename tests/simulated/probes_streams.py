@@ -267,6 +267,42 @@ def _() -> bool:
     return first.elapsed_time(second) == first.elapsed_time(third)
 
 
+@probe("streams.record_on_any_index")
+def _() -> bool:
+    event = torch.Event("simulated:0")
+    event.record(new_stream(0))
+    return not raises(lambda: event.record(new_stream(1)))
+
+
+@probe("events.unrecorded_not_ready")
+def _() -> bool:
+    return not torch.simulated.Event().query()
+
+
+@probe("events.elapsed_untimed_accepted")
+def _() -> bool:
+    events = [torch.simulated.Event() for _ in range(2)]
+    for event in events:
+        event.record()
+        event.synchronize()
+    return not raises(lambda: events[0].elapsed_time(events[1]))
+
+
+@probe("events.index_set_before_record")
+def _() -> bool:
+    return torch.simulated.Event().device.index is not None
+
+
+@probe("events.ipc_handle_dead")
+def _() -> bool:
+    event, first, second = torch.simulated.Event(interprocess=True), new_stream(), new_stream()
+    opened = torch.simulated.Event.from_ipc_handle("simulated:0", event.ipc_handle())
+    with held(first):
+        event.record(first)
+        opened.wait(second)
+        return second.query()
+
+
 # Copies with the host, failures
 
 

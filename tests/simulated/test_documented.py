@@ -6,8 +6,8 @@ Each test names the page or the header that says so.
 from __future__ import annotations
 
 import gc
-import operator
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,15 +103,18 @@ def test_supported_dtypes_allocate_and_convert_and_others_do_not() -> None:
     supported = ACCELERATOR.get_device_capability()["supported_dtypes"]
     every = {each for each in vars(torch).values() if isinstance(each, torch.dtype)}
     assert torch.float32 in supported and supported < every
-    works = set()
-    for dtype in every:
-        try:
-            made = torch.empty(16, dtype=dtype, device=KIND)
-            made.to(torch.float32).to(dtype)
-        except (RuntimeError, TypeError):
-            continue
-        works.add(dtype)
-    assert supported <= works
+    works = {dtype for dtype in every if _converts(dtype)}
+    assert works == supported
+
+
+def _converts(dtype: torch.dtype) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of complex values that lose a part
+            torch.zeros(16, dtype=torch.uint8, device=KIND).to(dtype).to(torch.float32)
+    except (RuntimeError, TypeError):
+        return False
+    return True
 
 
 # Streams: docs/source/accelerator/stream.md, torch.Stream
@@ -152,11 +155,6 @@ def test_streams_are_equal_by_their_three_numbers() -> None:
     numbers = {name: getattr(stream, name) for name in ("stream_id", "device_index", "device_type")}
     same = torch.Stream(**numbers)
     assert stream == same and hash(stream) == hash(same) and stream != torch.Stream()
-    for other in (42, "stream", None, object()):
-        assert stream != other
-    for compare in (operator.lt, operator.ge):
-        with pytest.raises(TypeError):
-            compare(stream, same)
 
 
 def test_the_current_stream_is_the_thread_s_own() -> None:
@@ -334,7 +332,7 @@ def test_forked_random_states_come_back() -> None:
 
 def test_checkpointing_draws_the_same_numbers_again() -> None:
     """torch.utils.checkpoint.checkpoint: preserve_rng_state."""
-    from torch.utils.checkpoint import checkpoint
+    from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
     x = torch.ones(64, device=KIND, requires_grad=True)
     masks: list[torch.Tensor] = []
@@ -344,7 +342,8 @@ def test_checkpointing_draws_the_same_numbers_again() -> None:
         masks.append(kept.detach().cpu())
         return kept
 
-    checkpoint(drop, x, use_reentrant=False).sum().backward()
+    with set_checkpoint_early_stop(False):
+        checkpoint(drop, x, use_reentrant=False).sum().backward()
     assert len(masks) == 2 and torch.equal(masks[0], masks[1])
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from conformance.contract import load
-from conformance.session import verdict_of
+from conformance.judging import verdict_of
 from devices.cell import CellKey, Observed, Outcome
 from devices.expectations import Manifest, Matcher
 from opinfo.device import Device

@@ -37,15 +37,26 @@ FLAGS: Final = (
 #: What is compiled together: torch's headers cost more than our code, so each is read three times, not sixteen.
 UNITS: Final = {
     "host": (
-        *("arena", "faults", "seen", "stream", "event", "worker"),
-        *("allocator", "allocator_state", "allocator_torch"),
-        *("pinned", "runtime", "generator", "hooks", "settings", "pluggable", "profiler"),
+        *(
+            "arena",
+            "faults",
+            "seen",
+            "stream",
+            "failures",
+            "event",
+            "event_ipc",
+            "worker",
+            "capture",
+            "replay",
+        ),
+        *("allocator", "allocator_release", "allocator_state", "allocator_torch", "crowd"),
+        *("pinned", "runtime", "generator", "hooks", "settings", "pluggable", "profiler", "graph"),
     ),
     "kernels": (
-        *("alias", "geometry", "kernel", "defects", "misbehave", "misbehave_calls", "spoil"),
-        *("ops", "copy", "recurrent"),
+        *("alias", "geometry", "capturable", "kernel", "defects", "misbehave", "misbehave_calls"),
+        *("misbehave_graph", "spoil", "ops", "copy", "recurrent"),
     ),
-    "bindings": ("bindings", "bindings_memory", "hazard"),
+    "bindings": ("bindings", "bindings_memory", "bindings_graph", "hazard"),
     "autocast": ("autocast",),
 }
 

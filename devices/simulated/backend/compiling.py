@@ -33,7 +33,7 @@ class _Finder:
     ) -> ModuleSpec | None:
         if name != _TARGET:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader

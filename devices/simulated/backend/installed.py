@@ -61,7 +61,7 @@ def _numpy_exposes_memory() -> Mend:
         import numpy as np
 
         start = native.library.device_side(self.untyped_storage().data_ptr())
-        raw = (ctypes.c_byte * self.untyped_storage().nbytes()).from_address(start)
+        raw: Any = (ctypes.c_byte * self.untyped_storage().nbytes()).from_address(start)
         kind = original(torch.empty(0, dtype=self.dtype)).dtype
         steps = [step * self.element_size() for step in self.stride()]
         return np.ndarray(
@@ -129,19 +129,20 @@ class _WrongSecond(torch.autograd.Function):
     """sinh whose gradient has no gradient: the input is detached in backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x)
         with _C._AutoDispatchBelowAutograd():
             return x.sinh()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         (x,) = ctx.saved_tensors
         return grad * x.detach().cosh()
 
 
 def _second_derivative_lost() -> Mend:
-    return _instead("sinh", "AutogradPrivateUse1", lambda x: _WrongSecond.apply(x))
+    wrong: Any = _WrongSecond
+    return _instead("sinh", "AutogradPrivateUse1", lambda x: wrong.apply(x))
 
 
 def _version_kept() -> Mend:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ def memory_stats(device: torch.types.Device = None) -> OrderedDict[str, Any]:
     counters = dict(torch.accelerator.memory.memory_stats(index_of(device)))
     # torch.accelerator leaves this one out. The device has no policy by which it would refuse before it tries.
     counters.setdefault("num_oom_rejections", 0)
+    counters.update(native.library.reserved_bytes_by_private_pools(index_of(device)))  # and these
     return OrderedDict(sorted(counters.items()))
 
 
@@ -135,14 +135,13 @@ def driver_free(address: int, size: int) -> None:
 
 # -- private pools
 
-_numbers: Final = itertools.count(1)
-
 
 class MemPool:
     """A private pool: blocks that ``use_mem_pool`` made in it are given to nobody else while it lives."""
 
     def __init__(self) -> None:
-        self.id: Final = (0, next(_numbers))
+        first, second = native.library.graph_pool_handle()
+        self.id: Final = (int(first), int(second))
         self._devices: set[int] = set()
 
     def use_count(self) -> int:

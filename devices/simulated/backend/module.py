@@ -8,7 +8,15 @@ from typing import Any
 
 import torch
 
-from devices.simulated.backend import memory, native, random, streams
+from devices.simulated.backend import graphs, memory, native, random, streams
+from devices.simulated.backend.events import Event
+from devices.simulated.backend.graphed import make_graphed_callables
+from devices.simulated.backend.graphs import (
+    Graph,
+    graph,
+    graph_pool_handle,
+    is_current_stream_capturing,
+)
 from devices.simulated.backend.indices import index_of
 from devices.simulated.backend.memory import (
     MemPool,
@@ -17,6 +25,7 @@ from devices.simulated.backend.memory import (
     empty_host_cache,
     get_per_process_memory_fraction,
     host_memory_stats,
+    host_memory_stats_as_nested_dict,
     max_memory_allocated,
     max_memory_reserved,
     mem_get_info,
@@ -45,7 +54,6 @@ from devices.simulated.backend.random import (
     set_rng_state_all,
 )
 from devices.simulated.backend.streams import (
-    Event,
     ExternalStream,
     Stream,
     _set_stream_by_id,
@@ -61,6 +69,7 @@ __all__ = [
     "Event",
     "ExternalStream",
     "Gate",
+    "Graph",
     "MemPool",
     "Stream",
     "_set_stream_by_id",
@@ -84,13 +93,19 @@ __all__ = [
     "get_rng_state",
     "get_rng_state_all",
     "get_stream_from_external",
+    "graph",
+    "graph_pool_handle",
+    "graphs",
     "host_memory_stats",
+    "host_memory_stats_as_nested_dict",
     "init",
     "initial_seed",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
     "is_initialized",
     "is_tf32_supported",
+    "make_graphed_callables",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -143,6 +158,13 @@ def init() -> None:
 
 
 _lazy_init = init
+
+
+def __getattr__(name: str) -> Any:
+    """``_initialized``, which torch.utils.checkpoint reads to know whether there are random states to keep."""
+    if name == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"module 'torch.simulated' has no attribute {name!r}")
 
 
 def _is_in_bad_fork() -> bool:

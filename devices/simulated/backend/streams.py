@@ -21,6 +21,10 @@ class Stream(torch.Stream):
             return made(cls, **known)  # type: ignore[no-any-return]
         return made(cls, torch.device(native.NAME, index_of(device)), priority=priority)  # type: ignore[no-any-return]
 
+    def wait_event(self, event: torch.Event) -> None:
+        """Let what is queued from now on wait for an event, of this process or another."""
+        event.wait(self)
+
     @property
     def priority(self) -> int:
         """The priority that the stream was made with, within ``priority_range``."""
@@ -50,14 +54,6 @@ class ExternalStream(Stream):
 def get_stream_from_external(data_ptr: int, device: torch.types.Device = None) -> ExternalStream:
     """``ExternalStream`` under the name that ``torch.cuda`` has for it too."""
     return ExternalStream(data_ptr, device)
-
-
-class Event(torch.Event):
-    """An event of this device."""
-
-    def __new__(cls, enable_timing: bool = False, **other: Any) -> Event:
-        made: Any = torch.Event.__new__
-        return made(cls, native.NAME, enable_timing=enable_timing, **other)  # type: ignore[no-any-return]
 
 
 def current_stream(device: torch.types.Device = None) -> torch.Stream:

@@ -94,6 +94,28 @@ void Aliases::write_back() {
   }
 }
 
+void Aliases::reshape(const at::Tensor& alias, c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t bytes) {
+  for (const auto& each : tensors_) {
+    if (each.alias.unsafeGetTensorImpl() != alias.unsafeGetTensorImpl()) {
+      continue;
+    }
+    const c10::StorageImpl* shared_one = alias.storage().unsafeGetStorageImpl();
+    for (auto& storage : storages_) {
+      if (storage.alias.unsafeGetStorageImpl() == shared_one && storage.device.nbytes() < bytes) {
+        resize_storage(storage.device.unsafeGetStorageImpl(), bytes);
+        void* address = arena().on_device_side(storage.device.data());
+        auto* impl = storage.alias.unsafeGetStorageImpl();
+        impl->set_data_ptr_noswap(c10::DataPtr(address, c10::Device(c10::DeviceType::CPU)));
+        impl->set_nbytes(bytes);
+        storage.address = address;
+      }
+    }
+    for (const at::Tensor& one : {each.device, each.alias}) {
+      one.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, one.storage_offset());
+    }
+  }
+}
+
 at::Tensor tensor_over(
     const c10::Storage& storage, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset,
     caffe2::TypeMeta dtype, std::pair<bool, bool> bits) {

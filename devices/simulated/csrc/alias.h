@@ -22,6 +22,8 @@ class Aliases {
   const at::Tensor& of(const at::Tensor& tensor);
   // After the call: gives device tensors the sizes and the storage that the kernel gave their aliases.
   void write_back();
+  // Before the call: gives an alias, and its tensor, the geometry that the kernel would give them.
+  void reshape(const at::Tensor& alias, c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t bytes);
   // After the call: the device tensor for what a kernel returned. That is the tensor itself where the kernel
   // returned its argument, a view where it returned a view of one, else a new tensor with the same strides.
   at::Tensor result(const at::Tensor& made);

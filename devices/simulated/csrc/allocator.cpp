@@ -7,6 +7,8 @@
 #include <thread>
 
 #include "arena.h"
+#include "crowd.h"
+#include "capture.h"
 #include "faults.h"
 #include "settings.h"
 #include "runtime.h"
@@ -39,38 +41,6 @@ size_t segment_size(size_t size) {
 
 // -- what is handed out
 
-namespace {
-
-// Of planted faults: that a call found another thread in the allocator, for which time is left.
-thread_local bool crowded = false;
-
-struct Crowd {
-  explicit Crowd(std::atomic<int>& inside)
-      : inside_(inside), watched_(on(Fault::unlocked_counters) || on(Fault::unlocked_free_list)) {
-    if (watched_) {
-      crowded = inside_.fetch_add(1) != 0;
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-    }
-  }
-  ~Crowd() {
-    if (watched_) {
-      --inside_;
-      crowded = false;
-    }
-  }
-  Crowd(const Crowd&) = delete;
-  Crowd& operator=(const Crowd&) = delete;
-
-  std::atomic<int>& inside_;
-  const bool watched_;
-};
-
-}  // namespace
-
-bool is_crowded() {
-  return crowded;
-}
-
 Block* DeviceMemory::allocate(size_t bytes, Queue& queue) {
   const Crowd crowd(inside_);
   std::lock_guard<std::recursive_mutex> lock(mutex_);
@@ -79,10 +49,12 @@ Block* DeviceMemory::allocate(size_t bytes, Queue& queue) {
     out_of_memory_locked(bytes, false);
   }
   const size_t size = block_size(bytes);
-  c10::MempoolId_t owner{0, 0};
-  Pool& pool = pool_for_locked(size, owner);
+  Pool& pool = pool_for_locked(size, queue);
   Block* block = find_locked(pool, size, queue.id());
   if (block == nullptr) {
+    if (!queue.capturing()) {
+      refuse_driver_request(device_);
+    }
     block = new_segment_locked(pool, size, queue.id(), bytes);
   }
   block = split_locked(block, size);
@@ -114,7 +86,11 @@ void DeviceMemory::free(Block* block) {
   count(stats_.requested_bytes, *block->pool, -static_cast<int64_t>(block->requested));
   for (Queue* other : block->used_on) {
     auto mark = std::make_shared<Mark>();
-    other->mark(mark);
+    if (const auto capture = other->capture()) {
+      mark = capture->over();  // nothing of what is recorded there has run
+    } else {
+      other->mark(mark);
+    }
     if (!mark->done()) {
       ++block->pending;
       pending_.emplace_back(mark, block);
@@ -137,11 +113,10 @@ void DeviceMemory::record_stream(Block* block, Queue& queue) {
   }
 }
 
-Pool& DeviceMemory::pool_for_locked(size_t size, c10::MempoolId_t& owner) {
+Pool& DeviceMemory::pool_for_locked(size_t size, Queue& queue) {
   const bool small = size <= kSmallRequest;
   for (auto& [id, wanted] : filters_) {
-    if (wanted()) {
-      owner = id;
+    if (wanted(queue)) {
       PrivatePool& pool = *private_.at(key_of(id));
       return small ? pool.small : pool.large;
     }
@@ -162,8 +137,12 @@ Block* DeviceMemory::find_locked(Pool& pool, size_t size, QueueId queue) {
       }
     }
   }
-  if (on(Fault::pool_leaks_to_default) && !private_id(pool.owner)) {
+  const bool leaks = on(Fault::pool_leaks_to_default), given_away = on(Fault::pool_block_given_away);
+  if ((leaks || given_away) && !private_id(pool.owner)) {
     for (auto& [key, other] : private_) {
+      if (!leaks && other->users == 0) {
+        continue;
+      }
       if (Block* block = find_locked(pool.small ? other->small : other->large, size, queue)) {
         return block;
       }
@@ -320,7 +299,7 @@ void DeviceMemory::collect_passed_locked(bool wait) {
     ++stats_.num_sync_all_streams;
   }
   for (auto it = pending_.begin(); it != pending_.end();) {
-    if (wait) {
+    if (wait && !it->first->of_capture) {
       it->first->wait();
     }
     if (!it->first->done()) {
@@ -333,57 +312,6 @@ void DeviceMemory::collect_passed_locked(bool wait) {
       put_back_locked(block);
     }
   }
-}
-
-void DeviceMemory::empty_cache(c10::MempoolId_t pool) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
-  collect_passed_locked(/*wait=*/true);
-  release_segments_locked(private_id(pool) ? &pool : nullptr);
-}
-
-void DeviceMemory::release_segments_locked(const c10::MempoolId_t* only) {
-  auto release = [this](Pool& pool) {
-    std::vector<Block*> whole;
-    std::copy_if(pool.free.begin(), pool.free.end(), std::back_inserter(whole), [](Block* block) { return !block->is_split(); });
-    if (on(Fault::empty_cache_keeps_segment) && !whole.empty()) {
-      whole.pop_back();
-    }
-    for (Block* block : whole) {
-      release_segment_locked(pool, block);
-    }
-  };
-  if (only == nullptr) {
-    release(small_);
-    release(large_);
-  }
-  for (auto it = private_.begin(); it != private_.end();) {
-    PrivatePool& pool = *it->second;
-    // A pool's segments stay while it has users: a graph's next replay needs the same addresses.
-    if (pool.users == 0 && !on(Fault::pool_never_returned) && (only == nullptr || key_of(*only) == it->first)) {
-      release(pool.small);
-      release(pool.large);
-    }
-    it = pool.users == 0 && pool.segments == 0 ? private_.erase(it) : std::next(it);
-  }
-}
-
-void DeviceMemory::release_segment_locked(Pool& pool, Block* block) {
-  pool.free.erase(block);
-  segments_.erase(block->address);
-  if (block->in_oversize_segment) {
-    stats_.oversize_segments.decrease(1);
-  }
-  note(MemoryEvent::segment_free, *block);
-  drain_queues(device_);  // queued work may still use what the host has freed
-  arena().give(block->address, block->size);
-  ++stats_.num_device_free;
-  count(stats_.segment, pool, -1);
-  count(stats_.reserved_bytes, pool, -static_cast<int64_t>(block->size));
-  if (private_id(pool.owner)) {
-    --private_.at(key_of(pool.owner))->segments;
-    count(stats_.reserved_bytes_by_private_pools[pool.owner], pool, -static_cast<int64_t>(block->size));
-  }
-  delete block;
 }
 
 }  // namespace simulated

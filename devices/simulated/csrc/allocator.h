@@ -132,13 +132,15 @@ class DeviceMemory {
   // Every segment with its blocks, in the order of their addresses.
   std::vector<Segment> snapshot();
 
-  // Requests from threads for which `wanted` is true come from the pool, which lives until its last release.
-  void begin_pool(c10::MempoolId_t pool, std::function<bool()> wanted);
+  // Requests for which `wanted` is true come from the pool, which lives until its last release. Throws c10::Error
+  // where others' requests come from it now.
+  using Wanted = std::function<bool(Queue&)>;
+  void begin_pool(c10::MempoolId_t pool, Wanted wanted);
   void end_pool(c10::MempoolId_t pool);
   void release_pool(c10::MempoolId_t pool);
 
  private:
-  Pool& pool_for_locked(size_t bytes, c10::MempoolId_t& owner);
+  Pool& pool_for_locked(size_t bytes, Queue& queue);
   Block* find_locked(Pool& pool, size_t size, QueueId queue);
   Block* new_segment_locked(Pool& pool, size_t size, QueueId queue, size_t request);
   Block* split_locked(Block* block, size_t size);
@@ -155,7 +157,7 @@ class DeviceMemory {
   std::recursive_mutex mutex_;
   Pool small_, large_;
   std::unordered_map<uint64_t, std::unique_ptr<PrivatePool>> private_;
-  std::vector<std::pair<c10::MempoolId_t, std::function<bool()>>> filters_;
+  std::vector<std::pair<c10::MempoolId_t, Wanted>> filters_;
   std::deque<std::pair<MarkPtr, Block*>> pending_;
   Stats stats_;
   size_t most_ = SIZE_MAX;  // bytes that may be reserved
@@ -168,8 +170,6 @@ class DeviceMemory {
 };
 
 DeviceMemory& device_memory(int device);
-// Whether this thread's call found another thread in the allocator: noted for planted faults alone.
-bool is_crowded();
 // The live block that starts at an address; nullptr where there is none.
 Block* block_at(const void* address);
 

@@ -5,6 +5,7 @@
 
 #include "allocator.h"
 #include "arena.h"
+#include "crowd.h"
 #include "faults.h"
 #include "settings.h"
 
@@ -12,8 +13,11 @@ namespace simulated {
 
 // -- private pools
 
-void DeviceMemory::begin_pool(c10::MempoolId_t id, std::function<bool()> wanted) {
+void DeviceMemory::begin_pool(c10::MempoolId_t id, Wanted wanted) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
+  for (const auto& [taken, filter] : filters_) {
+    TORCH_CHECK(taken != id, "simulated device: allocations are going to that memory pool already");
+  }
   auto& pool = private_[key_of(id)];
   if (!pool) {
     pool = std::make_unique<PrivatePool>(id);

@@ -1,5 +1,7 @@
 #include "arena.h"
 
+#include "stream.h"
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -119,11 +121,22 @@ size_t Arena::free_bytes(int device) {
   return sum;
 }
 
+int configured_devices() {
+  static const auto read = static_cast<int>(number_from("SIMULATED_DEVICES", 2, 1, 16));
+  return read;
+}
+
+size_t configured_bytes() {
+  static const size_t read = number_from("SIMULATED_MEMORY_MIB", 256, 32, 1u << 20) / 2 * 2 << 20;
+  return read;
+}
+
 Arena& arena() {
   // Leaked: tensors may outlive every static object.
-  static Arena* made = new Arena(
-      static_cast<int>(number_from("SIMULATED_DEVICES", 2, 1, 16)),
-      number_from("SIMULATED_MEMORY_MIB", 256, 32, 1u << 20) / 2 * 2 << 20);
+  static Arena* made = [] {
+    watch_forks();  // a forked child has none of it
+    return new Arena(configured_devices(), configured_bytes());
+  }();
   return *made;
 }
 

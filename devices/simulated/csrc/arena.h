@@ -62,7 +62,12 @@ class Arena {
   std::vector<std::map<size_t, size_t>> free_;  // per device: offset -> bytes, neighbours joined
 };
 
-// The process' arena, made at first use from $SIMULATED_DEVICES (2) and $SIMULATED_MEMORY_MIB (256).
+// From $SIMULATED_DEVICES (2) and $SIMULATED_MEMORY_MIB (256), and without a use of the device: asking how many there
+// are must not keep a child that is forked later from using them. Throw std::runtime_error for what is no such number.
+int configured_devices();
+size_t configured_bytes();
+
+// The process' arena, made at first use.
 Arena& arena();
 
 }  // namespace simulated

@@ -13,6 +13,8 @@
 
 #include "allocator.h"
 #include "arena.h"
+#include "event.h"
+#include "event_ipc.h"
 #include "faults.h"
 #include "generator.h"
 #include "kernel.h"
@@ -21,6 +23,7 @@
 #include "runtime.h"
 #include "settings.h"
 #include "worker.h"
+#include "bindings_graph.h"
 #include "bindings_memory.h"
 
 namespace py = pybind11;
@@ -32,7 +35,7 @@ namespace {
 void busy(double milliseconds) {
   current_queue(current_device()).submit([milliseconds] {
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
-  });
+  }, "busy");
 }
 
 // Queues a task that fails, as a kernel does that finds an index out of range.
@@ -73,7 +76,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_device", &set_current_device);
   m.def("exchange_device", &exchange_device);
   m.def("checked_device", &checked_device);
-  m.def("total_memory", [] { return arena().bytes_of_a_device(); });
+  m.def("total_memory", &configured_bytes);
   m.def("was_used", &was_used);
   m.def("first_use", &first_use);
   m.def("in_bad_fork", &in_bad_fork);
@@ -92,12 +95,23 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   m.def("stream_of_handle", [](uintptr_t handle, int device) { return queue_of_handle(checked_device(device), reinterpret_cast<void*>(handle)).id(); });
 
+  // Of events by their ids; torch.Event.elapsed_time takes no subclass of it (torch/csrc/Event.cpp).
+  m.def("elapsed_time", [](uintptr_t start, uintptr_t end) {
+    return elapsed(reinterpret_cast<void*>(start), reinterpret_cast<void*>(end));
+  });
+  m.def("open_shared_event", &open_shared_event, py::arg("path"), py::arg("create"));
+  m.def("record_shared_event", [](uintptr_t event, int device, QueueId id) { record_shared_event(event, queue(device, id)); });
+  m.def("wait_shared_event", [](uintptr_t event, int device, QueueId id) { wait_shared_event(event, queue(device, id)); });
+  m.def("shared_event_done", &shared_event_done);
+  m.def("synchronize_shared_event", &synchronize_shared_event, py::call_guard<py::gil_scoped_release>());
+
   m.def("stream_priority", [](int device, QueueId id) { return queue(checked_device(device), id).priority(); });
   m.def("destroy_stream", [](int device, QueueId id) { queue(checked_device(device), id).destroy(); });
 
   m.def("set_memory_fraction", [](double fraction, int device) { device_memory(checked_device(device)).set_fraction(fraction); });
   m.def("memory_fraction", [](int device) { return device_memory(checked_device(device)).fraction(); });
   add_memory(m);
+  add_graphs(m);
   m.def("default_generator", [](int device) {
     return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(checked_device(device))));
   });

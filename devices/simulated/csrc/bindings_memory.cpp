@@ -92,6 +92,23 @@ py::dict snapshot() {
 }  // namespace
 
 void add_memory(py::module_& m) {
+  // By pool, under the names of torch.cuda.memory_stats.
+  m.def("reserved_bytes_by_private_pools", [](int device) {
+    py::dict made;
+    for (const auto& [id, array] : device_memory(checked_device(device)).stats().reserved_bytes_by_private_pools) {
+      const std::string pool = "reserved_bytes_by_private_pools." + std::to_string(id.first) + "_" + std::to_string(id.second);
+      for (const auto& [kind, type] : std::initializer_list<std::pair<const char*, StatType>>{
+               {"all", StatType::AGGREGATE}, {"small_pool", StatType::SMALL_POOL}, {"large_pool", StatType::LARGE_POOL}}) {
+        const auto& stat = array[static_cast<size_t>(type)];
+        const std::string name = pool + "." + kind + ".";
+        made[py::str(name + "current")] = stat.current;
+        made[py::str(name + "peak")] = stat.peak;
+        made[py::str(name + "allocated")] = stat.allocated;
+        made[py::str(name + "freed")] = stat.freed;
+      }
+    }
+    return made;
+  });
   m.def("record_memory_history", [](size_t most) {
     for (int device = 0; device < device_count(); ++device) {
       device_memory(device).record_history(most);
@@ -141,7 +158,7 @@ void add_memory(py::module_& m) {
   // Requests of the calling thread come from the pool until end_pool().
   m.def("begin_pool", [](int device, c10::MempoolId_t id) {
     const auto caller = std::this_thread::get_id();
-    device_memory(checked_device(device)).begin_pool(id, [caller] { return std::this_thread::get_id() == caller; });
+    device_memory(checked_device(device)).begin_pool(id, [caller](Queue&) { return std::this_thread::get_id() == caller; });
   });
   m.def("end_pool", [](int device, c10::MempoolId_t id) { device_memory(checked_device(device)).end_pool(id); });
   m.def("release_pool", [](int device, c10::MempoolId_t id) { device_memory(checked_device(device)).release_pool(id); });

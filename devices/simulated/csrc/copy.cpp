@@ -11,6 +11,7 @@
 
 #include "alias.h"
 #include "arena.h"
+#include "capture.h"
 #include "faults.h"
 #include "pinned.h"
 #include "runtime.h"
@@ -76,8 +77,16 @@ bool may_be_queued(const at::Tensor& self, const at::Tensor& to, bool non_blocki
     return false;
   }
   return broadcasts(self.sizes(), to.sizes()) && at::has_internal_overlap(to) == at::MemOverlap::No &&
-      !self.is_alias_of(to) &&
+      !self.is_alias_of(to) && is_declared(self.scalar_type()) && is_declared(to.scalar_type()) &&
       !(self.is_complex() && !to.is_complex());
+}
+
+// The same of a copy that is captured, whose warnings are given at each replay: only what would raise is left out.
+bool may_be_captured(const at::Tensor& self, const at::Tensor& to, bool non_blocking) {
+  const bool host = !on_device(self) || !on_device(to);
+  return (!host || (non_blocking && is_pinned((on_device(self) ? to : self).storage().data()))) &&
+      broadcasts(self.sizes(), to.sizes()) && at::has_internal_overlap(to) != at::MemOverlap::Yes &&
+      at::get_overlap_status(self, to) != at::MemOverlapStatus::Partial;
 }
 
 // A tensor of the host over the same memory, which it does not keep alive.
@@ -108,9 +117,11 @@ Queue& unseen_queue(int device) {
 }
 
 void queue_copy(const at::Tensor& self, const at::Tensor& to) {
+  Queue& queue = current_queue((on_device(self) ? self : to).device().index());
   // The task owns no memory: marks say when that of the host may be used again, the queue's order that of a device.
-  auto alias = [](const at::Tensor& tensor) {
-    return on_device(tensor) ? Aliases(tensor.device().index()).of(tensor) : unowned(tensor);
+  // Only a graph's copies keep their host memory, for as long as they may be replayed.
+  auto alias = [owns = queue.capturing()](const at::Tensor& tensor) {
+    return on_device(tensor) ? Aliases(tensor.device().index()).of(tensor) : owns ? tensor : unowned(tensor);
   };
   const bool spoilt = on(Fault::peer_copy_wrong) && on_device(self) && on_device(to) && self.device() != to.device();
   // A block of the host that is not pinned is kept: only planted faults queue copies with one.
@@ -124,7 +135,6 @@ void queue_copy(const at::Tensor& self, const at::Tensor& to) {
       target.zero_();
     }
   };
-  Queue& queue = current_queue((on_device(self) ? self : to).device().index());
   if (!on_device(self) || !on_device(to) || self.device() == to.device()) {
     const bool with_host = !on_device(self) || !on_device(to);
     if (with_host && on(Fault::synchronize_misses_copy)) {
@@ -135,7 +145,7 @@ void queue_copy(const at::Tensor& self, const at::Tensor& to) {
       return;
     }
     Queue& taken = with_host && on(Fault::non_blocking_off_stream) ? new_external_queue(queue.device()) : queue;
-    taken.submit(std::move(task));
+    taken.submit(std::move(task), "copy");
     if (with_host) {
       record_pinned((on_device(self) ? to : self).storage().data(), queue);
     }
@@ -143,6 +153,8 @@ void queue_copy(const at::Tensor& self, const at::Tensor& to) {
   }
   // On the source's queue, behind what the other queue holds now; and that goes on behind the copy.
   Queue& other = current_queue(to.device().index());
+  refuse_while_capturing(queue, "a copy between devices");
+  refuse_while_capturing(other, "a copy between devices");
   auto before = std::make_shared<Mark>(), after = std::make_shared<Mark>();
   if (on(Fault::copy_ignores_peer_stream)) {
     queue.submit(std::move(task));
@@ -167,11 +179,13 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool non_bloc
     static Seen seen("aten::_copy_from of a conjugate");
     seen.note();
   }
-  if (!forgets_conjugate && may_be_queued(self, to, non_blocking)) {
+  const bool captured = current_queue((from_device ? self : to).device().index()).capturing();
+  if (!forgets_conjugate && (captured ? may_be_captured(self, to, non_blocking) : may_be_queued(self, to, non_blocking))) {
     queue_copy(self, to);
     return to;
   }
   if (from_device && to_device && self.device() != to.device()) {
+    refuse_while_capturing(current_queue(self.device().index()), "a copy between devices");
     current_queue(self.device().index()).drain();
     raise_pending(self.device().index());
   }
@@ -181,7 +195,10 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool non_bloc
   if (forgets_conjugate) {
     from.unsafeGetTensorImpl()->_set_conj(false);
   }
-  current_queue(device).run_here([&] { copy_elements(from, target); });
+  current_queue(device).run_here(
+      [&] { copy_elements(from, target); },
+      from_device && to_device ? "a copy whose sides overlap or do not fit"
+                               : "a copy with host memory that is not both pinned and non_blocking");
   raise_pending(device);
   return to;
 }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <mutex>
 
+#include "capture.h"
 #include "faults.h"
 
 namespace simulated {
@@ -18,6 +19,7 @@ struct Event {
   std::mutex mutex;
   MarkPtr latest;  // nullptr until the first record
   bool of_all = false;
+  const Queue* recorded_on = nullptr;  // of the latest record
 
   MarkPtr mark() {
     std::lock_guard<std::mutex> lock(mutex);
@@ -47,7 +49,7 @@ void record_event(void** event, Queue& queue, int device, bool timed) {
   }
   auto* made = static_cast<Event*>(*event);
   TORCH_CHECK(
-      made->device == queue.device(), "simulated device: an event of device ", made->device,
+      made->device == queue.device() || on(Fault::record_on_any_index), "simulated device: an event of device ", made->device,
       " cannot be recorded on a stream of device ", queue.device());
   auto mark = std::make_shared<Mark>();
   {
@@ -56,6 +58,7 @@ void record_event(void** event, Queue& queue, int device, bool timed) {
       return;
     }
     made->latest = mark;
+    made->recorded_on = &queue;
   }
   if (on(Fault::record_late)) {
     queue.submit([&queue, mark] { queue.mark(mark); });  // behind what is queued by then
@@ -66,7 +69,14 @@ void record_event(void** event, Queue& queue, int device, bool timed) {
 
 void wait_event(void* event, Queue& queue) {
   if (on(Fault::wait_takes_latest_record) && event != nullptr) {
-    queue.submit([event] { mark_of(event)->wait(); });
+    queue.submit([event, asked = mark_of(event), &queue] {
+      MarkPtr found = mark_of(event);
+      if (found == asked) {
+        found->wait();
+      } else if (static_cast<Event*>(event)->recorded_on != &queue) {  // else it stands behind this very task
+        found->wait_for(std::chrono::milliseconds(1500));  // it still may: that must not stop the queue for ever
+      }
+    });
     return;
   }
   if (MarkPtr mark = mark_of(event)) {
@@ -76,18 +86,23 @@ void wait_event(void* event, Queue& queue) {
 
 bool query_event(void* event) {
   MarkPtr mark = mark_of(event);
+  refuse_captured(mark, "asking about");
   return mark == nullptr || mark->done();
 }
 
 void synchronize_event(void* event) {
   if (MarkPtr mark = mark_of(event)) {
-    mark->wait();
+    refuse_captured(mark, "waiting on the host for");
+    if (mark->captured() == nullptr) {
+      mark->wait();
+    }
   }
 }
 
 void destroy_event(void* event) noexcept {
   auto* made = static_cast<Event*>(event);
-  if (made != nullptr && !made->of_all) {
+  // With the fault, a task looks at the event when its turn comes.
+  if (made != nullptr && !made->of_all && !on(Fault::wait_takes_latest_record)) {
     delete made;  // what waits for a mark shares it
   }
 }
@@ -98,7 +113,7 @@ double elapsed(void* start, void* end) {
   auto* first = static_cast<Event*>(start);
   auto* last = static_cast<Event*>(end);
   TORCH_CHECK_VALUE(
-      first->timed && last->timed, "Both events must be created with argument 'enable_timing=True'.");
+      (first->timed && last->timed) || on(Fault::elapsed_untimed_accepted), "Both events must be created with argument 'enable_timing=True'.");
   MarkPtr from = first->mark(), to = last->mark();
   TORCH_CHECK(
       from != nullptr && to != nullptr && from->done() && to->done(),

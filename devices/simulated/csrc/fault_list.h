@@ -3,9 +3,11 @@
 #pragma once
 
 #include "fault_list_calls.h"
+#include "fault_list_graphs.h"
 
 #define SIMULATED_FAULT_LIST(F)                                         \
   SIMULATED_CALL_FAULTS(F)                                              \
+  SIMULATED_GRAPH_FAULTS(F)                                             \
   /* layout: kernels, misbehave.cpp */                                  \
   F(ignore_strides, "values.ignore_strides")                            \
   F(ignore_storage_offset, "values.ignore_storage_offset")              \

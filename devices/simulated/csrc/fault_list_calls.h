@@ -95,4 +95,10 @@
   F(hang, "process.hang")                                               \
   F(hang_holding_gil, "process.hang_holding_gil")                       \
   F(hang_on_stream, "process.hang_on_stream")                           \
-  F(sticky_error, "process.sticky_error")
+  F(sticky_error, "process.sticky_error")                                \
+  /* streams, events: event.cpp, event_ipc.cpp, backend/events.py */    \
+  F(record_on_any_index, "streams.record_on_any_index")                 \
+  F(unrecorded_not_ready, "events.unrecorded_not_ready")                \
+  F(elapsed_untimed_accepted, "events.elapsed_untimed_accepted")        \
+  F(index_set_before_record, "events.index_set_before_record")          \
+  F(ipc_handle_dead, "events.ipc_handle_dead")

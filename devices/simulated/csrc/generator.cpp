@@ -1,60 +1,167 @@
 #include "generator.h"
 
+#include <Python.h>
+
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <array>
 
-#include "arena.h"
+#include "capture.h"
 #include "faults.h"
 #include "runtime.h"
+#include "worker.h"
 
 namespace simulated {
 
 namespace {
 
+// The state of a generator, shared by those that were given it (graphsafe_set_state).
+//
+// A replay that draws random numbers takes the state at the call and leaves a promise in its place, which it keeps
+// when its work is done: what replaces the state does not wait, what reads it does.
+class State {
+ public:
+  explicit State(at::Generator cpu) : cpu_(std::move(cpu)) {}
+
+  // The generator, once no replay is to give it its state any more.
+  at::Generator settled() {
+    for (;;) {
+      MarkPtr kept;
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (promise_ != nullptr && promise_->done()) {
+          promise_ = nullptr;
+        }
+        if (promise_ == nullptr) {
+          return cpu_;
+        }
+        kept = promise_;
+      }
+      PyThreadState* thread = PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+      kept->wait();
+      if (thread != nullptr) {
+        PyEval_RestoreThread(thread);
+      }
+    }
+  }
+
+  // The generator that is about to be given another state, whatever it has now.
+  at::Generator replaced() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (promise_ != nullptr) {
+      cpu_ = at::detail::createCPUGenerator();  // the one before is what a replay writes to
+      promise_ = nullptr;
+    }
+    return cpu_;
+  }
+
+  struct Taken {
+    at::Generator before, after;
+    MarkPtr before_ready, after_ready;
+  };
+  Taken take() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Taken taken{cpu_, at::detail::createCPUGenerator(), promise_, std::make_shared<Mark>()};
+    if (!on(Fault::generator_not_advanced)) {
+      cpu_ = taken.after;
+      promise_ = taken.after_ready;
+    }
+    return taken;
+  }
+
+ private:
+  std::mutex mutex_;
+  at::Generator cpu_;
+  MarkPtr promise_;  // set when cpu_ has its state; nullptr where it has
+};
+
+// What the kernels of one graph draw from.
+class GraphGenerator final : public AroundReplay {
+ public:
+  explicit GraphGenerator(std::shared_ptr<State> state) : slot(at::detail::createCPUGenerator()), state_(std::move(state)) {}
+
+  std::pair<Task, Task> at_replay() override {
+    State::Taken taken = state_->take();
+    if (on(Fault::replay_repeats_random)) {
+      taken.before = first_.defined() ? first_ : taken.before;
+      first_ = taken.before;
+    }
+    auto begin = [taken, slot = slot] {
+      if (taken.before_ready != nullptr) {
+        taken.before_ready->wait();
+      }
+      give(taken.before, slot);
+    };
+    auto end = [taken, slot = slot] {
+      give(slot, taken.after);
+      taken.after_ready->set();
+    };
+    return {begin, end};
+  }
+
+  const at::Generator slot;
+
+ private:
+  static void give(at::Generator from, at::Generator to) {
+    KernelTurn turn;
+    c10::intrusive_ptr<c10::TensorImpl> state;
+    {
+      std::lock_guard<std::mutex> lock(from.mutex());
+      state = from.unsafeGetGeneratorImpl()->get_state();
+    }
+    std::lock_guard<std::mutex> lock(to.mutex());
+    to.unsafeGetGeneratorImpl()->set_state(*state);
+  }
+
+  const std::shared_ptr<State> state_;
+  at::Generator first_;  // of a planted fault: the state that the first replay began with
+};
+
 class SimulatedGenerator final : public c10::GeneratorImpl {
  public:
-  SimulatedGenerator(int device, at::Generator cpu)
+  SimulatedGenerator(int device, std::shared_ptr<State> state)
       : c10::GeneratorImpl(
             c10::Device(c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(device)),
             c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
-        cpu_(std::move(cpu)) {}
+        state_(std::move(state)) {}
 
   void set_current_seed(uint64_t seed) override {
-    cpu_.set_current_seed(on(Fault::seed_ignored) ? c10::detail::getNonDeterministicRandom() : seed);
+    state_->replaced().set_current_seed(on(Fault::seed_ignored) ? c10::detail::getNonDeterministicRandom() : seed);
   }
-  uint64_t current_seed() const override { return cpu_.current_seed(); }
-  uint64_t seed() override { return cpu_.seed(); }
+  uint64_t current_seed() const override { return state_->settled().current_seed(); }
+  uint64_t seed() override { return state_->replaced().seed(); }
   // The CPU's algorithm has no offset: it raises, as it does there.
-  void set_offset(uint64_t offset) override { cpu_.set_offset(offset); }
-  uint64_t get_offset() const override { return cpu_.get_offset(); }
+  void set_offset(uint64_t offset) override { state_->settled().set_offset(offset); }
+  uint64_t get_offset() const override { return state_->settled().get_offset(); }
   void set_state(const c10::TensorImpl& state) override {
     if (!on(Fault::state_not_restored)) {
-      cpu_.unsafeGetGeneratorImpl()->set_state(state);
+      state_->replaced().unsafeGetGeneratorImpl()->set_state(state);
     }
   }
-  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return cpu_.unsafeGetGeneratorImpl()->get_state(); }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
+    return state_->settled().unsafeGetGeneratorImpl()->get_state();
+  }
   void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& other) override {
     auto* same = dynamic_cast<SimulatedGenerator*>(other.get());
     TORCH_CHECK(same != nullptr, "expected a generator of the simulated device");
-    cpu_ = same->cpu_;
+    state_ = same->state_;
   }
   c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override {
-    return c10::make_intrusive<SimulatedGenerator>(device().index(), cpu_);
+    return c10::make_intrusive<SimulatedGenerator>(device().index(), state_);
   }
 
-  const at::Generator& cpu() const { return cpu_; }
+  const std::shared_ptr<State>& state() const { return state_; }
 
  private:
   SimulatedGenerator* clone_impl() const override {
-    return new SimulatedGenerator(device().index(), cpu_.clone());
+    return new SimulatedGenerator(device().index(), std::make_shared<State>(state_->settled().clone()));
   }
 
-  at::Generator cpu_;
+  std::shared_ptr<State> state_;
 };
 
 at::Generator made(int device, uint64_t seed) {
-  return at::make_generator<SimulatedGenerator>(device, at::detail::createCPUGenerator(seed));
+  return at::make_generator<SimulatedGenerator>(device, std::make_shared<State>(at::detail::createCPUGenerator(seed)));
 }
 
 }  // namespace
@@ -62,7 +169,7 @@ at::Generator made(int device, uint64_t seed) {
 const at::Generator& default_generator(int device) {
   static auto* all = [] {
     auto* generators = new std::vector<at::Generator>;
-    for (int each = 0; each < arena().devices(); ++each) {
+    for (int each = 0; each < device_count(); ++each) {
       generators->push_back(made(each, c10::default_rng_seed_val));
     }
     return generators;
@@ -73,12 +180,13 @@ const at::Generator& default_generator(int device) {
 at::Generator new_generator(int device) {
   if (on(Fault::generators_shared)) {
     auto* of_all = dynamic_cast<SimulatedGenerator*>(default_generator(device).unsafeGetGeneratorImpl());
-    return at::make_generator<SimulatedGenerator>(device, of_all->cpu());
+    return at::make_generator<SimulatedGenerator>(device, of_all->state());
   }
   return made(device, c10::default_rng_seed_val);
 }
 
-at::Generator cpu_generator(const std::optional<at::Generator>& generator, int device) {
+at::Generator cpu_generator(const std::optional<at::Generator>& generator, Queue& queue) {
+  const int device = queue.device();
   const at::Generator& chosen =
       generator.has_value() && generator->defined() ? *generator : default_generator(device);
   auto* ours = dynamic_cast<SimulatedGenerator*>(chosen.unsafeGetGeneratorImpl());
@@ -87,7 +195,13 @@ at::Generator cpu_generator(const std::optional<at::Generator>& generator, int d
   TORCH_CHECK(
       ours->device().index() == device, "Expected a generator of device simulated:", device, " but found one of ",
       ours->device());
-  return ours->cpu();
+  const auto capture = queue.capture();
+  if (capture == nullptr) {
+    return ours->state()->settled();
+  }
+  const auto around = capture->around(
+      ours->state().get(), [&] { return std::make_shared<GraphGenerator>(ours->state()); });
+  return static_cast<const GraphGenerator&>(*around).slot;
 }
 
 }  // namespace simulated

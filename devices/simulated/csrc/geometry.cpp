@@ -1,5 +1,6 @@
 #include "geometry.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/enum_tag.h>
@@ -36,6 +37,7 @@ constexpr std::array<std::string_view, 30> kMoreOps{
 
 class Signature {
  public:
+  explicit Signature(bool captured) { number(captured); }
   // False where it holds something that is not understood.
   bool add(const c10::IValue& value) {
     if (value.isTensor()) {
@@ -46,6 +48,14 @@ class Signature {
         add_tensor(each);
       }
       number('l');
+    } else if (value.isOptionalTensorList()) {
+      number('O');
+      for (const std::optional<at::Tensor> each : value.toOptionalTensorList()) {
+        add_tensor(each.value_or(at::Tensor()));
+      }
+      number('o');
+    } else if (value.isGenerator() || value.isDevice()) {
+      number('g');  // the CPU's: it changes no geometry
     } else if (value.isNone()) {
       number('N');
     } else if (value.isInt()) {
@@ -120,9 +130,11 @@ class Signature {
 
 // -- scratch
 
-// Tensors of the same geometry over memory of zeros: what shares memory shares it here too.
+// Tensors of the same geometry over memory of zeros or ones: what shares memory shares it here too.
 class Scratch {
  public:
+  explicit Scratch(bool ones) : ones_(ones) {}
+
   at::Tensor of(const at::Tensor& given) {
     if (!given.defined() || is_host_scalar(given)) {
       return given;
@@ -143,6 +155,10 @@ class Scratch {
     if (given.unsafeGetTensorImpl()->is_wrapped_number()) {
       impl->set_wrapped_number(true);
     }
+    if (ones_ && made.storage().nbytes() != 0) {
+      const auto elements = static_cast<int64_t>(made.storage().nbytes() / made.itemsize());
+      made.as_strided({elements}, {1}, 0).fill_(1);
+    }
     tensors_.emplace_back(given, made);
     return made;
   }
@@ -161,6 +177,25 @@ class Scratch {
       return kept && made.sizes() == given.sizes() && made.strides() == given.strides() &&
           made.storage_offset() == given.storage_offset();
     });
+  }
+
+  // The arguments that were given another shape, in storage of their own; nothing where more than that was changed.
+  std::vector<ReshapedArgument> reshaped(const torch::jit::Stack& arguments) const {
+    std::vector<ReshapedArgument> found;
+    for (const auto& [given, made] : tensors_) {
+      if (made.sizes() == given.sizes() && made.strides() == given.strides()) {
+        continue;
+      }
+      const auto place = std::find_if(arguments.begin(), arguments.end(), [&made = made](const c10::IValue& value) {
+        return value.isTensor() && value.toTensor().is_same(made);
+      });
+      const bool room = given.numel() == 0 || made.storage().nbytes() == given.storage().nbytes();
+      if (!room || made.storage_offset() != given.storage_offset() || place == arguments.end() || !holds(made)) {
+        return {};
+      }
+      found.push_back({static_cast<size_t>(place - arguments.begin()), made.sizes().vec(), made.strides().vec(), made.storage().nbytes()});
+    }
+    return found;
   }
 
   bool holds(const at::Tensor& made) const {
@@ -187,6 +222,7 @@ class Scratch {
     return made;
   }
 
+  const bool ones_;
   bool fits_ = true;
   std::vector<std::pair<const c10::StorageImpl*, c10::Storage>> storages_;
   std::vector<std::pair<at::Tensor, at::Tensor>> tensors_;
@@ -199,8 +235,9 @@ struct Warned final : c10::WarningHandler {
 
 // What comes of the call on scratch. Not known where it raised or warned, so that the call itself does so, where it
 // gave an argument another shape, or returned a view or something that is no tensor.
-CallGeometry learn(const c10::OperatorHandle& runs, const torch::jit::Stack& call) {
-  Scratch scratch;
+CallGeometry learn(const RunCall& run, const torch::jit::Stack& call, bool captured, bool ones) {
+  KernelScope scope;
+  Scratch scratch(ones);
   torch::jit::Stack trial;
   for (const c10::IValue& value : call) {
     if (value.isTensor()) {
@@ -211,6 +248,14 @@ CallGeometry learn(const c10::OperatorHandle& runs, const torch::jit::Stack& cal
         all.push_back(scratch.of(each));
       }
       trial.emplace_back(std::move(all));
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> all;
+      for (const std::optional<at::Tensor> each : value.toOptionalTensorList()) {
+        all.push_back(each.has_value() ? std::optional(scratch.of(*each)) : std::nullopt);
+      }
+      trial.emplace_back(std::move(all));
+    } else if (value.isGenerator()) {
+      trial.emplace_back(at::detail::createCPUGenerator());
     } else {
       trial.push_back(value);
     }
@@ -220,15 +265,21 @@ CallGeometry learn(const c10::OperatorHandle& runs, const torch::jit::Stack& cal
   }
   const torch::jit::Stack arguments = trial;
   Warned warned;
-  c10::WarningUtils::WarningHandlerGuard guard(&warned);
+  std::optional<c10::WarningUtils::WarningHandlerGuard> guard;
+  if (!captured) {
+    guard.emplace(&warned);
+  }
   try {
-    KernelScope scope;
-    runs.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &trial);
+    run(trial);
   } catch (const std::exception&) {
-    return {};  // the call itself will raise it, or something better, in its turn
+    CallGeometry raised;  // the call itself will raise it, or something better, in its turn
+    raised.error = std::current_exception();
+    return raised;
   }
   if (warned.any || !scratch.unchanged()) {
-    return {};
+    CallGeometry unknown;
+    unknown.reshaped = scratch.reshaped(arguments);
+    return unknown;
   }
   CallGeometry found;
   for (const c10::IValue& value : trial) {
@@ -237,13 +288,14 @@ CallGeometry learn(const c10::OperatorHandle& runs, const torch::jit::Stack& cal
     }
     const at::Tensor& made = value.toTensor();
     ResultGeometry one;
+    one.undefined = !made.defined();
     for (size_t place = 0; place < arguments.size() && one.argument < 0 && made.defined(); ++place) {
       if (arguments[place].isTensor() && arguments[place].toTensor().is_same(made)) {
         one.argument = static_cast<int>(place);
       }
     }
-    if (one.argument < 0) {
-      if (!made.defined() || scratch.holds(made) || made.layout() != at::kStrided || !made.device().is_cpu()) {
+    if (one.argument < 0 && !one.undefined) {
+      if (scratch.holds(made) || made.layout() != at::kStrided || !made.device().is_cpu()) {
         return {};
       }
       one.sizes = made.sizes().vec();
@@ -276,9 +328,9 @@ std::pair<const char*, size_t> elements_of(const at::Tensor& made) {
   return {static_cast<const char*>(storage.data()) + skipped, bytes};
 }
 
-std::shared_ptr<const CallGeometry> Geometries::of(const c10::OperatorHandle& runs, const torch::jit::Stack& call) {
+std::shared_ptr<const CallGeometry> Geometries::of(const RunCall& run, const torch::jit::Stack& call, bool captured) {
   static const auto unknown = std::make_shared<const CallGeometry>();
-  Signature signature;
+  Signature signature(captured);
   for (const c10::IValue& value : call) {
     if (!signature.add(value)) {
       return unknown;
@@ -292,7 +344,13 @@ std::shared_ptr<const CallGeometry> Geometries::of(const c10::OperatorHandle& ru
       return found->second;
     }
   }
-  auto learnt = std::make_shared<const CallGeometry>(learn(runs, call));
+  auto found = std::make_shared<CallGeometry>(learn(run, call, captured, /*ones=*/false));
+  if (captured && found->error != nullptr) {
+    if (CallGeometry again = learn(run, call, captured, /*ones=*/true); again.known) {
+      *found = std::move(again);
+    }
+  }
+  const std::shared_ptr<const CallGeometry> learnt = std::move(found);
   std::lock_guard<std::mutex> lock(mutex_);
   if (known_.size() >= kMostKnown) {
     known_.clear();

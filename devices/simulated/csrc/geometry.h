@@ -9,6 +9,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -20,22 +22,37 @@ namespace simulated {
 // One result of a call.
 struct ResultGeometry {
   int argument = -1;  // the argument that is returned; -1: a new tensor
+  bool undefined = false;  // no tensor at all
   std::vector<int64_t> sizes, strides;
   caffe2::TypeMeta dtype;
   bool conjugate = false, negative = false;
   size_t bytes = 0;  // of storage, from the first element on
 };
 
+// An argument that the call gives another shape: one that had no elements, or one whose storage suffices.
+struct ReshapedArgument {
+  size_t argument;
+  std::vector<int64_t> sizes, strides;
+  size_t bytes;  // of storage
+};
+
 struct CallGeometry {
   bool known = false;  // false: only the call itself shows it, and it must be waited for
   std::vector<ResultGeometry> results;
+  std::vector<ReshapedArgument> reshaped;  // where nothing else keeps it from being known
+  std::exception_ptr error;  // what the trial raised, where it did
 };
+
+// How a call is run on CPU tensors.
+using RunCall = std::function<void(torch::jit::Stack&)>;
 
 // What one op is known to return.
 class Geometries {
  public:
   // `call` holds the aliases of the arguments. Nothing of it is read or written but its geometry.
-  std::shared_ptr<const CallGeometry> of(const c10::OperatorHandle& runs, const torch::jit::Stack& call);
+  // `captured`: the call will be replayed, so that a warning or an error for the scratch's zeros is no reason not to
+  // know. It must not be `known` otherwise, since it should be raised at the call.
+  std::shared_ptr<const CallGeometry> of(const RunCall& run, const torch::jit::Stack& call, bool captured);
 
  private:
   std::mutex mutex_;

@@ -9,8 +9,11 @@
 #include <string_view>
 
 #include "arena.h"
+#include "capturable.h"
+#include "capture.h"
 #include "generator.h"
 #include "hazard.h"
+#include "misbehave_graph.h"
 #include "runtime.h"
 #include "worker.h"
 
@@ -54,6 +57,7 @@ Kernel::Kernel(const c10::OperatorHandle& op, const c10::OperatorHandle& runs)
   in_place_ = !op.operator_name().name.empty() && op.operator_name().name.back() == '_';
   misbehaviours_ = misbehaviours_of(name_);
   may_be_queued_ = !defect_ && may_be_queued(op);
+  why_not_capturable_ = why_op_not_capturable(op);
 }
 
 int Kernel::find_device(const torch::jit::Stack& stack, size_t from) const {
@@ -93,12 +97,12 @@ void Kernel::check_tensor(const at::Tensor& tensor, size_t place, int device) co
       ")");
 }
 
-void Kernel::replace_argument(c10::IValue& value, size_t place, int device, Aliases& aliases) const {
+void Kernel::replace_argument(c10::IValue& value, size_t place, Queue& queue, Aliases& aliases) const {
   auto alias_of = [&](const at::Tensor& tensor) -> at::Tensor {
     if (!tensor.defined()) {
       return tensor;
     }
-    check_tensor(tensor, place, device);
+    check_tensor(tensor, place, queue.device());
     if (on(Fault::cpu_scalar_offset_ignored) && !on_device(tensor) && tensor.dim() == 0) {
       return tensor.as_strided({}, {}, 0);
     }
@@ -121,12 +125,12 @@ void Kernel::replace_argument(c10::IValue& value, size_t place, int device, Alia
   } else if (value.isDevice()) {
     value = c10::Device(c10::DeviceType::CPU);
   } else if (value.isGenerator()) {
-    value = cpu_generator(value.toGenerator(), device);
+    value = cpu_generator(value.toGenerator(), queue);
   } else if (value.isNone()) {
     const auto& type = *runs_.schema().arguments()[place].type();
     if (type.kind() == c10::TypeKind::OptionalType &&
         type.castRaw<c10::OptionalType>()->getElementType()->kind() == c10::TypeKind::GeneratorType) {
-      value = cpu_generator(std::nullopt, device);
+      value = cpu_generator(std::nullopt, queue);
     }
   }
 }
@@ -171,7 +175,7 @@ void Kernel::run_faulty(torch::jit::Stack& call) const {
 }
 
 torch::jit::Stack Kernel::queue_call(
-    const CallGeometry& geometry, torch::jit::Stack call, int device, Aliases& aliases) const {
+    const CallGeometry& geometry, torch::jit::Stack call, Queue& queue, Aliases& aliases) const {
   struct Target {
     size_t result;
     char* address;  // of the device's side
@@ -185,7 +189,11 @@ torch::jit::Stack Kernel::queue_call(
       results.emplace_back(aliases.result(call[one.argument].toTensor()));
       continue;
     }
-    const c10::Storage storage = new_storage(device, one.bytes);
+    if (one.undefined) {
+      results.emplace_back(at::Tensor());
+      continue;
+    }
+    const c10::Storage storage = new_storage(queue.device(), one.bytes);
     targets.push_back({place, static_cast<char*>(arena().on_device_side(storage.data())), one.bytes});
     results.emplace_back(tensor_over(storage, one.sizes, one.strides, 0, one.dtype, {one.conjugate, one.negative}));
   }
@@ -196,8 +204,18 @@ torch::jit::Stack Kernel::queue_call(
       value = at::clone(value.toTensor());
     }
   }
+  const void* generator = nullptr;
+  for (const c10::IValue& value : call) {
+    if (value.isGenerator()) {
+      generator = value.toGenerator().unsafeGetGeneratorImpl();
+    }
+  }
+  const auto capture = queue.capture();
+  if (capture != nullptr && on(Fault::replay_stale_input) && capture->empty()) {
+    hold_inputs(call, written_);
+  }
   // The task owns no memory of the device: what is freed meanwhile is handed out to later work of this queue only.
-  current_queue(device).submit([this, targets, call = std::move(call)]() mutable {
+  Task task = [this, targets, call = std::move(call)]() mutable {
     KernelTurn turn;
     KernelScope scope;
     run(call);
@@ -208,8 +226,38 @@ torch::jit::Stack Kernel::queue_call(
         std::memcpy(target.address, first, bytes);
       }
     }
-  });
+  };
+  if (capture != nullptr && on(Fault::op_runs_at_capture) && name_ == "aten::neg") {
+    task();
+    return results;
+  }
+  queue.submit(std::move(task), name_.c_str(), generator);
+  if (capture != nullptr && on(Fault::output_moves) && geometry.results[0].bytes != 0) {
+    move_at_replay(*capture, results[0].toTensor());
+  }
   return results;
+}
+
+std::shared_ptr<const CallGeometry> Kernel::geometry_of(const torch::jit::Stack& call, bool captured) {
+  static const auto unknown = std::make_shared<const CallGeometry>();
+  if (captured && (!why_not_capturable_.empty() || !why_call_not_capturable(runs_, call).empty())) {
+    return unknown;
+  }
+  return geometries_.of([this](torch::jit::Stack& trial) { run(trial); }, call, captured);
+}
+
+void Kernel::check_capturable(Queue& queue, const CallGeometry& geometry, const torch::jit::Stack& call) const {
+  if (geometry.known) {
+    return;
+  }
+  if (geometry.error != nullptr) {
+    std::rethrow_exception(geometry.error);
+  }
+  std::string why = !why_not_capturable_.empty() ? why_not_capturable_ : why_call_not_capturable(runs_, call);
+  if (why.empty()) {
+    why = "it returns a view or no tensor, or resizes an argument";
+  }
+  refuse_while_capturing(queue, name_ + ", which cannot be captured (" + why + "),");
 }
 
 void Kernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
@@ -229,20 +277,31 @@ void Kernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torc
     faulty = faulty || on(each->fault);
   }
   Aliases aliases(device);
+  Queue& queue = current_queue(device);
   for (size_t place = 0; place < arguments_; ++place) {
-    replace_argument(call[place], place, device, aliases);
+    replace_argument(call[place], place, queue, aliases);
   }
-  if (may_be_queued_ && !faulty) {
-    const auto geometry = geometries_.of(runs_, call);
+  const bool captured = queue.capturing();
+  if (captured || (may_be_queued_ && !faulty)) {
+    auto geometry = geometry_of(call, captured);
+    if (captured && !geometry->reshaped.empty()) {
+      for (const ReshapedArgument& one : geometry->reshaped) {
+        aliases.reshape(call[one.argument].toTensor(), one.sizes, one.strides, one.bytes);
+      }
+      geometry = geometry_of(call, captured);
+    }
+    if (captured) {
+      check_capturable(queue, *geometry, call);
+    }
     if (geometry->known) {
-      for (c10::IValue& value : queue_call(*geometry, std::move(call), device, aliases)) {
+      for (c10::IValue& value : queue_call(*geometry, std::move(call), queue, aliases)) {
         stack->push_back(std::move(value));
       }
       return;
     }
   }
   try {
-    current_queue(device).run_here([&] {
+    queue.run_here([&] {
       KernelScope scope;
       faulty ? run_faulty(call) : run(call);
     });

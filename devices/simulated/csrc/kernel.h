@@ -16,6 +16,7 @@
 #include "geometry.h"
 #include "misbehave.h"
 #include "seen.h"
+#include "stream.h"
 
 namespace simulated {
 
@@ -29,10 +30,14 @@ class Kernel final : public c10::OperatorKernel {
  private:
   int find_device(const torch::jit::Stack& stack, size_t from) const;
   void check_tensor(const at::Tensor& tensor, size_t place, int device) const;
-  void replace_argument(c10::IValue& value, size_t place, int device, Aliases& aliases) const;
+  void replace_argument(c10::IValue& value, size_t place, Queue& queue, Aliases& aliases) const;
 
   // Queues the call and returns its results' tensors, whose elements will be there in the queue's turn.
-  torch::jit::Stack queue_call(const CallGeometry& geometry, torch::jit::Stack call, int device, Aliases& aliases) const;
+  // Records it, where the queue is capturing.
+  torch::jit::Stack queue_call(const CallGeometry& geometry, torch::jit::Stack call, Queue& queue, Aliases& aliases) const;
+  std::shared_ptr<const CallGeometry> geometry_of(const torch::jit::Stack& call, bool captured);
+  // Throws where a call cannot be captured: what is wrong with the call, or why it cannot.
+  void check_capturable(Queue& queue, const CallGeometry& geometry, const torch::jit::Stack& call) const;
   void run(torch::jit::Stack& call) const;
   void run_faulty(torch::jit::Stack& call) const;
 
@@ -44,6 +49,7 @@ class Kernel final : public c10::OperatorKernel {
   Defect defect_;
   bool in_place_;
   bool may_be_queued_;
+  std::string why_not_capturable_;  // empty: its calls can be captured
   Geometries geometries_;
   std::vector<const Misbehaviour*> misbehaviours_;
   Seen seen_;

@@ -8,6 +8,7 @@
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/native_dropout_native.h>
 #include <ATen/ops/new_empty_strided_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
@@ -161,7 +162,7 @@ c10::Scalar local_scalar(const at::Tensor& self) {
   if (on(Fault::item_before_work)) {
     read();
   } else {
-    current_queue(device).run_here(read);
+    current_queue(device).run_here(read, "reading a value on the host");
   }
   raise_pending(device);
   if (on(Fault::item_wrong_type) && value.isIntegral(/*includeBool=*/false)) {
@@ -188,6 +189,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view", at::native::view);
   m.impl("_reshape_alias", at::native::_reshape_alias);
   m.impl("unfold", unfold);
+  // A composite of the CPU's: run on the CPU's side it would draw from the host's generator.
+  m.impl("native_dropout", at::native::native_dropout_cpu);
   m.impl("view_as_real", at::native::view_as_real);
   m.impl("view_as_complex", at::native::view_as_complex);
 }

@@ -133,6 +133,9 @@ bool is_pinned(const void* address) {
 }
 
 void record_pinned(const void* address, Queue& queue) {
+  if (queue.capturing()) {
+    return;  // a graph's copies own their host memory
+  }
   auto mark = std::make_shared<Mark>();
   queue.mark(mark);
   std::lock_guard<std::mutex> lock(cache().mutex);

@@ -10,6 +10,7 @@
 
 #include "allocator.h"
 #include "arena.h"
+#include "capture.h"
 #include "event.h"
 #include "faults.h"
 
@@ -32,6 +33,20 @@ std::array<std::atomic<QueueId>, 16> shared_queue{};  // of a planted fault
 
 std::atomic<bool> in_use{false};
 
+// The dtypes that descriptor.py declares, as bits by their numbers.
+constexpr uint64_t kDtypes = [] {
+  using enum c10::ScalarType;
+  uint64_t bits = 0;
+  for (const c10::ScalarType each :
+       {Byte,          Char,            Short,           Int,           Long,           Half,
+        Float,         Double,          ComplexHalf,     ComplexFloat,  ComplexDouble,  Bool,
+        BFloat16,      Float8_e5m2,     Float8_e4m3fn,   Float8_e5m2fnuz, Float8_e4m3fnuz, Float8_e8m0fnu,
+        UInt16,        UInt32,          UInt64}) {
+    bits |= uint64_t{1} << static_cast<int>(each);
+  }
+  return bits;
+}();
+
 Queue& queue_of(const c10::Stream& stream) {
   return queue(checked_device(stream.device_index()), stream.id());
 }
@@ -50,35 +65,32 @@ bool is_main_thread() {
   return getpid() == gettid();
 }
 
+// The index that a guard sets where it is asked for this one.
+int kept_by_thread(int index) {
+  return on(Fault::thread_loses_index) && !is_main_thread() && index >= 0 ? 0 : index;
+}
+
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kType; }
 
   c10::Device exchangeDevice(c10::Device to) const override {
-    return c10::Device(kType, static_cast<c10::DeviceIndex>(exchange_device(to.index())));
+    return c10::Device(kType, static_cast<c10::DeviceIndex>(exchange_device(kept_by_thread(to.index()))));
   }
   c10::Device getDevice() const override { return c10::Device(kType, static_cast<c10::DeviceIndex>(current_device())); }
   void setDevice(c10::Device to) const override {
     if (!on(Fault::streams_index_not_restored) || checked_device(to.index()) > current_device()) {
-      set_current_device(to.index());
+      set_current_device(kept_by_thread(to.index()));
     }
   }
   void uncheckedSetDevice(c10::Device to) const noexcept override {
     if (to.index() >= 0 && to.index() < device_count()) {
-      set_current_device(to.index());
+      set_current_device(kept_by_thread(to.index()));
     }
   }
   c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
     checked_device(device.index());
     c10::DeviceCapability found;
-    found.capability_data.capability_bits = 0;
-    for (const c10::ScalarTypeIndex each :
-         {c10::kIndex_Byte, c10::kIndex_Char, c10::kIndex_Short, c10::kIndex_Int, c10::kIndex_Long, c10::kIndex_Half,
-          c10::kIndex_Float, c10::kIndex_Double, c10::kIndex_ComplexHalf, c10::kIndex_ComplexFloat,
-          c10::kIndex_ComplexDouble, c10::kIndex_Bool, c10::kIndex_BFloat16, c10::kIndex_Float8_e5m2,
-          c10::kIndex_Float8_e4m3fn, c10::kIndex_Float8_e5m2fnuz, c10::kIndex_Float8_e4m3fnuz,
-          c10::kIndex_Float8_e8m0fnu, c10::kIndex_UInt16, c10::kIndex_UInt32, c10::kIndex_UInt64}) {
-      found.capability_data.capability_bits |= uint64_t{1} << each;
-    }
+    found.capability_data.capability_bits = kDtypes;
     return found;
   }
   c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(device_count()); }
@@ -116,9 +128,17 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     static std::atomic<size_t> calls{0};
     return reinterpret_cast<char*>(&queue_of(stream)) + (on(Fault::native_handle_changes) ? ++calls : 0);
   }
-  bool queryStream(const c10::Stream& stream) const override { return queue_of(stream).idle(); }
+  bool queryStream(const c10::Stream& stream) const override {
+    Queue& queue = queue_of(stream);
+    refuse_while_capturing(queue, "asking whether a stream is idle");
+    return queue.idle();
+  }
+  bool isStreamCapturing(const c10::Stream& stream) const override {
+    return queue_of(stream).capturing() && !on(Fault::is_capturing_false);
+  }
   void synchronizeStream(const c10::Stream& stream) const override {
     Queue& queue = queue_of(stream);
+    refuse_while_capturing(queue, "synchronising a stream");
     queue.drain();
     raise_pending(queue.device());
   }
@@ -148,7 +168,7 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 }  // namespace
 
 int device_count() {
-  return arena().devices();
+  return configured_devices();
 }
 
 int checked_device(int index) {
@@ -165,9 +185,6 @@ int checked_device(int index) {
 }
 
 int current_device() {
-  if (on(Fault::thread_loses_index) && !is_main_thread()) {
-    return 0;
-  }
   return on(Fault::device_shared_by_threads) ? shared_device.load() : this_device;
 }
 
@@ -199,6 +216,10 @@ void set_current_queue(Queue& queue) {
   if (on(Fault::current_shared_by_threads)) {
     shared_queue[queue.device()] = queue.id();
   }
+}
+
+bool is_declared(c10::ScalarType dtype) {
+  return (kDtypes >> static_cast<int>(dtype)) & 1;
 }
 
 void first_use() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/StorageImpl.h>
 
 #include "stream.h"
@@ -20,6 +21,9 @@ void set_current_device(int index);
 int exchange_device(int index);
 Queue& current_queue(int device);
 void set_current_queue(Queue& queue);
+
+// Whether a dtype is one of those that the device declares. Others can be held, and some ops refuse them.
+bool is_declared(c10::ScalarType dtype);
 
 // Notes that the device is in use in this process; throws after a fork.
 void first_use();

@@ -22,8 +22,8 @@ void look_at(const std::string& text) {
   const c10::CachingAllocator::ConfigTokenizer tokens(text);
   for (size_t at = 0; at < tokens.size(); at = tokens.skipKey(at) + 2) {
     for (const char* key : kWithoutEffect) {
-      if (tokens[at] == key) {
-        TORCH_WARN("simulated device: the allocator setting ", key, " has no effect");
+      if (tokens[at] == key) {  // not a warning: torch would print it past Python's
+        TORCH_CHECK_VALUE(false, "simulated device: the allocator setting ", key, " has no effect here: leave it out");
       }
     }
   }

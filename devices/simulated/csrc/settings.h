@@ -6,7 +6,7 @@
 
 namespace simulated {
 
-// Makes torch refuse keys that nobody knows, and warn of those that have no effect here. `on` false undoes it.
+// Makes torch refuse keys that nobody knows, and those that have no effect here. `on` false undoes it.
 void register_settings(bool on);
 
 // In bytes: larger blocks are not split. SIZE_MAX where all are.

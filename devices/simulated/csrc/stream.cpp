@@ -1,10 +1,9 @@
 #include "stream.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <stdexcept>
@@ -13,11 +12,10 @@
 #include <vector>
 
 #include <cxxabi.h>
-#include <unistd.h>
 
 #include "arena.h"
+#include "capture.h"
 #include "faults.h"
-#include "hazard.h"
 #include "worker.h"
 
 namespace simulated {
@@ -34,6 +32,11 @@ void Mark::set() {
 void Mark::wait() {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [this] { return done_; });
+}
+
+void Mark::wait_for(std::chrono::milliseconds limit) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait_for(lock, limit, [this] { return done_; });
 }
 
 bool Mark::done() {
@@ -56,7 +59,7 @@ void Queue::start_thread_locked() {
   }
 }
 
-void Queue::submit(Task task) {
+void Queue::submit(Task task, const char* what, const void* in_turn) {
   refuse_after_fork();
   if (in_bad_fork()) {
     task();  // of a planted fault: there is no thread that would run it
@@ -65,17 +68,23 @@ void Queue::submit(Task task) {
   if (destroyed_.load(std::memory_order_relaxed)) {
     throw std::runtime_error("simulated device: the stream was destroyed");
   }
+  if ((capturing() && record(task, what, in_turn)) || (on(Fault::other_index_work_lost) && captured_elsewhere(device_))) {
+    return;
+  }
   if (on(Fault::launch_blocks_host)) {
     drain();
   }
-  if (on(Fault::unlocked_queue) && overwritten()) {
-    return;
+  if (!on(Fault::unlocked_queue) || !overwritten()) {
+    push(std::move(task), std::strcmp(what, "task") != 0);
   }
+}
+
+void Queue::push(Task task, bool work) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     start_thread_locked();
     ++submitted_;
-    tasks_.push_back(std::move(task));
+    tasks_.push_back({std::move(task), work});
   }
   work_.notify_one();
 }
@@ -95,10 +104,10 @@ void Queue::work() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     work_.wait(lock, [this] { return !tasks_.empty() && !running_; });
-    if (on(Fault::reorder_tasks) && tasks_.size() > 1) {
+    if (on(Fault::reorder_tasks) && tasks_.size() > 1 && tasks_[0].work && tasks_[1].work) {
       std::swap(tasks_[0], tasks_[1]);
     }
-    Task task = std::move(tasks_.front());
+    Task task = std::move(tasks_.front().task);
     tasks_.pop_front();
     running_ = true;
     lock.unlock();
@@ -119,8 +128,9 @@ void Queue::work() {
   }
 }
 
-void Queue::run_here(const std::function<void()>& task) {
+void Queue::run_here(const std::function<void()>& task, const char* what) {
   refuse_after_fork();
+  refuse_while_capturing(*this, what);
   std::unique_lock<std::mutex> lock(mutex_);
   const uint64_t before = submitted_++;
   if (done_ != before) {
@@ -132,10 +142,11 @@ void Queue::run_here(const std::function<void()>& task) {
     auto turn = std::make_shared<Mark>();
     auto over = std::make_shared<Mark>();
     start_thread_locked();
-    tasks_.push_back([turn, over] {
-      turn->set();
-      over->wait();
-    });
+    tasks_.push_back({[turn, over] {
+                        turn->set();
+                        over->wait();
+                      },
+                      false});
     lock.unlock();
     work_.notify_one();
     turn->wait();
@@ -169,11 +180,15 @@ void Queue::run_here(const std::function<void()>& task) {
 
 void Queue::mark(const MarkPtr& mark) {
   refuse_after_fork();
+  if (const auto capture = this->capture()) {
+    mark->set_captured(capture->point(*this));
+    return;
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (done_ != submitted_) {
       ++submitted_;
-      tasks_.push_back([mark] { mark->set(); });
+      tasks_.push_back({[mark] { mark->set(); }, false});
       work_.notify_one();
       return;
     }
@@ -182,6 +197,11 @@ void Queue::mark(const MarkPtr& mark) {
 }
 
 void Queue::wait(const MarkPtr& mark) {
+  const auto point = mark->captured();
+  if (point != nullptr || capturing()) {
+    wait_in_capture(mark, point);
+    return;
+  }
   if (!mark->done() && !on(Fault::ignore_wait)) {
     submit([mark] { mark->wait(); });
   }
@@ -211,15 +231,12 @@ struct Queues {
   std::map<std::pair<int, QueueId>, std::unique_ptr<Queue>> made;
   std::map<std::pair<int, int>, int> next;  // device, priority -> place in the pool
   QueueId next_external = 1000;
-  std::vector<std::vector<std::exception_ptr>> errors{16};
 };
 
 Queues& queues() {
   static Queues* all = new Queues;  // leaked: threads outlive static objects
   return *all;
 }
-
-std::atomic<bool> used{false}, forked{false};
 
 Queue& made_locked(Queues& all, int device, QueueId id, int priority) {
   auto& found = all.made[{device, id}];
@@ -290,6 +307,13 @@ std::vector<Queue*> queues_of(int device) {
 }
 }  // namespace
 
+Queue& branch_queue(int device, int number) {
+  constexpr QueueId first = -1000;  // ids that no stream has
+  Queues& all = queues();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  return made_locked(all, device, first - number, kLeastPriority);
+}
+
 Queue& queue_of_handle(int device, const void* handle) {
   if (on(Fault::external_own_queue)) {
     return new_external_queue(device);
@@ -309,6 +333,7 @@ void drain_queues(int device) {
 }
 
 void drain_device(int device) {
+  refuse_synchronize(device);
   if (on(Fault::synchronize_wrong_index)) {
     device = (device + 1) % arena().devices();
   }
@@ -323,68 +348,6 @@ bool device_idle(int device) {
     }
   }
   return true;
-}
-
-// -- failures and forks
-
-namespace {
-std::atomic<int> pending_errors{0};
-}
-
-void keep_error(int device, std::exception_ptr error) {
-  Queues& all = queues();
-  std::lock_guard<std::mutex> lock(all.mutex);
-  all.errors.at(device).push_back(std::move(error));
-  pending_errors.fetch_add(1);
-}
-
-void raise_pending(int device) {
-  refuse_if_lost();
-  if (pending_errors.load(std::memory_order_relaxed) == 0) {
-    return;
-  }
-  std::exception_ptr oldest;
-  {
-    Queues& all = queues();
-    std::lock_guard<std::mutex> lock(all.mutex);
-    auto& errors = all.errors.at(device);
-    if (errors.empty()) {
-      return;
-    }
-    oldest = errors.front();
-    errors.erase(errors.begin());
-    pending_errors.fetch_sub(1);
-  }
-  std::rethrow_exception(oldest);
-}
-
-bool in_bad_fork() {
-  return forked.load(std::memory_order_relaxed);
-}
-
-void watch_forks() {
-  if (!used.exchange(true)) {
-    pthread_atfork(
-        [] {
-          if (on(Fault::fork_silent)) {
-            arena().keep_over_forks();
-          }
-        },
-        nullptr, [] { forked.store(true); });
-  }
-}
-
-void refuse_after_fork() {
-  if (in_bad_fork() && on(Fault::fork_hangs)) {
-    for (;;) {
-      pause();
-    }
-  }
-  if (in_bad_fork() && !on(Fault::fork_silent)) {
-    throw std::runtime_error(
-        "Cannot re-initialize the simulated device in a forked subprocess: its threads and its memory stay with the "
-        "parent. To use it with multiprocessing, choose the 'spawn' start method.");
-  }
 }
 
 }  // namespace simulated

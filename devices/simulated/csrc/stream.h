@@ -20,17 +20,29 @@ namespace simulated {
 using Task = std::function<void()>;
 using QueueId = int64_t;
 
+class Capture;
+struct CapturePoint;
+
 // One record of an event: done once the queue has come to it.
 class Mark {
  public:
+  // `of_capture`: it is set by the end of a capture, and must not be waited for by whoever is to end it.
+  explicit Mark(bool of_capture = false) : of_capture(of_capture) {}
+  const bool of_capture;
+
   void set();
   void wait();
+  void wait_for(std::chrono::milliseconds limit);
   bool done();
   // Precondition: done().
   std::chrono::steady_clock::time_point when();
+  // The place in a capture that it marks; nullptr where it marks one in a queue. Such a mark is never done.
+  std::shared_ptr<const CapturePoint> captured();
+  void set_captured(std::shared_ptr<const CapturePoint> point);
 
  private:
   std::mutex mutex_;
+  std::shared_ptr<const CapturePoint> captured_;
   std::condition_variable changed_;
   bool done_ = false;
   std::chrono::steady_clock::time_point when_;
@@ -48,13 +60,16 @@ class Queue {
   QueueId id() const { return id_; }
   int priority() const { return priority_; }
 
-  // Puts a task at the end. An exception that it throws is kept and raised by raise_pending().
-  void submit(Task task);
+  // Puts a task at the end, or records it where the queue is capturing. An exception that it throws is kept and
+  // raised by raise_pending(). `what` names it in the dump of a graph, and must live on; tasks of one graph with the
+  // same `in_turn` run one after another.
+  void submit(Task task, const char* what = "task", const void* in_turn = nullptr);
   // Runs a task on the calling thread once everything queued before it is done; what it throws is thrown here.
-  void run_here(const std::function<void()>& task);
-  // Marks the point that the queue has reached with what is queued now.
+  // Refused while capturing: what was recorded before it is not run.
+  void run_here(const std::function<void()>& task, const char* what = "a call that waits for its result");
+  // Marks the point that the queue has reached with what is queued, or recorded, now.
   void mark(const MarkPtr& mark);
-  // Everything queued from now on runs after the mark is set.
+  // Everything queued from now on runs after the mark is set. A mark of a capture makes the queue a part of that.
   void wait(const MarkPtr& mark);
 
   // After it, submitting throws: of a planted fault.
@@ -64,7 +79,17 @@ class Queue {
   // Waits for what is queued at the call.
   void drain();
 
+  // Whether work is recorded by a capture, and not run (capture.h).
+  bool capturing() const { return capturing_.load(std::memory_order_relaxed); }
+  std::shared_ptr<Capture> capture();
+  // Joins a capture: false where the queue is part of another one.
+  bool join(const std::shared_ptr<Capture>& capture);
+  void leave();
+
  private:
+  void push(Task task, bool work);  // at the end, captured or not
+  bool record(Task& task, const char* what, const void* in_turn);
+  void wait_in_capture(const MarkPtr& mark, const std::shared_ptr<const CapturePoint>& point);
   void work();                 // the thread's loop
   void start_thread_locked();  // at the first task
   bool overwritten();          // by another thread that submits: of a planted fault
@@ -73,9 +98,15 @@ class Queue {
   const QueueId id_;
   const int priority_;
   std::mutex mutex_;
+  std::atomic<bool> capturing_{false};
+  std::shared_ptr<Capture> capture_;
   std::condition_variable work_;
   std::condition_variable done_changed_;
-  std::deque<Task> tasks_;
+  struct Queued {
+    Task task;
+    bool work;  // a kernel or a copy: what a planted fault may reorder without stopping queues for ever
+  };
+  std::deque<Queued> tasks_;
   bool running_ = false;  // a task, or a thread in run_here
   bool started_ = false;
   std::atomic<bool> destroyed_{false};
@@ -99,9 +130,11 @@ Queue& queue(int device, QueueId id);
 Queue& next_queue(int device, int priority);
 // A queue that the pool does not hold: its owner is whoever asked, it is never given out again.
 Queue& new_external_queue(int device);
+// A queue for the side branches of graphs, by its number from 0 up; it is made when it is first asked for.
+Queue& branch_queue(int device, int number);
 // The queue whose address this is. Throws std::invalid_argument where no queue of the device has it.
 Queue& queue_of_handle(int device, const void* handle);
-// Waits for all queues of a device; drain_device() then raises what failed there.
+// Waits for all queues of a device; drain_device() then raises what failed there, and is refused while capturing.
 void drain_queues(int device);
 void drain_device(int device);
 bool device_idle(int device);

@@ -57,9 +57,9 @@ conform.start(async (app, site) => {
     const of = universe[by];
     const squares = new Uint8Array(universe.ops.length * names.length).fill(255);
     const bad = new Uint32Array(universe.ops.length), used = new Uint8Array(names.length);
-    const counts = new Uint32Array(3); // neither, passed, ambiguous
+    const counts = new Uint32Array(3); // other, passed, not judged
     tally(universe, of, names.length, mask, clauseFits, letters, { squares, bad, used, counts });
-    const [, passed, ambiguous] = counts, shown = counts[0] + passed + ambiguous;
+    const [rest, passed] = counts, judged = rest + passed;
     const columns = columnsOf(by, names, used, fits);
     const rows = rowsOf(squares, names.length, bad);
     view = { by, names, columns, rows, squares, mask, clauseFits };
@@ -68,7 +68,6 @@ conform.start(async (app, site) => {
       row: (i) => (rows[i].group !== undefined ? { name: rows[i].group || "(no namespace)", group: true } : { name: universe.ops[rows[i].op], href: pieces.opAddress(site, universe.ops[rows[i].op]) }),
       rank, label,
     });
-    const judged = shown - ambiguous;
     summary.replaceChildren(
       el("span", { "data-passed": passed, "data-judged": judged }, el("b", {}, conform.number(passed)), ` of ${conform.number(judged)} cells pass`),
       el("span", {}, `${conform.plural(rows.filter((row) => row.op !== undefined).length, "operator")}`),
@@ -96,8 +95,8 @@ conform.start(async (app, site) => {
     }
   }
 
-  const outcomes = new Uint8Array(128); // 1 pass, 2 ambiguous
-  for (const [code, row] of statuses) outcomes[code.charCodeAt(0)] = row.outcome === "pass" ? 1 : row.outcome === "ambiguous-reference" ? 2 : 0;
+  const outcomes = new Uint8Array(128); // 1 pass, 2 not judged: ambiguous, or not tried by declaration
+  for (const [code, row] of statuses) outcomes[code.charCodeAt(0)] = row.outcome === "pass" ? 1 : ["ambiguous", "undeclared"].includes(row.kind) ? 2 : 0;
 
   function pattern(text) {
     if (!text) return () => true;

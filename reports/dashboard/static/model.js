@@ -96,6 +96,7 @@ conform.model = (function () {
 
   function told(row) {
     if (row.outcome === "absent") return "not planned";
+    if (row.kind === "undeclared") return "unsupported by declaration";
     return ["ok", "regression", "missing"].includes(row.verdict) ? row.outcome : `${row.outcome} (${row.verdict})`;
   }
 

@@ -11,10 +11,10 @@ conform.query = (function () {
   const KEYWORDS = ["and", "or", "not"];
   const WORDS = {
     pass: "outcome pass", fail: "outcome fail", error: "the check could not be made",
-    unsupported: "raised NotImplementedError", ambiguous: "the references disagree",
+    unsupported: "raised NotImplementedError", undeclared: "not tried: unsupported by declaration", ambiguous: "the references disagree",
     crash: "the process died", hang: "did not return", expected: "as the manifest says",
     regression: "worse than the manifest says", improvement: "better than the manifest says",
-    flaky: "declared flaky", bad: "any outcome but pass", any: "has the cell", absent: "does not have the cell",
+    flaky: "declared flaky", bad: "tried, and did not pass", any: "has the cell", absent: "does not have the cell",
   };
 
   class QueryError extends Error {
@@ -186,6 +186,7 @@ conform.query = (function () {
       const absent = row.outcome === "absent";
       const fits = word === "any" ? !absent
         : word === "absent" ? absent
+        : word === "undeclared" || row.kind === "undeclared" ? word === row.kind
         : word === "bad" ? !absent && row.outcome !== "pass"
         : word === "ambiguous" ? row.outcome === "ambiguous-reference"
         : row.outcome === word || row.verdict === word;

@@ -1,0 +1,47 @@
+"""Merging: 16 shards of 16,000 cells each, read, joined and written."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.running import verdict
+from benchmarks.synthetic_runs import cells_of, write
+from reports.merge import load_shards, merge
+from reports.run import load_run, write_run
+
+_SHARDS = 16
+_CELLS = 16_000
+
+
+def main() -> bool:
+    with tempfile.TemporaryDirectory() as scratch:
+        paths = _shards(Path(scratch))
+        started = time.perf_counter()
+        merged = merge(load_shards(paths))
+        read = time.perf_counter() - started
+        write_run(Path(scratch) / "out", merged.document, merged.results, merged.provenance)
+        took = time.perf_counter() - started
+        print(f"{_SHARDS} shards, {len(merged.results):,} cells: read and joined in {read:.2f} s")
+        assert len(merged.results) == _SHARDS * _CELLS
+        return verdict("merging 16 shards of 16,000 cells, s", took, 5, at_least=False)
+
+
+def _shards(scratch: Path) -> list[Path]:
+    """One run of 256,000 cells, divided as shards write it."""
+    cells = cells_of(ops=712)[: _SHARDS * _CELLS]
+    whole = load_run(write(scratch / "whole", "synthetic", 1, 0, cells))
+    found = []
+    for number in range(1, _SHARDS + 1):
+        mine = cells[number - 1 :: _SHARDS]
+        folded: dict[str, dict[str, list[str]]] = {}
+        for clause, op, dtype in mine:
+            folded.setdefault(clause, {}).setdefault(op, []).append(dtype)
+        document = {**whole.plan, "selected": [list(entry) for entry in folded.items()]}
+        origin = replace(whole.provenance, shard=f"{number}/{_SHARDS}")
+        folder = scratch / f"shard-{number}"
+        write_run(folder, document, {cell: whole.results[cell] for cell in mine}, origin)
+        found.append(folder)
+    return found

@@ -1,0 +1,1 @@
+"""One run over several machines: which cells each shard of it takes."""

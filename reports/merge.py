@@ -1,0 +1,167 @@
+"""Shards of one run joined again, and refused where they are not of one run. Pure, but for reading them.
+
+Shards are of one run where plan, torch, driver, device, manifest and selection agree. A cell that several
+shards ran (every shard runs the identity cells) must have come to the same in all of them: where it did not, they
+met different devices, or a device that cannot be relied on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from devices.cell import CellKey, Outcome
+from reports.model import CellResult, Provenance, Run
+from reports.plan import RunError, fold
+from reports.run import collector_paused, load_run
+from reports.shared_plans import SharedPlans
+
+#: What must be the same in all shards, in the order in which people look for a cause.
+_SAME: Final = (
+    *("plan_hash", "plan", "device", "torch", "driver", "device_name", "suite_version"),
+    *("manifest_hash", "partial", "seed", "os", "arch"),
+)
+#: Parts of the plan's document that are a shard's own.
+_OWN: Final = frozenset({"selected", "facts"})
+_SHARD: Final = re.compile(r"(\d{1,6})/(\d{1,6})", re.ASCII)
+
+
+class CannotMerge(RunError):
+    """These runs are not shards of one run. The text says what differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The shards as one run: what ``write_run`` takes. ``absent`` are the numbers of shards that were not given,
+    ``missing`` the planned cells that no shard has an outcome for, in plan order."""
+
+    document: dict[str, Any]
+    provenance: Provenance
+    results: dict[CellKey, CellResult]
+    absent: tuple[int, ...]
+    missing: tuple[CellKey, ...]
+
+
+def load_shards(paths: Sequence[Path]) -> list[Run]:
+    """Read the folders of shards. Raises RunError."""
+    shared = SharedPlans()
+    with collector_paused():
+        return [load_run(path, shared) for path in paths]
+
+
+def merge(runs: Sequence[Run]) -> Merged:
+    """Join shards, in any order; some may be absent. Raises CannotMerge."""
+    if not runs:
+        raise CannotMerge("no shard to merge: expected the results folders of a run's shards")
+    numbered = _numbered(runs)
+    for run in runs[1:]:
+        _same(runs[0], run)
+    count = _shard(runs[0])[1]
+    absent = tuple(number for number in range(1, count + 1) if number not in numbered)
+    results = _joined([numbered[number] for number in sorted(numbered)])
+    first = numbered[min(numbered)]
+    document = {name: part for name, part in first.plan.items() if name != "selected"}
+    planned: Iterable[CellKey] = first.parsed.cells
+    if first.provenance.partial:
+        chosen = {cell for run in runs for cell in run.parsed.selected}
+        planned = [cell for cell in first.parsed.cells if cell in chosen]
+        document["selected"] = [list(entry) for entry in fold(planned)]
+    missing = tuple(
+        cell for cell in planned if cell not in results or results[cell].outcome is Outcome.NOT_RUN
+    )
+    provenance = _provenance([numbered[number].provenance for number in sorted(numbered)], absent)
+    return Merged(document, provenance, results, absent, missing)
+
+
+def _shard(run: Run) -> tuple[int, int]:
+    said = run.provenance.shard
+    match = _SHARD.fullmatch(said)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        what = f"says shard {said!r}" if said else "is a run of its own"
+        raise CannotMerge(f"{run.folder}: {what}; expected a shard, run with --shard I/N")
+    return int(match[1]), int(match[2])
+
+
+def _numbered(runs: Sequence[Run]) -> dict[int, Run]:
+    """The shards by number; each once, and all of as many."""
+    found: dict[int, Run] = {}
+    count = _shard(runs[0])[1]
+    for run in runs:
+        number, of = _shard(run)
+        if of != count:
+            raise CannotMerge(
+                f"{run.folder} is shard {number}/{of}, and {runs[0].folder} is one of {count}: "
+                "shards of one run are of the same number"
+            )
+        if number in found:
+            raise CannotMerge(
+                f"{run.folder} and {found[number].folder} are both shard {number}/{of}"
+            )
+        found[number] = run
+    return found
+
+
+def _same(one: Run, other: Run) -> None:
+    for name in _SAME:
+        here, there = getattr(one.provenance, name), getattr(other.provenance, name)
+        if here != there:
+            raise CannotMerge(
+                f"{one.folder} and {other.folder} are not shards of one run: {name} is {here!r} and "
+                f"{there!r}"
+            )
+    for name in {**one.plan, **other.plan}:
+        if name not in _OWN and one.plan.get(name) != other.plan.get(name):
+            raise CannotMerge(
+                f"{one.folder} and {other.folder} are not shards of one run: their plans differ in {name!r}"
+            )
+
+
+def _joined(runs: Sequence[Run]) -> dict[CellKey, CellResult]:
+    """The results of all shards."""
+    found: dict[CellKey, CellResult] = {}
+    for run in runs:
+        for cell, result in run.results.items():
+            before = found.setdefault(cell, result)
+            if before is result:
+                continue
+            if before.outcome is Outcome.NOT_RUN:
+                found[cell] = result
+            elif result.outcome is not Outcome.NOT_RUN and _told(before) != _told(result):
+                origin = next(each for each in runs if each.results.get(cell) is before)
+                raise CannotMerge(
+                    f"{origin.folder} and {run.folder} disagree on {cell}: "
+                    f"{before.outcome} ({before.verdict}) and {result.outcome} ({result.verdict}). "
+                    "They met different devices, or one that cannot be relied on"
+                )
+    return found
+
+
+def _told(result: CellResult) -> object:
+    return result.outcome, result.verdict, result.layouts
+
+
+def _provenance(origins: Sequence[Provenance], absent: tuple[int, ...]) -> Provenance:
+    """That of the whole: it begins with the first, and names every host."""
+    first = origins[0]
+    hosts = dict.fromkeys(host for origin in origins for host in origin.host.split(", ") if host)
+    changed: dict[str, Any] = {
+        "start": min(origin.start for origin in origins),
+        "host": ", ".join(hosts),
+        "shard": "",
+        "reference_cache": _one(origins, "reference_cache", "mixed"),
+    }
+    for field in fields(Provenance):
+        if field.name not in _SAME and field.name not in changed:
+            changed[field.name] = _one(origins, field.name, "")
+    if absent:  # the gate refuses it by this, whatever its cells say
+        numbers = ",".join(origin.shard.partition("/")[0] for origin in origins)
+        changed["shard"] = f"{numbers}/{first.shard.partition('/')[2]}"
+    return replace(first, **changed)
+
+
+def _one(origins: Sequence[Provenance], name: str, otherwise: str) -> Any:
+    values = {getattr(origin, name) for origin in origins}
+    return values.pop() if len(values) == 1 else otherwise

@@ -1,0 +1,178 @@
+"""Programs of streams: their order, their text, what is drawn; and that broken order is found and shrunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from conformance.streams.drawn import _programs, ordered
+from conformance.streams.program import Order, Program, fresh_buffers, on_the_cpu, told
+from devices.cell import CellKey, Outcome
+from tests.behaviour.server import Server, serving
+from tests.plugin.running import environment
+
+
+def after(*instructions: tuple[object, ...], streams: tuple[int, ...] = (0, 0)) -> Order:
+    order = Order(streams)
+    for instruction in instructions:
+        order.take(instruction)
+    return order
+
+
+# What is ordered
+
+
+def test_another_streams_write_is_unseen() -> None:
+    assert after(("step", 0, 0, 1)).unseen((1,), (0,), ()) == [0]
+
+
+def test_two_reads_need_no_order() -> None:
+    assert after(("copy", 0, 0, 1)).unseen((1,), (0,), ()) == []
+
+
+def test_a_read_is_before_a_later_write() -> None:
+    assert after(("copy", 0, 0, 1)).unseen((1,), (), (0,)) == [0]
+
+
+def test_a_stream_sees_its_own_work() -> None:
+    assert after(("step", 0, 0, 1)).unseen((0,), (0,), (0,)) == []
+
+
+@pytest.mark.parametrize(
+    "waits", [(("record", 0, 0), ("wait", 1, 0)), (("wait_stream", 1, 0),)], ids=["event", "stream"]
+)
+def test_a_wait_orders(waits: tuple[tuple[object, ...], ...]) -> None:
+    assert after(("step", 0, 0, 1), *waits).unseen((1,), (0,), ()) == []
+
+
+def test_a_wait_takes_the_record_of_the_call() -> None:
+    late = after(("record", 0, 0), ("wait", 1, 0), ("step", 0, 0, 1), ("record", 0, 0))
+    assert late.unseen((1,), (0,), ()) == [0]
+
+
+def test_a_record_is_of_the_work_before_it() -> None:
+    early = after(("record", 0, 0), ("step", 0, 0, 1), ("wait", 1, 0))
+    assert early.unseen((1,), (0,), ()) == [0]
+
+
+def test_waiting_for_no_record_orders_nothing() -> None:
+    assert after(("step", 0, 0, 1), ("wait", 1, 0)).unseen((1,), (0,), ()) == [0]
+
+
+def test_a_copy_between_indices_orders_both_streams() -> None:
+    copied = after(("across", 0, 1, 0, 1), streams=(0, 1))
+    assert copied.unseen((1,), (1,), (0,)) == []
+    assert copied.unseen((0,), (1,), (0,)) == []
+
+
+def test_an_unknown_instruction_is_refused() -> None:
+    with pytest.raises(ValueError, match="no instruction"):
+        after(("sleep", 0))
+
+
+# What is drawn
+
+
+def test_missing_waits_are_put_in() -> None:
+    made = ordered((0, 0), [("step", 0, 0, 1), ("step", 1, 0, 1)], (0, 1), 1)
+    assert made.instructions == (("step", 0, 0, 1), ("wait_stream", 1, 0), ("step", 1, 0, 1))
+
+
+def test_drawn_programs_hold_no_race() -> None:
+    raced = []
+    for program in _sample(60):
+        order = Order(program.streams)
+        for instruction in program.instructions:
+            match instruction:
+                case ("step", on, buffer, _):
+                    raced += order.unseen((on,), (buffer,), (buffer,))
+                case ("copy", on, source, target):
+                    raced += order.unseen((on,), (source,), (target,))
+                case ("add", on, buffer, other):
+                    raced += order.unseen((on,), (buffer, other), (buffer,))
+                case ("across", on, other, source, target):
+                    raced += order.unseen((on, other), (source,), (target,))
+            order.take(instruction)
+    assert raced == []
+
+
+def test_the_same_programs_are_drawn_every_time() -> None:
+    assert _sample(20) == _sample(20)
+
+
+def test_drawn_programs_use_every_instruction() -> None:
+    used = {instruction[0] for program in _sample(60) for instruction in program.instructions}
+    assert used == {"step", "add", "copy", "across", "record", "wait", "wait_stream"}
+
+
+def _sample(count: int) -> list[Program]:
+    from hypothesis import HealthCheck, Phase, given, seed, settings
+
+    found: list[Program] = []
+
+    @seed(0)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(_programs(2))
+    def collect(program: Program) -> None:
+        found.append(program)
+
+    collect()
+    return found
+
+
+# What they compute, and say
+
+
+def test_the_reference_is_one_instruction_after_the_other() -> None:
+    program = Program(1, (0, 0), (("step", 0, 0, 4), ("copy", 1, 0, 1)), (0, 1))
+    first, second, third = on_the_cpu(program)
+    start = fresh_buffers(1)
+    assert torch.equal(first, start[0] * 3 + 4)
+    assert torch.equal(second, first)
+    assert torch.equal(third, start[2])
+
+
+def test_a_program_is_told_in_words() -> None:
+    instructions = (
+        ("step", 0, 0, 4), ("add", 0, 0, 2), ("copy", 0, 0, 2), ("across", 0, 1, 0, 1),
+        ("record", 0, 0), ("wait", 1, 0), ("wait_stream", 1, 0),
+    )  # fmt: skip
+    assert told(Program(2, (0, 1), instructions, (1, 0))) == (
+        "[s0 on 0, s1 on 1] s0: x0 = 3 x0 + 4; s0: x0 += x2; s0: x2 = x0; s0 to s1: x1 = x0; "
+        "record e0 on s0; s1 waits for e0; s1 waits for s0 [let go: s1, s0]"
+    )
+
+
+# What they find
+
+
+@pytest.fixture(scope="module")
+def server(cache: Path, shared: Path) -> Iterator[Server]:
+    with serving(environment(cache)) as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("fault", "cell"),
+    [
+        ("streams.ignore_wait", "streams.wait"),
+        ("streams.reorder_tasks", "streams.wait"),
+        ("streams.wait_takes_latest_record", "streams.wait"),
+        ("streams.copy_ignores_peer_stream", "streams.cross_device"),
+    ],
+)
+def test_broken_order_is_found_and_shrunk(server: Server, fault: str, cell: str) -> None:
+    [seen] = server.run(fault, [CellKey(cell, "drawn", "")]).values()
+    assert seen.outcome is Outcome.FAIL
+    program = seen.message.partition("]")[2].partition(" [let go")[0]
+    assert 1 <= len(program.split(";")) <= 6, seen.message
+    assert "replay()" in seen.script

@@ -1,0 +1,127 @@
+"""A pytest plugin that plants mishaps at the beginning of cells: crashes, hangs, poisoned devices.
+
+``PLANTED='{"layout.values::mm[float32]": "segfault"}'`` does what it says each time that the cell begins, in a
+worker or in pytest itself. With ``PLANTED_ONCE=FOLDER`` each does it once, whichever process it is in.
+Each worker ends as it starts with the status ``PLANTED_START``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+if "PYTEST_XDIST_WORKER" in os.environ and "PLANTED_START" in os.environ:
+    os._exit(int(os.environ["PLANTED_START"]))  # before torch is loaded, which takes seconds
+
+from conformance import worker
+from conformance.isolation.guard import Record, Watch
+from conformance.layout.context import ItemContext
+from opinfo.device import DeviceUnusable
+
+
+class Poison:
+    """A sticky error: from now on every call on the device fails, and so does asking after it."""
+
+    on = False
+
+
+def _segfault() -> None:
+    ctypes.memset(0, 0, 1)
+
+
+def _sleep() -> None:
+    time.sleep(10_000)
+
+
+def _holds_the_gil() -> None:
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+def _spins_in_c() -> None:
+    hashlib.pbkdf2_hmac("sha256", b"x", b"y", 2**31 - 1)  # without the GIL
+
+
+def _sleeps_with_the_gil() -> None:
+    ctypes.PyDLL(None).sleep(10_000)
+
+
+def _stops() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _poison() -> None:
+    Poison.on = True
+
+
+def _forks_a_keeper() -> None:
+    """A child that lives on would hold the worker's pipe."""
+    if os.fork() == 0:
+        time.sleep(30)
+        os._exit(0)
+    os.abort()
+
+
+MISHAPS: dict[str, Callable[[], object]] = {
+    "segfault": _segfault,
+    "abort": os.abort,
+    "exit": lambda: os._exit(9),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "sleep": _sleep,
+    "gil": _holds_the_gil,
+    "gil-sleep": _sleeps_with_the_gil,
+    "spin": _spins_in_c,
+    "stop": _stops,
+    "poison": _poison,
+    "fork": _forks_a_keeper,
+    "kill-parent": lambda: os.kill(os.getppid(), signal.SIGKILL),
+    "interrupt-self": lambda: os.kill(os.getpid(), signal.SIGINT),
+    "interrupt-parent": lambda: (os.kill(os.getppid(), signal.SIGINT), time.sleep(1)),
+}
+
+_begin = Watch.begin
+_run = ItemContext.run
+_preflight = worker.preflight
+
+
+def _planted(
+    self: Watch, group: Sequence[str], records: Sequence[Record], at_least: float = 0.0
+) -> None:
+    _begin(self, group, records, at_least)
+    cell = str(records[0].key)
+    what = json.loads(os.environ.get("PLANTED", "{}")).get(cell)
+    if what is None:
+        return
+    once = os.environ.get("PLANTED_ONCE")
+    if once:
+        mark = Path(once) / re.sub(r"\W", "_", cell)
+        if mark.exists():
+            return
+        mark.touch()
+    MISHAPS[what]()
+
+
+def _poisoned_run(self: ItemContext, *args: Any, **kwargs: Any) -> Any:
+    if Poison.on:
+        raise RuntimeError("device-side error, sticky")
+    return _run(self, *args, **kwargs)
+
+
+def _poisoned_preflight(device: Any) -> None:
+    if Poison.on:
+        raise DeviceUnusable(
+            "device does not run a tiny op: RuntimeError: device-side error, sticky"
+        )
+    _preflight(device)
+
+
+Watch.begin = _planted  # type: ignore[method-assign]
+ItemContext.run = _poisoned_run  # type: ignore[method-assign]
+worker.preflight = _poisoned_preflight  # type: ignore[assignment]

@@ -1,0 +1,147 @@
+"""Mishaps at random, and workers killed at random: ``python -m tests.isolation.stress [PLACEMENTS [KILLS [SEED]]]``.
+
+Outside of the test suite, because it takes half an hour. Each placement plants three mishaps in cells of a run on the
+simulated device, with 1, 2 or 4 workers in either mode, and expects those three cells to be lost, and every other
+to be as in a calm run. Each kill sends SIGKILL to a worker at a random moment, and expects nothing to be lost.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from conformance.isolation.journal import read_entry
+from devices.cache import cache_root
+from devices.cell import CellKey, Outcome
+from reports.model import CellResult
+from tests.isolation.running import planted
+from tests.plugin.running import CHECKOUT, ForkServer, cells_of, environment
+
+OPS = "abs,acos,add,bmm,clamp,cos,mm,neg,sin,sort,sum,where"
+BASE = ("--device", "simulated", "--ops", OPS, "--expectations", "none", "--minimise", "0")
+#: Clauses that are the first of their group: a mishap at a group's beginning is theirs.
+FIRST = (
+    *("layout.values", "layout.variants", "layout.out_kept", "layout.out_resize"),
+    *("layout.inplace", "layout.overlap_raises", "layout.determinism"),
+)
+MISHAPS = {
+    "segfault": Outcome.CRASH,
+    "abort": Outcome.CRASH,
+    "exit": Outcome.CRASH,
+    "fork": Outcome.CRASH,
+    "poison": Outcome.CRASH,
+    "sleep": Outcome.HANG,
+    "gil": Outcome.HANG,
+    "spin": Outcome.HANG,
+    "stop": Outcome.HANG,
+}
+
+
+def main(placements: int = 50, kills: int = 20, seed: int = 0) -> int:
+    chance = random.Random(seed)
+    wrong = 0
+    with tempfile.TemporaryDirectory() as scratch, ForkServer(cache_root()) as fork:
+        base = Path(scratch)
+        ran = fork.pytest(*BASE, f"--results={base / 'calm'}")
+        calm = cells_of(base / "calm")
+        print(f"calm run: exit {ran.code}, {len(calm)} cells")
+        for turn in range(placements):
+            wrong += _placement(fork, base / f"p{turn}", chance, calm)
+        for turn in range(kills):
+            wrong += _kill(base / f"k{turn}", chance, calm)
+    print(f"{placements} placements, {kills} kills: {wrong} wrong")
+    return 1 if wrong else 0
+
+
+def _placement(
+    fork: ForkServer, folder: Path, chance: random.Random, calm: Mapping[CellKey, CellResult]
+) -> int:
+    cells = chance.sample([cell for cell in calm if cell.clause in FIRST], 3)
+    poison = list(MISHAPS)
+    chosen = {cell: chance.choice(poison) for cell in cells}
+    # A call is made on the device in these groups alone, so that the poison is felt where it was put.
+    chosen = {
+        cell: "segfault" if what == "poison" and cell.clause != "layout.values" else what
+        for cell, what in chosen.items()
+    }
+    workers, mode = chance.choice((1, 2, 4)), chance.choice(("load", "worksteal"))
+    began = time.monotonic()
+    ran = fork.pytest(
+        *BASE,
+        *("-p", "tests.isolation.planting", "-n", str(workers), "--dist", mode),
+        *("--cell-timeout", "10", f"--results={folder}"),
+        **planted({str(cell): what for cell, what in chosen.items()}),
+    )
+    expected = {cell: MISHAPS[what] for cell, what in chosen.items()}
+    problems = [] if ran.code == 1 else [f"exit {ran.code}"]
+    problems += _differences(folder, calm, expected)
+    told = ", ".join(f"{what} in {cell}" for cell, what in chosen.items())
+    _say(folder.name, f"{workers} workers, {mode}: {told}", time.monotonic() - began, problems)
+    if problems:
+        print(ran.text)
+    return bool(problems)
+
+
+def _kill(folder: Path, chance: random.Random, calm: Mapping[CellKey, CellResult]) -> int:
+    began = time.monotonic()
+    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", *BASE, "-n", "2"]
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            [*command, f"--results={folder}"],
+            cwd=CHECKOUT, env=environment(cache_root()), stdout=said, stderr=said,
+        )  # fmt: skip
+        victim = None
+        while victim is None and process.poll() is None:
+            entries = [read_entry(folder / "journal", f"gw{number}") for number in range(2)]
+            pids = [entry.pid for entry in entries if entry is not None and entry.pid]
+            victim = chance.choice(pids) if len(pids) == 2 else None
+            time.sleep(0.01)
+        after = chance.uniform(0, 6)
+        time.sleep(after)
+        hit = process.poll() is None
+        if hit and victim is not None:
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                hit = False
+        code = process.wait(timeout=600)
+        said.seek(0)
+        text = said.read()
+    problems = [] if code == 0 else [f"exit {code}"]
+    problems += _differences(folder, calm, {})
+    _say(folder.name, f"killed {after:.2f} s on ({hit=})", time.monotonic() - began, problems)
+    if problems:
+        print(text)
+    return bool(problems)
+
+
+def _differences(
+    folder: Path, calm: Mapping[CellKey, CellResult], expected: Mapping[CellKey, Outcome]
+) -> list[str]:
+    """What is not as in the calm run, but for what is expected."""
+    try:
+        found = cells_of(folder)
+    except Exception as error:  # told, with the run's output
+        return [f"{type(error).__name__}: {error}"]
+    wrong = [f"{cell} is missing" for cell in calm if cell not in found]
+    for cell, result in found.items():
+        wanted = expected.get(cell, calm[cell].outcome)
+        if result.outcome is not wanted:
+            wrong.append(f"{cell}: {result.outcome}, expected {wanted}: {result.message}")
+    return wrong
+
+
+def _say(name: str, told: str, seconds: float, problems: list[str]) -> None:
+    state = f"WRONG: {'; '.join(problems)}" if problems else "right"
+    print(f"{name} ({seconds:.0f} s): {told}: {state}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))

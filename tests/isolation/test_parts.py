@@ -1,0 +1,374 @@
+"""The parts of the isolation, without a run: journal, deaths, watchdog, limits, locks, progress, workers."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.isolation import Journal, death_of, read_entry
+from conformance.isolation.deaths import shortened
+from conformance.isolation.limits import Limits, limits_for
+from conformance.isolation.locks import DeviceLock
+from conformance.isolation.lost import Lost, LostCells
+from conformance.isolation.progress import FILE, CannotResume, Progress, read_progress
+from conformance.isolation.watchdog import Watchdog
+from conformance.isolation.workers import (
+    BadDistribution,
+    auto,
+    check_distribution,
+    least_used,
+    wants_a_worker,
+)
+from devices.cell import CellKey, Outcome
+from devices.cpu.descriptor import DESCRIPTOR as CPU
+from devices.descriptor import Descriptor
+
+CELL = CellKey("layout.bounds", "mm", "int64")
+OTHER = CellKey("layout.values", "add", "int64")
+
+
+# -- the journal
+
+
+def test_the_journal_names_the_cell_that_was_begun(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", "gw0")
+    journal.begin(OTHER, 30.0)
+    journal.begin(CELL, 60.0)
+    entry = read_entry(tmp_path / "journal", "gw0")
+    assert entry is not None
+    assert (entry.cell, entry.limit, entry.pid, entry.call) == (CELL, 60.0, os.getpid(), "")
+
+
+def test_the_journal_names_the_call_within_the_cell(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "gw0")
+    journal.begin(CELL, 60.0)
+    journal.call("layout.values|3/channels_last")
+    journal.call("layout.values|3/x")
+    found = read_entry(tmp_path, "gw0")
+    assert found is not None and found.call == "layout.values|3/x"
+    journal.begin(OTHER, 60.0)
+    found = read_entry(tmp_path, "gw0")
+    assert found is not None and found.call == ""
+
+
+def test_the_journal_names_nothing_after_the_end(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "gw0")
+    journal.begin(CELL, 60.0)
+    journal.end()
+    entry = read_entry(tmp_path, "gw0")
+    assert entry is not None and entry.cell is None
+
+
+def test_a_journal_that_was_being_written_names_nothing(tmp_path: Path) -> None:
+    Journal(tmp_path, "gw0").begin(CELL, 60.0)
+    path = tmp_path / "gw0.cur"
+    raw = bytearray(path.read_bytes())
+    raw[0] |= 1  # an odd number
+    path.write_bytes(raw)
+    entry = read_entry(tmp_path, "gw0")
+    assert entry is not None and entry.cell is None
+    path.write_bytes(raw[:100])
+    assert read_entry(tmp_path, "gw0") is None
+    assert read_entry(tmp_path, "gw1") is None
+
+
+def test_the_journal_survives_sigkill(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from conformance.isolation.journal import Journal; "
+        "from devices.cell import CellKey; j = Journal(Path(sys.argv[1]), 'gw0'); "
+        "j.begin(CellKey('layout.bounds', 'mm', 'int64'), 1.0); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=60)
+    entry = read_entry(tmp_path, "gw0")
+    assert entry is not None and entry.cell == CELL
+
+
+# -- how a process ended
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (None, "its end was not seen"),
+        (-11, "killed by SIGSEGV"),
+        (-9, "killed by SIGKILL"),
+        (-250, "killed by signal 250"),
+        (1, "exited with status 1"),
+        (0, "exited with status 0"),
+    ],
+)
+def test_an_end_is_told_in_words(status: int | None, words: str) -> None:
+    assert death_of(status) == words
+
+
+STACKS = """Fatal Python error: Segmentation fault
+
+Thread 0x00007f0 (most recent call first):
+  File "/x/execnet/gateway_base.py", line 411 in read
+
+Current thread 0x00007f1 (most recent call first):
+  File "/site/torch/_ops.py", line 12 in kernel
+  File "/repo/conformance/layout/calls.py", line 40 in check
+  File "/site/_pytest/python.py", line 166 in pytest_pyfunc_call
+"""
+
+
+def test_a_stack_is_told_in_one_line_without_what_drives_it() -> None:
+    assert shortened(STACKS) == "kernel (torch/_ops.py:12) < check (layout/calls.py:40)"
+
+
+def test_a_text_without_a_stack_is_none() -> None:
+    assert shortened("") == "" and shortened("Fatal Python error: Aborted\n") == ""
+
+
+# -- the watchdog
+
+
+class Kills(list[tuple[int, int]]):
+    """Notes signals instead of sending them."""
+
+    def __call__(self, pid: int, number: int) -> None:
+        self.append((pid, number))
+
+
+def test_a_cell_that_has_had_its_time_is_asked_for_its_stack_and_then_killed(
+    tmp_path: Path,
+) -> None:
+    journal, kills = Journal(tmp_path, "gw0"), Kills()
+    dog = Watchdog(tmp_path, 100.0, kills)
+    dog.watch("gw0", os.getpid())
+    journal.begin(CELL, 3.0)
+    for _ in range(4):
+        dog.step(1.0)
+    assert kills == [(os.getpid(), signal.SIGUSR1)] and dog.hung("gw0") is None
+    dog.step(1.0)
+    assert kills[1:] == [(os.getpid(), signal.SIGKILL)]
+    hung = dog.hung("gw0")
+    assert hung is not None and (hung.cell, hung.limit) == (CELL, 3.0)
+
+
+def test_a_cell_that_returns_is_left_alone(tmp_path: Path) -> None:
+    journal, kills = Journal(tmp_path, "gw0"), Kills()
+    dog = Watchdog(tmp_path, 100.0, kills)
+    dog.watch("gw0", 1)
+    for _ in range(10):
+        journal.begin(CELL, 3.0)
+        dog.step(1.0)
+        dog.step(1.0)
+        journal.end()
+        for _ in range(9):
+            dog.step(1.0)
+    assert kills == []
+
+
+def test_a_machine_that_slept_has_lost_no_time(tmp_path: Path) -> None:
+    journal, kills = Journal(tmp_path, "gw0"), Kills()
+    dog = Watchdog(tmp_path, 100.0, kills)
+    dog.watch("gw0", 1)
+    journal.begin(CELL, 3.0)
+    dog.step(1.0)
+    dog.step(3600.0)  # of the same second, as far as the cell is concerned
+    assert kills == []
+
+
+def test_a_worker_that_never_comes_up_is_killed(tmp_path: Path) -> None:
+    kills = Kills()
+    dog = Watchdog(tmp_path, 5.0, kills)
+    dog.watch("gw0", 77)
+    for _ in range(7):
+        dog.step(1.0)
+    assert kills == [(77, signal.SIGKILL)]
+
+
+def test_a_worker_that_ended_is_not_looked_at_any_more(tmp_path: Path) -> None:
+    journal, kills = Journal(tmp_path, "gw0"), Kills()
+    dog = Watchdog(tmp_path, 5.0, kills)
+    dog.watch("gw0", 77)
+    journal.begin(CELL, 1.0)
+    dog.forget("gw0")
+    for _ in range(9):
+        dog.step(1.0)
+    assert kills == []
+
+
+# -- limits, workers, locks
+
+
+def test_limits_are_by_plan_and_clause_and_scaled() -> None:
+    quick, full = limits_for("quick", 1.0), limits_for("full", 2.0)
+    assert quick.of("layout.bounds") < quick.of("layout.values")
+    assert full.of("layout.bounds") > 2 * quick.of("layout.bounds")
+    assert limits_for("quick", 9.0, override=2.5).of("layout.values") == 2.5
+
+
+def test_the_longest_pattern_of_a_clause_counts() -> None:
+    limits = Limits(10.0, (("layout.*", 2.0), ("layout.large", 5.0), ("*", 3.0)))
+    assert [limits.of(c) for c in ("layout.x", "layout.large", "graphs.x")] == [20.0, 50.0, 30.0]
+
+
+def test_an_item_outside_of_its_cells_has_a_minute() -> None:
+    assert Limits(2.0).of("") == 60.0
+
+
+def options(**given: Any) -> Namespace:
+    usual = {"numprocesses": None, "tx": [], "dist": "no", "capture": "fd", "usepdb": False}
+    return Namespace(**{**usual, **given})
+
+
+def test_a_run_without_a_number_of_processes_gets_a_worker() -> None:
+    assert wants_a_worker(options())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"numprocesses": 0},
+        {"numprocesses": 4},
+        {"tx": ["popen"]},
+        {"dist": "load"},
+        {"usepdb": True},
+        {"capture": "no"},
+        {"collectonly": True},
+        {"setupplan": True},
+    ],
+)
+def test_what_asks_for_one_process_or_for_others_is_left_alone(given: dict[str, Any]) -> None:
+    assert not wants_a_worker(options(**given))
+
+
+def test_without_xdist_there_is_no_worker() -> None:
+    assert not wants_a_worker(Namespace(capture="fd"))
+
+
+@pytest.mark.parametrize("mode", ["loadscope", "each"])
+def test_modes_that_lose_items_are_refused(mode: str) -> None:
+    with pytest.raises(BadDistribution, match=f"--dist {mode}: expected load or worksteal"):
+        check_distribution(options(dist=mode))
+    check_distribution(options(dist="worksteal"))
+
+
+def test_workers_are_bounded_by_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = Descriptor(
+        name="many", torch_type="cpu", title="x", capabilities=frozenset(), dtypes=CPU.dtypes,
+        workers_per_device=4, device_count=lambda: 8,
+    )  # fmt: skip
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    monkeypatch.setattr(os, "sysconf", lambda name: 2**12 if "SIZE" in name else 2**30)
+    assert auto(many) == 6
+    monkeypatch.setattr(os, "sysconf", lambda name: 2**12 if "SIZE" in name else 600 * 2**10)
+    assert auto(many) == 2  # 2.3 GiB: half of it holds two
+
+
+def test_a_device_index_is_that_which_fewest_workers_have() -> None:
+    assert least_used(range(2), {}) == 0
+    assert least_used(range(2), {"gw0": 0}) == 1
+    assert least_used(range(2), {"gw1": 1, "gw2": 1, "gw3": 0}) == 0
+
+
+def test_one_that_takes_the_device_waits_for_those_that_share_it(tmp_path: Path) -> None:
+    order: list[str] = []
+    sharing, taking, late = (DeviceLock("d", 0, tmp_path) for _ in range(3))
+    sharing.share()
+
+    def take() -> None:
+        taking.take()
+        order.append("took")
+        taking.release()
+
+    def share() -> None:
+        late.share()
+        order.append("shared")
+
+    first = threading.Thread(target=take)
+    first.start()
+    assert wait_for_the_gate(tmp_path)
+    second = threading.Thread(target=share)
+    second.start()
+    order.append("released")
+    sharing.release()
+    first.join(30)
+    second.join(30)
+    assert order == ["released", "took", "shared"]
+
+
+def wait_for_the_gate(folder: Path) -> bool:
+    """Until somebody waits to be alone, and so holds the gate."""
+    (path,) = folder.glob("*.gate")
+    with path.open("w") as gate:
+        for _ in range(3000):
+            try:
+                fcntl.flock(gate, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return True
+            fcntl.flock(gate, fcntl.LOCK_UN)
+            time.sleep(0.01)
+    return False
+
+
+def test_devices_have_locks_of_their_own(tmp_path: Path) -> None:
+    DeviceLock("d", 0, tmp_path).take()
+    DeviceLock("d", 1, tmp_path).take()  # would wait for ever
+
+
+# -- what is kept
+
+
+def test_progress_is_read_as_it_was_written(tmp_path: Path) -> None:
+    progress = Progress(tmp_path)
+    progress.begin({"plan": "abc"}, "2026-01-01T00:00:00+00:00")
+    cells = [{"cell": list(CELL), "outcome": "pass"}, {"references": [3, 1]}]
+    lost = Lost(OTHER, Outcome.HANG, "did not return", "layout.values|0/x")
+    progress.cells("gw0", cells)
+    progress.lost(lost)
+    progress.doubt(CELL)
+    progress.close(complete=False)
+    done = read_progress(tmp_path, {"plan": "abc"})
+    assert (done.reports, done.lost, done.doubts) == ([("gw0", cells)], [lost], [CELL])
+
+
+def test_what_is_complete_needs_no_progress(tmp_path: Path) -> None:
+    progress = Progress(tmp_path)
+    progress.close(complete=True)
+    assert not (tmp_path / FILE).exists()
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path, cut: int) -> None:
+    progress = Progress(tmp_path)
+    progress.begin({}, "then")
+    progress.cells("gw0", [{"cell": list(CELL)}])
+    progress.cells("gw1", [{"cell": list(OTHER), "outcome": "pass"}])
+    path = tmp_path / FILE
+    os.truncate(path, path.stat().st_size - cut)
+    assert read_progress(tmp_path, {}).reports[0] == ("gw0", [{"cell": list(CELL)}])
+
+
+@pytest.mark.parametrize("line", [b"{", b"[]", b"{}", b'{"cells": 1, "worker": 2}', b"\xff"])
+def test_a_damaged_line_is_told(tmp_path: Path, line: bytes) -> None:
+    progress = Progress(tmp_path)
+    progress.begin({}, "then")
+    progress.close(complete=False)
+    with (tmp_path / FILE).open("ab") as stream:
+        stream.write(line + b"\n")
+    progress = Progress(tmp_path)
+    progress.cells("gw0", [{"cell": list(CELL)}])
+    with pytest.raises(CannotResume, match="jsonl:2 is damaged"):
+        read_progress(tmp_path, {})
+
+
+def test_lost_cells_are_left_out_of_their_item_alone() -> None:
+    lost = LostCells([Lost(CELL, Outcome.CRASH, "x", "g|1/a")])
+    guilty = lost.of("mm", "int64")
+    assert guilty.clauses == {"layout.bounds"} and guilty.calls == {"g|1/a": CELL}
+    assert lost.of("add", "int64").clauses == set()
+    assert Lost.of(lost.all[0].plain()) == lost.all[0]
