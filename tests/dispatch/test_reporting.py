@@ -14,7 +14,7 @@ from conformance.behaviour.process import Where
 from conformance.behaviour.running import run_case
 from conformance.cells import NOTED, CellRecord, Failure, Recorder
 from conformance.dispatch import cross_device, fallback
-from conformance.planner import untried_cases, untried_ops
+from conformance.planner import untried, untried_with
 from devices import registry
 from devices.cell import CellKey, Outcome
 from opinfo.device import open_device
@@ -76,17 +76,17 @@ def test_an_unremarkable_run_has_nothing_to_report() -> None:
 
 
 def test_a_device_that_permits_every_fallback_is_not_tried_for_one() -> None:
-    assert "permits every op" in fallback.untried(registry.get("lazy"))
-    assert fallback.untried(registry.get("simulated")) == ""
+    assert "permits every op" in fallback.untried(registry.get("lazy"), "add")
+    assert fallback.untried(registry.get("simulated"), "add") == ""
 
 
 def test_a_list_of_fallbacks_is_no_permission_for_all() -> None:
     listed = replace(registry.get("simulated"), permitted_fallbacks=frozenset({"erf"}))
-    assert fallback.untried(listed) == ""
+    assert fallback.untried(listed, "erf") == ""
 
 
 def test_the_cpu_is_not_tried_where_it_is_the_other_device() -> None:
-    assert set(untried_ops(registry.get("cpu"), contract.load())) == {
+    assert set(untried_with("add", registry.get("cpu"), contract.load())) == {
         fallback.CLAUSE,
         cross_device.CLAUSE,
     }
@@ -94,7 +94,7 @@ def test_the_cpu_is_not_tried_where_it_is_the_other_device() -> None:
 
 def test_the_plan_says_why_an_op_is_not_tried() -> None:
     cell = CellKey(cross_device.CLAUSE, "add", "float32")
-    why = untried_cases(registry.get("cpu"), contract.load(), [cell, KEY])
+    why = untried(registry.get("cpu"), contract.load(), ["add"])
     assert "the device is the CPU" in why[cell.clause]["add"]
     assert KEY.clause not in why
 
@@ -114,4 +114,4 @@ def test_what_is_not_tried_is_unsupported_by_declaration() -> None:
 
 @pytest.mark.parametrize("name", ["cuda", "xpu", "mps", "npu"])
 def test_accelerators_are_tried_in_every_clause_of_ops(name: str) -> None:
-    assert untried_ops(registry.get(name), contract.load()) == {}
+    assert untried_with("add", registry.get(name), contract.load()) == {}
