@@ -27,8 +27,9 @@ from opinfo.traits import Traits
 
 Check = Callable[..., str | None]
 
-#: Functions that a check calls by name: its script takes them along.
-HELPERS: dict[Check, tuple[Callable[..., Any], ...]] = {}
+#: Functions that a check calls by name: its script takes them along. A text stands in a script for one that needs
+#: more than torch.
+HELPERS: dict[Check, tuple[Callable[..., Any] | str, ...]] = {}
 
 #: Which dtype stands for an op where nothing depends on it: the first that it takes.
 _FIRST = ("float32", "int64", "bool", "complex64")
@@ -143,7 +144,9 @@ class CallScript:
         return repro.script(ctx, "contiguous", "directed", body, clause=self.clause)
 
 
-def _source(function: Callable[..., Any]) -> str:
+def _source(function: Callable[..., Any] | str) -> str:
     """The text of a function, without annotations."""
+    if isinstance(function, str):
+        return function
     text = textwrap.dedent(inspect.getsource(function))
     return re.sub(r" -> (str \| None|bool|Any):", ":", text.replace(": Any", ""))

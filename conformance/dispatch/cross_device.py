@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from conformance.dispatch import calls
+from conformance.dispatch import calls, tables
 from conformance.layout.context import ItemContext
 from devices.descriptor import Descriptor
 from opinfo.samples import Sample
@@ -32,7 +32,7 @@ def applies(traits: Traits) -> bool:
 
 def untried(descriptor: Descriptor, op: str) -> str:
     """The CPU has no second device to be mixed with."""
-    if torch.device(descriptor.torch_type).type == "cpu":
+    if tables.key_of(descriptor.torch_type) == "CPU":
         return "by declaration: the device is the CPU, and the other device of every mixed call"
     return ""
 
@@ -49,7 +49,8 @@ def check(ctx: ItemContext) -> None:
             others.append(f"{ctx.device.torch_device.type}:{(index + 1) % count}")
         for place, tensor in enumerate(sample.tensors if sample is not None else ()):
             for other in others:
-                design = tensor.dtype in _INDEX and _INDICES in ctx.traits.families
+                indexes = place > 0 and tensor.dtype in _INDEX
+                design = indexes and _INDICES in ctx.traits.families
                 if other == "cpu" and (tensor.dim() == 0 or design):
                     continue
                 calls.judge(ctx, record, refuses, sample, place=place, other=other)

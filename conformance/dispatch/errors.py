@@ -42,7 +42,7 @@ def check(ctx: ItemContext) -> None:
             except NotImplementedError as exc:
                 record.refuse(exc)
                 continue
-            where = {"id": ctx.op.id, "number": number, "device": device}
+            where: dict[str, Any] = {"id": ctx.op.id, "number": number, "device": device}
             calls.told(ctx, record, raises, None, problem, **where)
             if said:
                 unlike.append(said)
@@ -55,11 +55,27 @@ def check(ctx: ItemContext) -> None:
 
 
 def raises(op: Any, move: Any, back: Any, id: Any, number: Any, device: Any) -> str | None:
-    from torch.testing._internal.common_methods_invocations import op_db
+    problem: str | None = told(op, list(error_inputs(id, device))[number])[0]
+    return problem
 
+
+def error_inputs(id: Any, device: Any) -> Any:
+    """The error inputs of an op, in order."""
+    return catalogue()[id].error_inputs(device)
+
+
+#: The same in a script, which has no catalogue.
+_ERROR_INPUTS = '''\
+# The error inputs come from torch's database, which needs the package expecttest.
+from torch.testing._internal.common_methods_invocations import op_db
+
+
+def error_inputs(id, device):
+    """The error inputs of an op, in order."""
     info = next(each for each in op_db if each.full_name == id)
-    given = list(info.error_inputs_func(info, device))[number]
-    return told(op, given)[0]
+    return info.error_inputs_func(info, device)
+
+'''
 
 
 def told(op: Any, given: Any) -> Any:
@@ -89,7 +105,7 @@ def told(op: Any, given: Any) -> Any:
     )
 
 
-calls.HELPERS[raises] = (told,)
+calls.HELPERS[raises] = (_ERROR_INPUTS, told)
 
 
 #: What errors say of values, in torch's database.

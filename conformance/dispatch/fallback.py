@@ -91,15 +91,17 @@ def went(op: Any, args: Any, kwargs: Any, key: Any) -> Any:
         threads = torch._C._autograd._disable_profiler_legacy()
     names, found = set(), set()
     for events in threads:
-        inside = []
+        inside = [""]
         for event in events:
-            if event.kind() == "push":
-                if event.name() == "aten::_to_cpu" and inside:
+            kind = str(event.kind())  # the stub says that it is a number
+            if kind == "push":
+                if event.name() == "aten::_to_cpu":
                     found.add(inside[-1])
                 names.add(event.name())
                 inside.append(event.name())
-            elif event.kind() == "pop" and inside:
+            elif kind == "pop" and len(inside) > 1:
                 inside.pop()
+    found.discard("")  # called by nobody: not from inside an op
     found.update(name for name in names if only_fallback(name, key))
     return found, returned
 

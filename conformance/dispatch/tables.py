@@ -11,8 +11,11 @@ _FALLBACK = "[backend fallback]"
 
 
 def key_of(torch_type: str) -> str:
-    """The dispatch key of a device type: ``PrivateUse1``."""
-    return str(torch._C._dispatch_key_for_device(torch_type))
+    """The dispatch key of a device type: ``PrivateUse1``, also of a type whose module is not imported yet."""
+    try:
+        return str(torch._C._dispatch_key_for_device(torch_type))
+    except RuntimeError:  # torch knows no such type: a module will give PrivateUse1 this name
+        return "PrivateUse1"
 
 
 @cache

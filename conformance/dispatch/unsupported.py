@@ -114,7 +114,8 @@ def lacks(op: Any, move: Any, back: Any, name: Any) -> str | None:
 def refuses_dtype(
     op: Any, move: Any, back: Any, tensors: Any, arguments: Any, dtype: Any, drawn: Any, free: Any
 ) -> str | None:
-    return given_dtype(op, move, back, tensors, arguments, dtype, drawn, free)[1]
+    problem: str | None = given_dtype(op, move, back, tensors, arguments, dtype, drawn, free)[1]
+    return problem
 
 
 def given_dtype(

@@ -27,6 +27,7 @@ _INFO = (
     "decorators",
     "dtypes",
     "dtypesIf",
+    "error_inputs_func",
     "full_name",
     "inplace_operator_variant",
     "inplace_variant",

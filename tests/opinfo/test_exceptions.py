@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from conformance import contract
 from conformance.layout.applies import CHECKED, applicable
+from conformance.suites import planned_op_checks
 from opinfo.catalog import catalogue
 from opinfo.exceptions import Exceptions, ExceptionsError, Exclusion, exceptions, names
 from opinfo.samples import choose, draw
 from opinfo.traits import Traits, probe
 
+OP_CHECKS = planned_op_checks(contract.load())
 CHECKOUT = Path(__file__).resolve().parents[2]
 #: One dtype of each kind; those that an exclusion names come on top. All of them would take a minute.
 DTYPES = ("float32", "int64", "bool", "complex64")
@@ -47,7 +50,12 @@ def applying() -> set[tuple[str, str, str]]:
             for dtype in sorted({*DTYPES, *named} & op.dtypes):
                 yield probe(op, dtype, choose(draw(op, dtype), 4), exceptions())
 
-    return {(c, t.op, t.dtype) for t in traits() if t.returns for c in applicable(t)}
+    return {(c, t.op, t.dtype) for t in traits() if t.returns for c in clauses_of(t)}
+
+
+def clauses_of(traits: Traits) -> Iterator[str]:
+    yield from applicable(traits)
+    yield from (check.clause for check in OP_CHECKS if check.applies(traits))
 
 
 def test_every_pattern_names_an_op_of_the_database() -> None:
@@ -87,7 +95,8 @@ def test_no_exclusion_repeats_an_earlier_one(applying: set[tuple[str, str, str]]
 
 def test_exclusions_name_clauses_that_the_suite_checks() -> None:
     named = {clause for entry in exceptions().exclusions for clause in entry.clauses}
-    assert [c for c in named if not any(names(c, known) for known in CHECKED)] == []
+    checked = (*CHECKED, *(check.clause for check in OP_CHECKS))
+    assert [c for c in named if not any(names(c, known) for known in checked)] == []
 
 
 def test_every_family_is_asked_for_somewhere() -> None:

@@ -1,0 +1,49 @@
+"""The test of distributions: what is drawn rightly passes, what is a little off does not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from conformance.random.distribution import BOUND, FALSE_ALARM, SAMPLES, distance
+from conformance.random.draws import KNOWN
+
+WRONG = {
+    "rand": lambda x: x * 0.95,
+    "randn": lambda x: x + 0.1,
+    "randint": lambda x: torch.where(x == 8, 7, x),
+    "uniform_": lambda x: x.sqrt() * 1.6 + 1,
+    "normal_": lambda x: (x - 1) * math.sqrt(3) / 3 + 1,  # the variance for std
+    "normal_narrow": lambda x: (x + 2) * 1.1 - 2,
+    "normal": lambda x: (x - 1) * 3 + 1,
+    "exponential_": lambda x: x * 1.1,
+    "log_normal_": lambda x: x * 1.1,
+    "cauchy_": lambda x: x.abs(),
+    "geometric_": lambda x: x - 1,  # failures before the success, not trials
+    "bernoulli_": lambda x: 1 - x,
+    "bernoulli": lambda x: x * 0,
+    "random_": lambda x: x.clamp(max=7),
+    "multinomial": lambda x: x // 2,
+    "randperm": lambda x: x.clamp(min=1),
+}
+
+
+def drawn(name: str) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(7)
+    return KNOWN[name].draw(SAMPLES, torch.device("cpu"), generator)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_right_samples_are_well_within_the_bound(name: str) -> None:
+    assert distance(name, drawn(name)) < BOUND / 2
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_samples_that_are_off_are_beyond_it(name: str) -> None:
+    assert distance(name, WRONG[name](drawn(name).clone())) > BOUND
+
+
+def test_the_bound_is_that_of_the_stated_rate() -> None:
+    assert math.isclose(2 * math.exp(-2 * SAMPLES * BOUND**2), FALSE_ALARM)
