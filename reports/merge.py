@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from devices.cell import CellKey, Outcome
-from reports.model import CellResult, Provenance, Run
+from reports.model import CellResult, Provenance, Run, problem_with
 from reports.plan import RunError, fold
 from reports.run import collector_paused, load_run
 from reports.shared_plans import SharedPlans
@@ -146,7 +146,7 @@ def _joined(runs: Sequence[Run]) -> dict[CellKey, CellResult]:
 
 
 def _told(result: CellResult) -> object:
-    return result.outcome, result.verdict, result.layouts
+    return result.outcome, result.verdict, result.layouts, problem_with(result)
 
 
 def _provenance(origins: Sequence[Provenance], absent: tuple[int, ...]) -> Provenance:
