@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from devices.cell import CellKey, Outcome
-from reports.model import CellResult, Provenance, Run
+from reports.model import CellResult, Provenance, Run, problem_with
 from reports.plan import RunError, fold
 from reports.run import collector_paused, load_run
 from reports.shared_plans import SharedPlans
@@ -120,27 +120,33 @@ def _same(one: Run, other: Run) -> None:
 
 
 def _joined(runs: Sequence[Run]) -> dict[CellKey, CellResult]:
-    """The results of all shards."""
+    """The results of all shards. A cell that some shard was to run and has no outcome of, has none: that shard
+    may not have met the same device."""
     found: dict[CellKey, CellResult] = {}
     for run in runs:
         for cell, result in run.results.items():
             before = found.setdefault(cell, result)
             if before is result:
                 continue
-            if before.outcome is Outcome.NOT_RUN:
-                found[cell] = result
-            elif result.outcome is not Outcome.NOT_RUN and _told(before) != _told(result):
+            if Outcome.NOT_RUN not in (before.outcome, result.outcome) and _told(before) != _told(
+                result
+            ):
                 origin = next(each for each in runs if each.results.get(cell) is before)
                 raise CannotMerge(
                     f"{origin.folder} and {run.folder} disagree on {cell}: "
                     f"{before.outcome} ({before.verdict}) and {result.outcome} ({result.verdict}). "
                     "They met different devices, or one that cannot be relied on"
                 )
+    for run in runs:
+        for cell in run.parsed.selected:
+            told = run.results.get(cell)
+            if told is None or told.outcome is Outcome.NOT_RUN:
+                found.pop(cell, None)
     return found
 
 
 def _told(result: CellResult) -> object:
-    return result.outcome, result.verdict, result.layouts
+    return result.outcome, result.verdict, result.layouts, problem_with(result)
 
 
 def _provenance(origins: Sequence[Provenance], absent: tuple[int, ...]) -> Provenance:

@@ -211,3 +211,8 @@ def test_the_command_refuses_with_one_message(tmp_path: Path, cache: Path) -> No
 def test_plans_that_are_alike_are_unfolded_once(tmp_path: Path) -> None:
     one, two = load_shards([Path(p) for p in write(tmp_path, results(), 1, 2)])
     assert one.parsed.cells is two.parsed.cells and one.parsed.selected != two.parsed.selected
+
+
+def test_an_identity_cell_that_a_shard_did_not_run_is_missing_though_others_passed_it() -> None:
+    made = {**results(), ADD: CellResult(ADD, Outcome.NOT_RUN, Verdict.MISSING)}
+    assert merge([shard(1, made), shard(2), shard(3)]).missing == (ADD,)
