@@ -36,7 +36,7 @@ from devices.errors import ConformError
 from devices.expectations import Manifest, Matcher
 from devices.pinned import read_pinned
 from opinfo.catalog import catalogue
-from opinfo.device import Device, open_device, preflight
+from opinfo.device import Device, first_index, open_device, preflight
 from opinfo.exceptions import exceptions
 from opinfo.reference import StrideReference, forget_dispatches
 from opinfo.reference_cache import ReferenceCache, cache_root
@@ -158,7 +158,8 @@ class Worker:
         # What runs in a process of its own has limits of its own, there.
         at_least = len(PATIENCE) * (case.seconds + START_SECONDS) if case.own_process else 0.0
         self.watch.begin((case.clause,), [record], at_least)
-        run_case(case, record, self.device, self.where)
+        with first_index(self.device) as device:  # cases name indices, from 0 up
+            run_case(case, record, device, self.where)
         self.watch.done()
         return self._told(item.clauses, recorder)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,6 +116,21 @@ def open_device(descriptor: Descriptor, index: int = 0, *, unused: bool = False)
     if not unused:
         preflight(device)
     return device
+
+
+@contextmanager
+def first_index(device: Device) -> Iterator[Device]:
+    """The device of index 0, current for a block: for what names indices itself. Raises DeviceUnusable."""
+    here = device.torch_device
+    if not here.index:
+        yield device
+        return
+    first = open_device(device.descriptor, unused=True)
+    _make_current(device.descriptor, first.torch_device)
+    try:
+        yield first
+    finally:
+        _make_current(device.descriptor, here)
 
 
 def _make_current(descriptor: Descriptor, device: torch.device) -> None:

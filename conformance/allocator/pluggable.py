@@ -12,7 +12,7 @@ from conformance.behaviour.context import Context
 cases = Cases()
 
 
-@cases("allocator.pluggable")
+@cases("allocator.pluggable", slow=True)
 def sees_all(context: Context) -> None:
     """A plugged-in allocator sees every allocation and every free."""
     ended = context.child(_sees_all, fresh=True)

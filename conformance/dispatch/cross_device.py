@@ -44,12 +44,9 @@ def check(ctx: ItemContext) -> None:
             return
         sample = _telling(calls.dense_samples(ctx))
         index = ctx.device.torch_device.index or 0
-        others = ["cpu"]
-        if (
-            "multi_device" in ctx.device.descriptor.capabilities
-            and ctx.device.descriptor.device_count() > 1
-        ):
-            others.append(f"{ctx.device.torch_device.type}:{index + 1}")
+        others, count = ["cpu"], ctx.device.descriptor.device_count()
+        if "multi_device" in ctx.device.descriptor.capabilities and count > 1:
+            others.append(f"{ctx.device.torch_device.type}:{(index + 1) % count}")
         for place, tensor in enumerate(sample.tensors if sample is not None else ()):
             for other in others:
                 design = tensor.dtype in _INDEX and _INDICES in ctx.traits.families

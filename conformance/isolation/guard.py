@@ -165,7 +165,8 @@ class Watch(Guard):
         except ConformError as error:
             worst = max(self._records, key=lambda record: record.troubles)
             said = worst.message()
-            message = f"left the device unusable: {error}" + (f" (first: {said})" if said else "")
+            now = str(error).removesuffix("Nothing was tested.").rstrip(". ")
+            message = f"left the device unusable: {now}" + (f" (first: {said})" if said else "")
             self._leave(Lost(worst.key, Outcome.CRASH, message, self._call))
 
 

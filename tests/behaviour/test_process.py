@@ -1,16 +1,13 @@
-"""Functions in processes of their own, and locks between processes."""
+"""Functions in processes of their own."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conformance.behaviour.alone import DeviceLock
 
 from conformance.behaviour.context import Context
 from conformance.behaviour.judging import CheckFailed
@@ -66,36 +63,3 @@ def test_a_check_that_fails_in_a_child_fails_here() -> None:
     with pytest.raises(CheckFailed, match="in a process of its own: it does not hold there"):
         context.child(examples.fails_there)
     assert context.checks == 1
-
-
-def test_who_is_alone_is_alone(tmp_path: Path) -> None:
-    inside = {"with others": 0, "alone": 0}
-    wrong: list[dict[str, int]] = []
-    guard = threading.Lock()
-
-    def use(place: int) -> None:
-        lock, alone = DeviceLock(tmp_path), place % 3 == 0
-        kind = "alone" if alone else "with others"
-        for _ in range(50):
-            with lock.held(alone=alone):
-                with guard:
-                    inside[kind] += 1
-                    if inside["alone"] > 1 or (inside["alone"] and inside["with others"]):
-                        wrong.append(dict(inside))
-                with guard:
-                    inside[kind] -= 1
-
-    with ThreadPoolExecutor(max_workers=6) as pool:
-        list(pool.map(use, range(6)))
-    assert wrong == []
-
-
-def test_others_use_the_device_together(tmp_path: Path) -> None:
-    met = threading.Barrier(2, timeout=30)
-
-    def use(_: int) -> None:
-        with DeviceLock(tmp_path).held(alone=False):
-            met.wait()  # both are inside, or this raises
-
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        assert list(pool.map(use, range(2))) == [None, None]

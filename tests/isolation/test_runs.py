@@ -132,6 +132,24 @@ def test_nothing_that_the_run_needed_stays_behind(disturbed: Disturbed) -> None:
     assert list((disturbed.folder / "journal").iterdir()) == []
 
 
+def test_a_device_whose_error_sticks_costs_the_cell_that_met_it(
+    fork: ForkServer, tmp_path: Path
+) -> None:
+    """The device's own fault: the third call of exp in a process, and every call behind it."""
+    ran = fork.pytest(
+        *("-n", "1", "--device", "simulated", "--ops", "exp,neg", "--expectations", "none"),
+        *("--clauses", "layout.values,layout.out_resize", f"--results={tmp_path / 'run'}"),
+        SIMULATED_FAULTS="process.sticky_error",
+        SIMULATED_FAULT_OP="aten::exp",
+        SIMULATED_FAULT_CALL="3",
+    )
+    cells = cells_of(tmp_path / "run")
+    lost = {str(key): r for key, r in cells.items() if r.outcome is not Outcome.PASS}
+    assert lost.keys() == {"layout.values::exp[float32]"} and len(cells) == 4, ran.text
+    (result,) = lost.values()
+    assert result.outcome is Outcome.CRASH and "the device is lost" in result.message
+
+
 # -- one worker where no number of them is given; what the manifest expects
 
 EXPECTED = """

@@ -49,7 +49,7 @@ def wrong(function: Callable[..., Any], *args: Any) -> bool:
 def raises(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
     try:
         function(*args, **kwargs)
-    except (RuntimeError, IndexError):
+    except (RuntimeError, IndexError, ValueError):
         return True
     return False
 

@@ -164,13 +164,17 @@ def _() -> bool:
 @probe("streams.wait_takes_latest_record")
 def _() -> bool:
     first, second, event = new_stream(), new_stream(), torch.Event("simulated:0")
+    before, after = (torch.Event("simulated:0", enable_timing=True) for _ in range(2))
     event.record(first)
     event.synchronize()
     with held(first):
         with held(second):
+            before.record(second)
             second.wait_event(event)  # of what is done
+            after.record(second)
             event.record(first)
-        return not until(second.query)
+        second.synchronize()
+    return before.elapsed_time(after) > 90  # milliseconds: the fault lets go after 100
 
 
 @probe("streams.query_always_true")

@@ -26,7 +26,7 @@ NOT_HERE = {
     *("reset_max_memory_allocated", "memory_summary", "caching_allocator_alloc"),
     *("caching_allocator_delete", "caching_allocator_enable", "get_allocator_backend"),
     *("CUDAPluggableAllocator", "StreamContext"),
-    *("caching_allocator_disabled"),
+    "caching_allocator_disabled",
     *("has_half", "has_magma", "default_generators"),
 }
 

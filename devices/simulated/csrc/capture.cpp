@@ -1,5 +1,6 @@
 #include "capture.h"
 
+#include <cstring>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -229,7 +230,7 @@ bool Queue::record(Task& task, const char* what, const void* in_turn) {
     return false;  // it has just ended
   }
   if (on(Fault::capture_runs_work)) {
-    push(task);
+    push(task, std::strcmp(what, "task") != 0);
   }
   capture->record(*this, std::move(task), what, in_turn);
   return true;
