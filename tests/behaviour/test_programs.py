@@ -166,7 +166,6 @@ def server(cache: Path, shared: Path) -> Iterator[Server]:
     [
         ("streams.ignore_wait", "streams.wait"),
         ("streams.reorder_tasks", "streams.wait"),
-        ("streams.wait_takes_latest_record", "streams.wait"),
         ("streams.copy_ignores_peer_stream", "streams.cross_device"),
     ],
 )
