@@ -11,6 +11,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,10 +64,21 @@ def judge(
     except Exception as exc:  # judged: a check that expects an exception catches it itself
         line = (str(exc).strip().splitlines() or [""])[0][:300]
         problem, raises = f"raised {type(exc).__name__}: {line}", type(exc).__name__
+    finally:
+        let_go(ctx)
     if problem == NOT_APPLICABLE:
         return False
     told(ctx, record, check, sample, problem, raises=raises, **given)
     return True
+
+
+def let_go(ctx: ItemContext) -> None:
+    """Take what a refused call left behind: a device may raise a late error twice (lazy does), and the
+    second time would blame whatever is called next. What has not been raised yet is not lost by this: the
+    checks here read their results back."""
+    if ctx.device.descriptor.settle is not None:
+        with suppress(Exception):
+            ctx.device.settle(())
 
 
 def place(ctx: ItemContext, sample: Sample | None) -> tuple[Any, ...]:

@@ -57,6 +57,7 @@ def check(ctx: ItemContext) -> None:
                 "free": "values.free" in ctx.traits.families,
             }
             returned, problem = given_dtype(*calls.place(ctx, sample), **given)
+            calls.let_go(ctx)
             calls.told(ctx, record, refuses_dtype, sample, problem, **given)
             if returned and not problem:
                 works.append(dtype)

@@ -32,9 +32,10 @@ def settle(tensors: Sequence[Any]) -> None:
     """
     lazy = lent("torch._lazy")
     first: Exception | None = None
-    for _ in range(_BARRIERS):
+    for barrier in range(_BARRIERS):
         try:
-            lazy.sync_multi(list(tensors), [])
+            if barrier == 0:  # again, a graph that failed would fail again, and leave its error behind
+                lazy.sync_multi(list(tensors), [])
             lazy.wait_device_ops()
         except RuntimeError as error:
             first = first or error
@@ -50,7 +51,7 @@ def from_device(tensor: Any) -> Any:
         return tensor.cpu()
     except RuntimeError:
         with contextlib.suppress(RuntimeError):  # the same error once more
-            settle([tensor])
+            settle([])
         raise
 
 
