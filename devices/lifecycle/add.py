@@ -48,7 +48,8 @@ def new_blocks(
                         line=0,
                         clause=tuple(sorted(box.clauses)),
                         op=tuple(sorted(box.ops)),
-                        dtype=tuple(sorted(box.dtypes)),
+                        # A case has no dtype, and a block says nothing of it then.
+                        dtype=("*",) if box.dtypes == {""} else tuple(sorted(box.dtypes)),
                         layouts=layouts or None,
                         outcome=outcome,
                         raises=raises,

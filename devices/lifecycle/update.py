@@ -335,6 +335,8 @@ def _changes(block: Block, piece: Piece) -> dict[str, Sequence[str] | None]:
     changes: dict[str, Sequence[str] | None] = {}
     for axis in ("clause", "op", "dtype"):
         names: tuple[str, ...] = getattr(piece, axis)
+        if names == ("",):  # of cases, which have no dtype
+            names = ("*",)
         if set(names) != set(getattr(block, axis)):
             changes[axis] = names
     if piece.layouts != block.layouts and piece.layouts is not None:

@@ -269,6 +269,18 @@ def test_agreeing_failures_are_added_with_their_layouts() -> None:
     )
 
 
+def test_blocks_of_cases_say_nothing_of_dtypes() -> None:
+    held, kept = cell("streams.query::held"), cell("streams.query::kept")
+    cells = {held: fails(), kept: fails()}
+    done = updated("", cells, cells, cause=CAUSE)
+    assert "dtype" not in done.text
+    assert set(verdicts(done, cells).values()) == {Verdict.EXPECTED}
+    mended = {held: fails(), kept: PASS}
+    narrowed = updated(done.text, mended)
+    assert "dtype" not in narrowed.text and "kept" not in narrowed.text
+    assert verdicts(narrowed, mended) == {held: Verdict.EXPECTED, kept: Verdict.OK}
+
+
 def test_failures_of_one_kind_share_a_block() -> None:
     bounds = [cell(f"layout.bounds::{op}[float32]") for op in ("add", "mul")]
     cells = dict.fromkeys([ADD, MUL, *bounds], fails("offset"))
