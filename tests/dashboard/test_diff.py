@@ -120,6 +120,7 @@ def test_control_characters_of_a_run_forge_no_output(tmp_path: Path) -> None:
     assert said.output.splitlines() == [
         "environment:",
         r"  driver: - -> 1\x1b[2J no cell changed",
-        "fixed (1 cell: passes now, and did not):",
+        "fixed (2 cells: passes now, and did not):",
         "  layout.values::mul[float32]: fail -> pass",
+        "  layout.views::add[float32]: unsupported -> pass",
     ]
