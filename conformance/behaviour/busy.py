@@ -31,6 +31,10 @@ class Hold:
 
     def __enter__(self) -> Hold:
         descriptor = self._device.descriptor
+        if descriptor.gate is None and descriptor.busy is None:
+            raise NotShown(
+                "the descriptor names neither `gate` nor `busy`: nothing keeps a stream occupied"
+            )
         if self.stream is None:
             self.stream = torch.accelerator.current_stream(self._device.torch_device)
         before = torch.accelerator.current_stream(self.stream.device)
@@ -43,10 +47,6 @@ class Hold:
                 self._opener.start()
             elif descriptor.busy is not None:
                 descriptor.busy(self._milliseconds)
-            else:
-                raise NotShown(
-                    "the descriptor names neither `gate` nor `busy`: nothing keeps a stream occupied"
-                )
         if torch.accelerator.current_stream(self.stream.device) != before:
             torch.accelerator.set_stream(before)  # a fault of `with stream`; judged elsewhere
         self.must_be_in_flight()

@@ -83,7 +83,15 @@ _STREAMS: Final[dict[str, tuple[str, ...]]] = {
         "streams.autograd::on_the_streams_of_forward",
     ),
     "events.event_id_repeats": ("streams.current::takes_the_work", "streams.wait::*", "events.*"),
-    "events.record_late": ("streams.wait::*", "streams.autograd::*"),
+    "events.record_late": (
+        "streams.wait::*",
+        "streams.autograd::*",
+        # A stream or a device that was waited for has done its work; a late record may still be to come.
+        "streams.synchronize::waits",
+        "streams.synchronize::device*",
+        "events.elapsed::grows",
+        "events.elapsed::incomplete",
+    ),
     "events.rerecord_ignored": ("streams.wait::earlier_record_is_waited_for",),
 }
 
@@ -93,6 +101,8 @@ _TRANSFER: Final[dict[str, tuple[str, ...]]] = {
     "transfer.return_before_read": ("transfer.*",),
     "transfer.return_before_write": ("transfer.*",),
     "transfer.write_dense_into_view": ("transfer.strides::*",),
+    # The stream that is waited for is not the one that copies.
+    "transfer.non_blocking_off_stream": ("transfer.pinned::not_reused_early",),
     "transfer.synchronize_misses_copy": ("transfer.pinned::*",),
 }
 
