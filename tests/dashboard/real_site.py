@@ -18,8 +18,12 @@ from reports.dashboard.build import build
 CHECKOUT = Path(__file__).resolve().parents[2]
 DEVICES = ("cpu", "lazy", "simulated")
 
-#: What is broken on the simulated device in its second run.
-FAULTS = "out.restride,views.wrong_offset,stride.ignore_channels_last"
+#: What is broken on the simulated device in its second run; digamma ends the process.
+FAULTS = {
+    "SIMULATED_FAULTS": "out.restride,views.wrong_offset,stride.ignore_channels_last,"
+    "allocator.leak_on_split,streams.ignore_wait,process.segfault",
+    "SIMULATED_FAULT_OP": "aten::digamma",
+}
 
 
 def run(device: str, folder: Path, broken: bool) -> None:
@@ -30,7 +34,7 @@ def run(device: str, folder: Path, broken: bool) -> None:
     arguments = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--device", device]
     environment = dict(os.environ)
     if broken and device == "simulated":
-        environment["SIMULATED_FAULTS"] = FAULTS
+        environment.update(FAULTS)
     elif broken:
         arguments += ["-p", "tests.dashboard.planted"]
     started = time.perf_counter()
