@@ -200,9 +200,12 @@ def _item_of(item: pytest.Item) -> ItemId | None:
     return ItemId(suite, spec.params["item_name"])
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Our items in the plan's order over all files; a suite without items has nothing to skip."""
+    """Our items in the plan's order over all files; a suite without items has nothing to skip.
+
+    First of all, so that ``-k`` does not count the placeholders of such suites.
+    """
     worker = config.stash.get(_WORKER, None)
     if worker is None:
         return

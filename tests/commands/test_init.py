@@ -172,5 +172,9 @@ def test_the_lazy_backend_is_described_in_one_command(
     manifest = Manifest.load(
         device.expectations, known_clauses=set(load().clauses), known_layouts={"contiguous"}
     )
-    assert [block.op for block in manifest.blocks] == [("nn.functional.pixel_shuffle",)]
-    assert starting.drafting.TRIAGE in manifest.blocks[0].reason
+    # A descriptor without `settle` may find late errors of refused calls blamed on other ops: those are
+    # unsupported, while the one that is really wrong in the layout suite fails.
+    failing = [b for b in manifest.blocks if Outcome.FAIL in b.outcome]
+    layout = [b.op for b in failing if all(c.startswith("layout.") for c in b.clause)]
+    assert layout == [("nn.functional.pixel_shuffle",)]
+    assert all(starting.drafting.TRIAGE in block.reason for block in manifest.blocks)

@@ -15,11 +15,13 @@ import pytest
 import torch
 
 from conformance.cells import Recorder
+from conformance.items import is_case
 from conformance.layout import suite
 from conformance.layout.applies import applicable
 from conformance.layout.context import ItemContext
 from conformance.layout.repro import JUDGEMENTS
 from devices import registry
+from devices.cell import CellKey
 from opinfo.catalog import Op, catalogue
 from opinfo.device import Device
 from opinfo.exceptions import exceptions
@@ -39,11 +41,16 @@ Wrap = Callable[[Function], Function]
 
 @pytest.fixture(scope="module")
 def scripts(whole_run: WholeRun) -> list[Path]:
-    """Every script that the run wrote."""
-    found = sorted(whole_run.folder.glob("repro/*/*.py"))
-    named = {whole_run.folder / cell.repro for cell in whole_run.cells.values() if cell.repro}
-    assert set(found) == named and found
-    return found
+    """Every script that the run wrote for a cell of an op."""
+    return sorted(path for key, path in written(whole_run).items() if not is_case(key))
+
+
+def written(whole_run: WholeRun) -> dict[CellKey, Path]:
+    """The scripts of all cells."""
+    cells = whole_run.cells.items()
+    named = {key: whole_run.folder / cell.repro for key, cell in cells if cell.repro}
+    assert named and set(named.values()) == set(whole_run.folder.glob("repro/*/*.py"))
+    return named
 
 
 def fresh_python(path: Path) -> Ran:
@@ -77,6 +84,18 @@ def test_every_failing_cell_s_script_shows_its_fault(scripts: list[Path], fork: 
         if ran.code != 1 or "FAULT: " not in ran.text:
             silent[f"{path.parent.name}/{path.name}"] = (ran.code, ran.text[-300:])
     assert silent == {}
+
+
+def test_every_failing_case_s_script_fails_as_the_run_did(
+    whole_run: WholeRun, fork: ForkServer
+) -> None:
+    """Scripts of cases bring the suite's modules along: see ``tests/behaviour/test_scripts.py``."""
+    cases = {key: path for key, path in written(whole_run).items() if is_case(key)}
+    for key, path in cases.items():
+        ran = fork.script(path)
+        assert ran.code == 1 and ran.text.startswith("FAILS: "), ran.text
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        assert text is not None and text.startswith(f"{key.clause}::{key.op} on cpu\n")
 
 
 def imported(text: str) -> set[str]:

@@ -30,6 +30,8 @@ DESCRIPTOR = Descriptor(
     dtypes=frozenset(
         {"bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"}
     ),
+    # Its ops are one fallback, which it registers for all that have no kernel of their own and runs on the beads.
+    permitted_fallbacks=frozenset({"*"}),
     workers_per_device=2,
     facts=_facts,
     unavailable=_unavailable,

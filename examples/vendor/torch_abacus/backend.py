@@ -49,6 +49,24 @@ def _as_declared(op: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
+_TAKE_INDICES = frozenset(
+    f"aten::{name}"
+    for name in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
+)
+
+
+def _all_here(op: Any, args: Any, kwargs: Any) -> None:
+    """Raise where an operand is elsewhere. A tensor without dimensions may be, and lists of indices may."""
+    if op._schema.name in _TAKE_INDICES:
+        args = (args[0], *args[2:])
+    for leaf in pytree.tree_leaves((args, kwargs)):
+        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, AbacusTensor) and leaf.dim():
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"{DEVICE}:0 and {leaf.device}!"
+            )
+
+
 def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Every op without a kernel of its own: run it on the beads.
 
@@ -59,6 +77,7 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
         for leaf in pytree.tree_leaves((args, kwargs))
         if isinstance(leaf, AbacusTensor)
     }
+    _all_here(op, args, kwargs)
     result = op(*_as_declared(op, _beads_of(args)), **_beads_of(kwargs))
     for tensor in given.values():
         if tensor.beads.shape != tensor.shape:  # resized, by out= or in place

@@ -1,13 +1,15 @@
-"""A pytest plugin that reverses or shuffles the items by $SHUFFLE_SEED."""
+"""A pytest plugin that shuffles the items by $SHUFFLE_SEED, after the suite put them in the plan's order."""
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 
 import pytest
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    yield
     random.Random(os.environ["SHUFFLE_SEED"]).shuffle(items)
