@@ -177,4 +177,4 @@ def test_the_lazy_backend_is_described_in_one_command(
     failing = [b for b in manifest.blocks if b.outcome.value == "fail"]
     layout = [b.op for b in failing if all(c.startswith("layout.") for c in b.clause)]
     assert layout == [("nn.functional.pixel_shuffle",)]
-    assert all(starting.drafting.TRIAGE in block.reason for block in manifest.blocks)
+    assert all(drafting.TRIAGE in block.reason for block in manifest.blocks)
