@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from conformance import drafting, starting
+from conformance import drafting
 from conformance.asking import Question, Reply
 from conformance.cli import conform
 from conformance.contract import load
