@@ -21,7 +21,7 @@ DEVICES = ("cpu", "lazy", "simulated")
 #: What is broken on the simulated device in its second run; digamma ends the process.
 FAULTS = {
     "SIMULATED_FAULTS": "out.restride,views.wrong_offset,stride.ignore_channels_last,"
-    "allocator.leak_on_split,streams.ignore_wait,process.segfault",
+    "allocator.reset_peak_to_zero,streams.ignore_wait,process.segfault",
     "SIMULATED_FAULT_OP": "aten::digamma",
 }
 
