@@ -34,7 +34,9 @@ def settle(tensors: Sequence[Any]) -> None:
     first: Exception | None = None
     for barrier in range(_BARRIERS):
         try:
-            if barrier == 0:  # again, a graph that failed would fail again, and leave its error behind
+            if (
+                barrier == 0
+            ):  # again, a graph that failed would fail again, and leave its error behind
                 lazy.sync_multi(list(tensors), [])
             lazy.wait_device_ops()
         except RuntimeError as error:
