@@ -64,13 +64,13 @@ conform.start(async (app, site) => {
     const rows = rowsOf(squares, names.length, bad);
     view = { by, names, columns, rows, squares, mask, clauseFits };
     grid.show({
-      rows: rows.length, corner: "Operator", width: by === "clause" ? 30 : 34, columns,
+      rows: rows.length, corner: "Operator or case", width: by === "clause" ? 30 : 34, columns,
       row: (i) => (rows[i].group !== undefined ? { name: rows[i].group || "(no namespace)", group: true } : { name: universe.ops[rows[i].op], href: pieces.opAddress(site, universe.ops[rows[i].op]) }),
       rank, label,
     });
     summary.replaceChildren(
       el("span", { "data-passed": passed, "data-judged": judged }, el("b", {}, conform.number(passed)), ` of ${conform.number(judged)} cells pass`),
-      el("span", {}, `${conform.plural(rows.filter((row) => row.op !== undefined).length, "operator")}`),
+      el("span", {}, `${conform.plural(rows.filter((row) => row.op !== undefined).length, "row")}`),
       el("button", { type: "button", class: "quiet", onclick: download }, "Download these cells (CSV)"));
     panel.replaceChildren(el("p", { class: "hint" }, "Choose a square, by mouse or by arrow keys, to see its cells. Enter opens the first."));
     document.documentElement.dataset.filtered = (performance.now() - began).toFixed(1);
