@@ -28,7 +28,7 @@ _ALLOCATOR: Final[dict[str, tuple[str, ...]]] = {
         "allocator.empty_cache::keeps_live",
         "allocator.pools::*",
         "allocator.record_stream::*",
-        "allocator.threads::nobody_shares",
+        "allocator.threads::*",
     ),
     # Every request is for 8 bytes more, and no block is at its tensor's address.
     "allocator.misalign_pointer": (
