@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from devices.cell import Observed, Outcome
 from devices.lifecycle.evidence import Evidence, Seen
-from reports.model import CellResult, Run, problem_with
+from reports.model import CellResult, Run, by_declaration, problem_with
 
 
 def evidence_of(run: Run, name: str) -> Evidence:
@@ -30,5 +30,11 @@ def evidence_of(run: Run, name: str) -> Evidence:
 
 def seen_of(result: CellResult) -> Seen:
     """What a run saw of one cell."""
-    observed = Observed(result.outcome, frozenset(result.layouts), result.raises, result.message)
+    observed = Observed(
+        result.outcome,
+        frozenset(result.layouts),
+        result.raises,
+        result.message,
+        by_declaration(result),
+    )
     return Seen(observed, frozenset(result.ran_layouts))

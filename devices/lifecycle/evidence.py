@@ -193,7 +193,8 @@ def _together(seen: Sequence[Seen]) -> Seen:
     failed = frozenset().union(*(each.observed.layouts for each in seen))
     ran = frozenset().union(*(each.ran for each in seen))
     first = seen[0].observed
-    return Seen(Observed(first.outcome, failed, first.raises, first.message), ran)
+    observed = Observed(first.outcome, failed, first.raises, first.message, first.declared)
+    return Seen(observed, ran)
 
 
 ADDABLE = {

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from devices.block import Kind
-from devices.cell import CellKey, Outcome, Verdict
+from devices.cell import CellKey, Observed, Outcome, Verdict
 from devices.lifecycle.add import Cause
 from devices.lifecycle.evidence import Evidence, EvidenceError, Seen, judged
 from devices.lifecycle.update import Update, UpdateError, update
@@ -201,6 +201,12 @@ def test_runs_that_disagree_are_not_recorded() -> None:
 def test_runs_that_raise_differently_disagree() -> None:
     one, other = fails(raises="RuntimeError"), fails(raises="ValueError")
     assert len(updated("", {ADD: one}, {ADD: other}, cause=CAUSE).disagreeing) == 1
+
+
+def test_cells_that_were_not_tried_by_declaration_need_no_block() -> None:
+    untried = Seen(Observed(Outcome.UNSUPPORTED, declared=True), frozenset())
+    done = updated("", {ADD: untried, MUL: PASS}, {ADD: untried, MUL: PASS})
+    assert not done.unrecorded and "[[expect]]" not in done.text
 
 
 def test_failures_without_a_reason_are_named() -> None:
