@@ -120,7 +120,7 @@ def undeclared(context: Context) -> None:
                 want = _values(dtype)
                 back = context.from_device(context.to_device(want).to(dtype).to(torch.float32))
                 context.settle()
-        except Exception:
+        except Exception:  # it raises, as a dtype that is not declared may, with whatever type
             with suppress(Exception):  # what else was queued, and fails later
                 context.settle()
             continue

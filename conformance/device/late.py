@@ -47,7 +47,7 @@ def _later_results(context: Context) -> None:
         context.equal(got, want, "a result behind the failure is right, or raises")
     try:
         _wait(context, given)
-    except Exception:
+    except Exception:  # told, which is what is counted
         told += 1
     context.check(told, "the failure has been told by then")
 

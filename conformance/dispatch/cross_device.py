@@ -96,16 +96,17 @@ def refuses(
         for each in result if isinstance(result, (tuple, list)) else [result]:
             if isinstance(each, torch.Tensor):
                 back(each)  # a device that works later raises here at the latest
-    except Exception:
+    except (
+        Exception
+    ):  # refused, which is the contract; with which type is dispatch.error_inputs' question
         return None
     return f"operand {place} on {other}, the others on {placed[place - 1].device}, were accepted"
 
 
 def takes_scalar(op: Any, move: Any, back: Any, dtype: Any, first: Any) -> str | None:
     whole = torch.tensor([1, 1, 0, 1]).to(getattr(torch, dtype))
-    scalar = torch.tensor([1, 0, 0, 2, 1]).to(getattr(torch, dtype))[
-        3
-    ]  # not where its storage begins
+    numbers = torch.tensor([1, 0, 0, 2, 1]).to(getattr(torch, dtype))
+    scalar = numbers[3]  # not where its storage begins
     try:
         want = op(scalar, whole) if first else op(whole, scalar)
     except Exception:

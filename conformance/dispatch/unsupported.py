@@ -130,7 +130,7 @@ def given_dtype(
         got = op(*args, **kwargs)
         got = back(got) if isinstance(got, torch.Tensor) else got
         back(move(torch.ones(1)))  # behind it: a copy to the host that did not block is complete
-    except Exception:
+    except Exception:  # refused, as a dtype that the op does not take is to be
         return False, None
     try:
         args, kwargs = arguments([t.clone() for t in given])

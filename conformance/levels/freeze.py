@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from conformance.contract import load
+from conformance.contract import LEVELS, load
 from conformance.levels import FOLDER, blocks
 from conformance.planner import make_plan
 from devices import registry
@@ -56,8 +56,6 @@ def main(arguments: list[str]) -> int:
 
 
 def write(path: Path, number: int, version: str, cells: list[CellKey]) -> None:
-    from conformance.contract import LEVELS
-
     head = _HEAD.format(
         number=number, title=LEVELS[number], count=len(cells), version=json.dumps(version)
     )
