@@ -11,7 +11,7 @@ from typing import Any
 from conformance.allocator.model import Machine, Step, replay, told
 from conformance.behaviour.cases import Cases
 from conformance.behaviour.context import Context
-from conformance.behaviour.judging import CheckFailed, NotShown
+from conformance.behaviour.drawing import pinned, shrunk
 
 cases = Cases()
 
@@ -21,43 +21,24 @@ _FEW, _MORE = (0, 5), (1, 20)  # seed, programs: of every plan, and of those bey
 
 def _drawn(context: Context, clause: str, seed: int, programs: int) -> None:
     """The clause holds after every step of drawn programs of requests and frees."""
-    from hypothesis import HealthCheck, Phase, Verbosity, errors, settings
     from hypothesis import seed as seeded
     from hypothesis.stateful import run_state_machine_as_test
 
     tried: list[tuple[list[Step], BaseException | None]] = []
     machine = seeded(seed)(_machine(context, clause, tried))
-    chosen = settings(
-        max_examples=programs,
-        stateful_step_count=STEPS,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate, Phase.shrink),
-        verbosity=Verbosity.quiet,
-        print_blob=False,
-        suppress_health_check=list(HealthCheck),
-    )
-    try:
-        run_state_machine_as_test(machine, settings=chosen)
-    except Exception as error:
-        failing = [each for each in tried if each[1] is not None]
-        if not failing:
-            raise  # not from a program
-        program, cause = failing[-1]
-        if isinstance(cause, NotShown):
-            raise cause from None
-        sometimes = " (not every time)" if isinstance(error, errors.Flaky) else ""
+
+    def failing() -> tuple[list[Step], BaseException] | None:
+        found = [(program, cause) for program, cause in tried if cause is not None]
+        return found[-1] if found else None
+
+    def tell(program: list[Step], cause: BaseException) -> tuple[str, BaseException]:
         context.reproduce_by(replay, clause, program)
-        raise CheckFailed(
-            f"after {told(program) or 'nothing'}{sometimes}: {_said(cause)}"
-        ) from None
+        return f"after {told(program) or 'nothing'}", cause
+
+    with shrunk(failing, tell):
+        chosen = pinned(programs, stateful_step_count=STEPS)
+        run_state_machine_as_test(machine, settings=chosen)
     context.must(len(tried) >= programs, f"{programs} programs ran, and not {len(tried)}")
-
-
-def _said(cause: BaseException | None) -> str:
-    return (
-        str(cause) if isinstance(cause, CheckFailed) else f"raised {type(cause).__name__}: {cause}"
-    )
 
 
 def _machine(

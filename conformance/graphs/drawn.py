@@ -10,7 +10,8 @@ from typing import Any
 
 from conformance.behaviour.cases import Cases
 from conformance.behaviour.context import Context
-from conformance.behaviour.judging import CheckFailed, NotShown
+from conformance.behaviour.drawing import search, shrunk
+from conformance.behaviour.judging import CheckFailed
 from conformance.graphs.program import SIDES, Step, check, told, works_aside
 
 cases = Cases()
@@ -44,24 +45,11 @@ def _steps(forks: bool) -> Any:
 
 def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
     """Drawn programs leave after each replay what they leave when they are run eagerly, in one order."""
-    from hypothesis import HealthCheck, Phase, Verbosity, errors, given, settings
-    from hypothesis import seed as seeded
     from hypothesis.strategies import lists
 
     tried = forking = 0
     failing: list[tuple[list[Step], Exception]] = []
 
-    @seeded(seed)
-    @settings(
-        max_examples=programs,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate, Phase.shrink),
-        verbosity=Verbosity.quiet,
-        print_blob=False,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(lists(_steps(forks), min_size=STEPS[0], max_size=STEPS[1]))
     def programs_hold(program: list[Step]) -> None:
         nonlocal tried, forking
         tried += 1
@@ -72,21 +60,18 @@ def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
             failing.append((program, error))
             raise
 
-    try:
-        programs_hold()
-    except Exception as error:
-        if not failing:
-            raise  # not from a program
-        program, cause = failing[-1]
-        if isinstance(cause, NotShown):
-            raise cause from None
+    def tell(program: list[Step], cause: BaseException) -> tuple[str, BaseException]:
         program, cause = _shorter(context, program, cause)
-        sometimes = " (not every time)" if isinstance(error, errors.Flaky) else ""
-        said = (
-            cause if isinstance(cause, CheckFailed) else f"raised {type(cause).__name__}: {cause}"
-        )
         context.reproduce_by(check, program)
-        raise CheckFailed(f"program {told(program)}{sometimes}: {said}") from None
+        return f"program {told(program)}", cause
+
+    with shrunk(lambda: failing[-1] if failing else None, tell):
+        search(
+            lists(_steps(forks), min_size=STEPS[0], max_size=STEPS[1]),
+            programs_hold,
+            seed,
+            programs,
+        )
     context.must(tried >= programs, f"{programs} programs were to run, and {tried} did")
     context.must(
         not forks or forking >= programs // 2,
@@ -95,8 +80,8 @@ def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
 
 
 def _shorter(
-    context: Context, program: list[Step], cause: Exception
-) -> tuple[list[Step], Exception]:
+    context: Context, program: list[Step], cause: BaseException
+) -> tuple[list[Step], BaseException]:
     """The program without the steps that its failure does not need."""
     steps = 0
     while steps != len(program):  # leaving one out may make another one needless

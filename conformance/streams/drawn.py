@@ -11,7 +11,7 @@ from typing import Any
 
 from conformance.behaviour.cases import Cases
 from conformance.behaviour.context import Context
-from conformance.behaviour.judging import CheckFailed, NotShown
+from conformance.behaviour.drawing import search, shrunk
 from conformance.streams.program import (
     BUFFERS,
     EVENTS,
@@ -36,23 +36,9 @@ _MOST_STREAMS = 4
 @cases("streams.cross_device", over={"drawn_more": (2, *_MORE)}, slow=True, indices=2, more=True)
 def drawn(context: Context, indices: int, seed: int, programs: int) -> None:
     """Drawn programs of kernels, copies, records and waits equal themselves run in one order."""
-    from hypothesis import HealthCheck, Phase, Verbosity, errors, given, settings
-    from hypothesis import seed as seeded
-
     failed: list[tuple[Program, Exception]] = []
     ran = 0
 
-    @seeded(seed)
-    @settings(
-        max_examples=programs,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate, Phase.shrink),
-        verbosity=Verbosity.quiet,
-        print_blob=False,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(_programs(indices))
     def holds(program: Program) -> None:
         nonlocal ran
         ran += 1
@@ -62,18 +48,12 @@ def drawn(context: Context, indices: int, seed: int, programs: int) -> None:
             failed.append((program, error))
             raise
 
-    try:
-        holds()
-    except (Exception, errors.Flaky) as error:
-        if not failed:
-            raise  # not from a program
-        program, cause = failed[-1]
-        if isinstance(cause, NotShown):
-            raise cause from None
-        sometimes = " (not every time)" if isinstance(error, errors.Flaky) else ""
+    def tell(program: Program, cause: BaseException) -> tuple[str, BaseException]:
         context.reproduce_by(replay, *program.literal)
-        said = str(cause) if isinstance(cause, CheckFailed) else f"{type(cause).__name__}: {cause}"
-        raise CheckFailed(f"{told(program)}{sometimes}: {said}") from None
+        return told(program), cause
+
+    with shrunk(lambda: failed[-1] if failed else None, tell):
+        search(_programs(indices), holds, seed, programs)
     context.must(ran >= programs, f"{programs} programs ran, and not {ran}")
 
 
