@@ -6,12 +6,13 @@ script replays the shrunk program, without hypothesis.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-from conformance.allocator.model import Machine, Step, replay, told
-from conformance.behaviour.cases import Cases
+from conformance.allocator.model import Machine, Step, replay, told, validate
+from conformance.behaviour.cases import Cases, Drawn
 from conformance.behaviour.context import Context
-from conformance.behaviour.drawing import pinned, shrunk
+from conformance.behaviour.drawing import Trial, pinned
 
 cases = Cases()
 
@@ -19,62 +20,63 @@ STEPS = 50
 _FEW, _MORE = (0, 5), (1, 20)  # seed, programs: of every plan, and of those beyond quick
 
 
+_DRAWN = Drawn(replay, lambda _, program: f"after {told(program) or 'nothing'}", validate)
+
+
 def _drawn(context: Context, clause: str, seed: int, programs: int) -> None:
     """The clause holds after every step of drawn programs of requests and frees."""
     from hypothesis import seed as seeded
     from hypothesis.stateful import run_state_machine_as_test
 
-    tried: list[tuple[list[Step], BaseException | None]] = []
-    machine = seeded(seed)(_machine(context, clause, tried))
+    trial = Trial(context, _DRAWN)
+    kind = _machine()
 
-    def failing() -> tuple[list[Step], BaseException] | None:
-        found = [(program, cause) for program, cause in tried if cause is not None]
-        return found[-1] if found else None
+    def machine() -> Any:
+        return kind(trial, clause)
 
-    def tell(program: list[Step], cause: BaseException) -> tuple[str, BaseException]:
-        context.reproduce_by(replay, clause, program)
-        return f"after {told(program) or 'nothing'}", cause
-
-    with shrunk(failing, tell):
-        chosen = pinned(programs, stateful_step_count=STEPS)
-        run_state_machine_as_test(machine, settings=chosen)
-    context.must(len(tried) >= programs, f"{programs} programs ran, and not {len(tried)}")
+    with trial.shrunk():
+        begun: Any = seeded(seed)(machine)
+        run_state_machine_as_test(begun, settings=pinned(programs, stateful_step_count=STEPS))
+    trial.must_have_run(programs)
 
 
-def _machine(
-    context: Context, clause: str, tried: list[tuple[list[Step], BaseException | None]]
-) -> Any:
-    """The state machine: rules draw numbers, the model's machine does what they say."""
+@cache
+def _machine() -> Any:
+    """The state machine: rules draw numbers, the model's machine does what they say.
+
+    One class for all searches: hypothesis keeps what it knows of every class for ever.
+    """
     from hypothesis.stateful import RuleBasedStateMachine, rule
     from hypothesis.strategies import integers
 
     number, few = integers(0, 11), integers(0, 2)
     size, index = integers(0, 6), integers(0, 1)
 
-    class Drawn(RuleBasedStateMachine):
-        def __init__(self) -> None:
+    class Drawing(RuleBasedStateMachine):
+        def __init__(self, trial: Trial, clause: str) -> None:
             super().__init__()
+            self.trial = trial
             self.program: list[Step] = []
-            tried.append((self.program, None))
-            self.machine = Machine(context, clause)
+            self.literal = (clause, self.program)
+            self.machine: Machine | None = None
+            self.goes_on = trial.begin() and trial.run(self.literal, self.set_up)
+
+        def set_up(self) -> None:
+            self.machine = Machine(self.trial.context, self.literal[0])
 
         def do(self, *step: Any) -> None:
-            self.program.append(step)
-            try:
-                self.machine.do(step)
-            except Exception as error:
-                tried[-1] = (self.program, error)
-                raise
+            if self.goes_on and (machine := self.machine) is not None:
+                self.program.append(step)
+                self.goes_on = False  # where it raises
+                self.goes_on = self.trial.run(self.literal, lambda: machine.do(step))
 
         def teardown(self) -> None:
-            if tried[-1][1] is not None:
-                self.machine.live.clear()
+            machine, self.machine = self.machine, None
+            if machine is None:
                 return
-            try:
-                self.machine.end()
-            except Exception as error:
-                tried[-1] = (self.program, error)
-                raise
+            if self.goes_on:
+                self.trial.run(self.literal, machine.end)
+            machine.live.clear()
 
         @rule(size=size, stream=few, index=index)
         def take(self, size: int, stream: int, index: int) -> None:
@@ -132,7 +134,7 @@ def _machine(
         def threads(self, size: int, index: int) -> None:
             self.do("threads", size, index)
 
-    return Drawn
+    return Drawing
 
 
 #: The clauses whose invariants hold after every step, and what a program needs to judge them.
@@ -149,5 +151,6 @@ _CLAUSES: dict[str, dict[str, Any]] = {
 
 for _name, _needs in _CLAUSES.items():
     _clause = f"allocator.{_name}"
-    cases(_clause, over={"drawn": (_clause, *_FEW)}, slow=True, **_needs)(_drawn)
-    cases(_clause, over={"drawn_more": (_clause, *_MORE)}, slow=True, more=True, **_needs)(_drawn)
+    _needs = {**_needs, "slow": True, "drawn": _DRAWN}
+    cases(_clause, over={"drawn": (_clause, *_FEW)}, **_needs)(_drawn)
+    cases(_clause, over={"drawn_more": (_clause, *_MORE)}, more=True, **_needs)(_drawn)

@@ -296,6 +296,25 @@ def told(program: Sequence[Step]) -> str:
     return "; ".join(f"{name}({', '.join(map(str, numbers))})" for name, *numbers in program)
 
 
+#: How many numbers each step takes.
+_NUMBERS = {
+    **dict.fromkeys(("empty_cache", "pool_end"), 0),
+    **dict.fromkeys(("view", "free", "reset_peaks", "reset_totals", "too_much", "pool_take"), 1),
+    **dict.fromkeys(("take_and_split", "use_elsewhere", "threads"), 2),
+    "take": 3,
+}
+
+
+def validate(clause: str, program: Sequence[Step]) -> None:
+    """Raises an exception where these are no program of the allocator."""
+    if not clause.startswith("allocator."):
+        raise ValueError(f"{clause!r} is no clause of the allocator")
+    for name, *numbers in program:
+        whole = all(type(number) is int and number >= 0 for number in numbers)
+        if _NUMBERS.get(name) != len(numbers) or not whole:
+            raise ValueError(f"no step: {(name, *numbers)!r}")
+
+
 def replay(context: Context, clause: str, program: Sequence[Step]) -> None:
     """Run a program that was written down."""
     machine = Machine(context, clause)

@@ -6,7 +6,7 @@ import contextlib
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +15,9 @@ from conformance.behaviour.context import Context
 from conformance.behaviour.judging import CheckFailed, NotInFlight, NotShown
 from devices.errors import ConformError
 from opinfo.device import Device
+
+if TYPE_CHECKING:
+    from conformance.behaviour.drawing import Search
 
 #: Milliseconds that work in flight takes, attempt by attempt. A device with a gate needs the first alone.
 PATIENCE = (50.0, 250.0, 1000.0, 4000.0)
@@ -39,11 +42,12 @@ def here(
     device: Device,
     seed: str,
     where: process.Where,
+    search: Search | None = None,
 ) -> Attempt:
-    """Make a check in this process."""
+    """Make a check in this process; as part of a random ``search``, where one is given."""
     attempt = Attempt(0, not_shown="it was not tried")
     for patience in PATIENCE:
-        context = Context(device, seed, patience, where=where)
+        context = Context(device, seed, patience, where=where, search=search)
         try:
             with as_it_was(context):
                 _seed(seed)

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 _Check = TypeVar("_Check", bound=Callable[..., None])
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The programs that a case draws, as data: each is a tuple of literals.
+
+    ``replay(context, *program)`` runs one, without hypothesis: what a repro script does, and a pinned
+    program. ``told(*program)`` is its text for people. ``validate(*program)`` raises an exception where
+    the literals are no program of the case's, as where a pinned one was edited, or is of another version.
+    """
+
+    replay: Callable[..., None]
+    told: Callable[..., str]
+    validate: Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +43,17 @@ class Case:
     seconds: float = 60.0  # that it may take in a process of its own
     more: bool = False  # beyond plan quick: more of what another case does
     slow: bool = False  # takes more than half a second: tests leave it out where they can
+    drawn: Drawn | None = None  # it draws programs: a seed and their number end its arguments
 
     def __post_init__(self) -> None:
         if self.environment and not self.own_process:
             raise ValueError(f"{self.clause}::{self.name}: an environment takes own_process=True")
+        if self.drawn and [type(each) for each in self.arguments[-2:]] != [int, int]:
+            raise ValueError(f"{self.clause}::{self.name}: a seed and a number end its arguments")
+
+    def anew(self, seed: int, programs: int) -> Case:
+        """The case with so many programs of another seed, where it draws any."""
+        return replace(self, arguments=(*self.arguments[:-2], seed, programs))
 
     @property
     def statement(self) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,6 +21,9 @@ from conformance.behaviour.memory import Counters
 from devices.descriptor import Descriptor
 from opinfo.device import Device
 
+if TYPE_CHECKING:
+    from conformance.behaviour.drawing import Search
+
 _NOTHING: Any = object()
 
 
@@ -29,7 +32,8 @@ class Context:
     """One attempt at one case.
 
     ``patience`` is how long work that is to be in flight takes (milliseconds), where the device can
-    only be kept busy for a time. ``checks`` counts the comparisons that were made.
+    only be kept busy for a time. ``checks`` counts the comparisons that were made. ``search`` is set
+    where programs are drawn at random, beyond a plan.
     """
 
     opened: Device
@@ -39,6 +43,7 @@ class Context:
     replay: tuple[Callable[..., None], tuple[Any, ...]] | None = None
     where: process.Where = field(default_factory=process.Where)
     notes: list[str] = field(default_factory=list)
+    search: Search | None = None
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)

@@ -6,13 +6,13 @@ Its repro script replays the shrunk program, without hypothesis.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from conformance.behaviour.cases import Cases
+from conformance.behaviour.cases import Cases, Drawn
 from conformance.behaviour.context import Context
-from conformance.behaviour.drawing import search, shrunk
-from conformance.behaviour.judging import CheckFailed
-from conformance.graphs.program import SIDES, Step, check, told, works_aside
+from conformance.behaviour.drawing import Trial, search
+from conformance.graphs.program import SIDES, Step, check, told, validate, works_aside
 
 cases = Cases()
 
@@ -43,63 +43,44 @@ def _steps(forks: bool) -> Any:
     return one_of(*kinds)
 
 
+_DRAWN = Drawn(check, lambda program: f"program {told(program)}", validate)
+
+
 def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
     """Drawn programs leave after each replay what they leave when they are run eagerly, in one order."""
     from hypothesis.strategies import lists
 
-    tried = forking = 0
-    failing: list[tuple[list[Step], Exception]] = []
+    trial = Trial(context, _DRAWN)
+    forking = 0
 
-    def programs_hold(program: list[Step]) -> None:
-        nonlocal tried, forking
-        tried += 1
-        forking += works_aside(program)
-        try:
-            check(context, program)
-        except Exception as error:
-            failing.append((program, error))
-            raise
+    def holds(program: list[Step]) -> None:
+        nonlocal forking
+        if trial.begin():
+            forking += works_aside(program)
+            trial.run((program,), lambda: check(context, program))
 
-    def tell(program: list[Step], cause: BaseException) -> tuple[str, BaseException]:
-        program, cause = _shorter(context, program, cause)
-        context.reproduce_by(check, program)
-        return f"program {told(program)}", cause
-
-    with shrunk(lambda: failing[-1] if failing else None, tell):
-        search(
-            lists(_steps(forks), min_size=STEPS[0], max_size=STEPS[1]),
-            programs_hold,
-            seed,
-            programs,
-        )
-    context.must(tried >= programs, f"{programs} programs were to run, and {tried} did")
+    with trial.shrunk(lambda found: _shorter(trial, *found)):
+        steps = lists(_steps(forks), min_size=STEPS[0], max_size=STEPS[1])
+        search(steps, holds, seed, programs)
+    trial.must_have_run(programs)
     context.must(
-        not forks or forking >= programs // 2,
+        not forks or context.search is not None or forking >= programs // 2,
         f"half of them work on side streams, and not {forking}",
     )
 
 
-def _shorter(
-    context: Context, program: list[Step], cause: BaseException
-) -> tuple[list[Step], BaseException]:
-    """The program without the steps that its failure does not need."""
+def _shorter(trial: Trial, program: list[Step]) -> None:
+    """Leave out the steps that a failure does not need."""
     steps = 0
     while steps != len(program):  # leaving one out may make another one needless
         steps = len(program)
         for place in reversed(range(steps)):
             fewer = program[:place] + program[place + 1 :]
-            try:
-                check(context, fewer)
-            except CheckFailed as error:
-                program, cause = fewer, error
-            except Exception:
-                pass  # fails otherwise: not the failure that is looked for
-    return program, cause
+            if trial.fails_alike((fewer,), partial(check, trial.context, fewer)):
+                program = fewer
 
 
-cases("graphs.replay_equals_eager", over={"drawn": (False, *_FEW)}, slow=True)(_drawn)
-cases("graphs.replay_equals_eager", over={"drawn_more": (False, *_MORE)}, slow=True, more=True)(
-    _drawn
-)
-cases("graphs.fork_join", over={"drawn": (True, *_FEW)}, slow=True)(_drawn)
-cases("graphs.fork_join", over={"drawn_more": (True, *_MORE)}, slow=True, more=True)(_drawn)
+_SLOW: dict[str, Any] = {"slow": True, "drawn": _DRAWN}
+for _clause, _forks in (("graphs.replay_equals_eager", False), ("graphs.fork_join", True)):
+    cases(_clause, over={"drawn": (_forks, *_FEW)}, **_SLOW)(_drawn)
+    cases(_clause, over={"drawn_more": (_forks, *_MORE)}, more=True, **_SLOW)(_drawn)

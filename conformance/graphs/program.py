@@ -152,6 +152,19 @@ def works_aside(program: Sequence[Step]) -> bool:
     return False
 
 
+#: How many numbers each step takes.
+_NUMBERS = {"make": 4, "write": 3, "fork": 1, "join": 1, "free": 1}
+
+
+def validate(program: Sequence[Step]) -> None:
+    """Raises an exception where this is no program."""
+    for name, *numbers in program:
+        if _NUMBERS.get(name) != len(numbers) or not all(type(each) is int for each in numbers):
+            raise ValueError(f"no step: {(name, *numbers)!r}")
+        if name in ("fork", "join") and not 1 <= numbers[0] <= SIDES:
+            raise ValueError(f"no side stream {numbers[0]}")
+
+
 def told(program: Sequence[Step]) -> str:
     """A program in one line."""
     return "; ".join(" ".join(map(str, step)) for step in program)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from conformance.behaviour.cases import Cases
+from conformance.behaviour.cases import Cases, Drawn
 from conformance.behaviour.context import Context
-from conformance.behaviour.drawing import search, shrunk
+from conformance.behaviour.drawing import Trial, search
 from conformance.streams.program import (
     BUFFERS,
     EVENTS,
@@ -22,6 +22,7 @@ from conformance.streams.program import (
     Running,
     replay,
     told,
+    validate,
 )
 
 cases = Cases()
@@ -30,31 +31,26 @@ _FEW, _MORE = (0, 20), (1, 80)  # seed, programs: of every plan, and of those be
 _MOST_STREAMS = 4
 
 
-@cases("streams.wait", over={"drawn": (1, *_FEW)}, slow=True)
-@cases("streams.wait", over={"drawn_more": (1, *_MORE)}, slow=True, more=True)
-@cases("streams.cross_device", over={"drawn": (2, *_FEW)}, slow=True, indices=2)
-@cases("streams.cross_device", over={"drawn_more": (2, *_MORE)}, slow=True, indices=2, more=True)
+_DRAWN = Drawn(replay, lambda *program: told(Program(*program)), validate)
+_SLOW: dict[str, Any] = {"slow": True, "drawn": _DRAWN}
+
+
+@cases("streams.wait", over={"drawn": (1, *_FEW)}, **_SLOW)
+@cases("streams.wait", over={"drawn_more": (1, *_MORE)}, more=True, **_SLOW)
+@cases("streams.cross_device", over={"drawn": (2, *_FEW)}, indices=2, **_SLOW)
+@cases("streams.cross_device", over={"drawn_more": (2, *_MORE)}, indices=2, more=True, **_SLOW)
 def drawn(context: Context, indices: int, seed: int, programs: int) -> None:
     """Drawn programs of kernels, copies, records and waits equal themselves run in one order."""
-    failed: list[tuple[Program, Exception]] = []
-    ran = 0
+    trial = Trial(context, _DRAWN)
 
     def holds(program: Program) -> None:
-        nonlocal ran
-        ran += 1
-        try:
-            Running(context, program, LONG_GLANCE if failed else GLANCE).run()
-        except Exception as error:
-            failed.append((program, error))
-            raise
+        if trial.begin():
+            glance = LONG_GLANCE if trial.found else GLANCE
+            trial.run(program.literal, lambda: Running(context, program, glance).run())
 
-    def tell(program: Program, cause: BaseException) -> tuple[str, BaseException]:
-        context.reproduce_by(replay, *program.literal)
-        return told(program), cause
-
-    with shrunk(lambda: failed[-1] if failed else None, tell):
+    with trial.shrunk():
         search(_programs(indices), holds, seed, programs)
-    context.must(ran >= programs, f"{programs} programs ran, and not {ran}")
+    trial.must_have_run(programs)
 
 
 def _programs(indices: int) -> Any:

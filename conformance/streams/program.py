@@ -100,16 +100,8 @@ class Order:
             self.reads[buffer] = []
 
     def take(self, instruction: Instruction) -> None:
-        """Go on by one instruction."""
+        """Go on by one instruction. Raises ValueError where it is none."""
         match instruction:
-            case ("step", on, buffer, _):
-                self.work((on,), (buffer,), (buffer,))
-            case ("add", on, buffer, other):
-                self.work((on,), (buffer, other), (buffer,))
-            case ("copy", on, source, target):
-                self.work((on,), (source,), (target,))
-            case ("across", on, other, source, target):
-                self.work((on, other), (source,), (target,))
             case ("record", event, on):
                 self.events[event] = dict(self.clocks[on])
             case ("wait", on, event):
@@ -117,7 +109,7 @@ class Order:
             case ("wait_stream", on, other):
                 self.clocks[on] = _later(self.clocks[on], self.clocks[other])
             case _:
-                raise ValueError(f"no instruction: {instruction!r}")
+                self.work(*_uses(instruction))
 
 
 def on_the_cpu(program: Program) -> list[torch.Tensor]:
@@ -241,6 +233,49 @@ def replay(context: Context, indices: int, streams: Any, instructions: Any, rele
     program = Program(indices, streams, instructions, released)
     for _ in range(5):
         Running(context, program, LONG_GLANCE).run()
+
+
+def validate(
+    indices: int,
+    streams: Sequence[int],
+    instructions: Sequence[Instruction],
+    released: Sequence[int],
+) -> None:
+    """Raises an exception where these are no program: an unknown instruction, a stream or a buffer that is not
+    there, accesses that nothing orders."""
+    order = Order(tuple(streams))
+    if not set(streams) <= set(range(indices)):
+        raise ValueError(f"indices {streams!r}, of {indices}")
+    if sorted(released) != list(range(len(streams))):
+        raise ValueError(f"streams {released!r} are let go, of {len(streams)}")
+    for instruction in instructions:
+        on, reads, writes = _uses(instruction)
+        buffers = [*reads, *writes]
+        known = all(place in range(len(streams)) for place in on)
+        if not known or not all(each in range(BUFFERS * indices) for each in buffers):
+            raise ValueError(f"no instruction: {instruction!r}")
+        if order.unseen(on, reads, writes):
+            raise ValueError(f"nothing orders {instruction!r} behind what went before")
+        order.take(instruction)
+    on_the_cpu(Program(indices, tuple(streams), tuple(instructions), tuple(released)))
+
+
+def _uses(instruction: Instruction) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+    """The streams that an instruction stands on, and the buffers that it reads and writes."""
+    match instruction:
+        case ("step", int(on), int(buffer), int()):
+            return (on,), (buffer,), (buffer,)
+        case ("add", int(on), int(buffer), int(other)):
+            return (on,), (buffer, other), (buffer,)
+        case ("copy", int(on), int(source), int(target)):
+            return (on,), (source,), (target,)
+        case ("across", int(on), int(other), int(source), int(target)):
+            return (on, other), (source,), (target,)
+        case ("record", int(), int(on)) | ("wait", int(on), int()):
+            return (on,), (), ()
+        case ("wait_stream", int(on), int(other)):
+            return (on, other), (), ()
+    raise ValueError(f"no instruction: {instruction!r}")
 
 
 def told(program: Program) -> str:
