@@ -88,13 +88,14 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
         known,
         recipe,
         fake_only=device.fake_only,
-        pinned=(pin.cell for pin in pins if pin.clause in contract.clauses),
+        pinned=(pin.cell for pin in pins if pin.dtype and pin.clause in contract.clauses),
     )
-    cases = (
+    cases = [
         CellKey(case.clause, case.name, "")
         for case in planned_cases(contract, more=spec.more_cases)
-    )
-    cells = (*plan.cells, *cases)
+    ]
+    programs = (pin.cell for pin in pins if not pin.dtype and pin.clause in contract.clauses)
+    cells = tuple(dict.fromkeys((*plan.cells, *cases, *programs)))
     more = [Excluded("layout.*", reason, tuple(ops)) for reason, ops in left_out.items()]
     if missing:
         only = tuple((op, dtype) for clause, op, dtype in plan.cells if clause == "layout.values")
@@ -120,7 +121,8 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
 
 def pins_of(spec: PlanSpec, descriptor: Descriptor) -> tuple[Pinned, ...]:
     """The pinned examples of a device that the plan takes. Raises PinnedError."""
-    return tuple(pin for pin in read_pinned(descriptor.folder) if spec.takes(pin.dtype))
+    pins = read_pinned(descriptor.folder)
+    return tuple(pin for pin in pins if not pin.dtype or spec.takes(pin.dtype))
 
 
 def known_layouts(descriptor: Descriptor) -> frozenset[str]:

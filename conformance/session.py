@@ -15,6 +15,7 @@ import torch
 from conformance.asking import Question, ask
 from conformance.contract import Contract, load
 from conformance.explore.findings import explore
+from conformance.explore.programs import drawing_cells
 from conformance.flaky import observed_of
 from conformance.folder import failed_in, make_folder
 from conformance.isolation.controller import Controller
@@ -200,8 +201,10 @@ class Session:
         request = self.request
         if request.explore_seconds is None:
             return
-        items = items_of(cell for cell in cells if suite_of(cell.clause) == LAYOUT)
-        if items:
+        cells = list(cells)
+        calls = [cell for cell in cells if suite_of(cell.clause) == LAYOUT and cell.dtype]
+        programs = drawing_cells(cells, self.device, self.contract)
+        if items := items_of([*calls, *programs]):
             explore(
                 *(self.bench, items, self.matcher, self.folder),
                 *(request.explore_seed, request.explore_seconds, say),

@@ -14,6 +14,7 @@ from typing import Final
 
 from conformance.behaviour.cases import Case, OpCheck, Suite
 from conformance.contract import Clause, Contract, Status
+from devices.cell import CellKey
 
 LAYOUT: Final = "layout"
 
@@ -76,6 +77,16 @@ def case_of(clause: str, name: str) -> Case:
         if (case.clause, case.name) == (clause, name):
             return case
     raise KeyError(f"{clause} has no case {name!r}")
+
+
+def find_case(cell: CellKey) -> Case | None:
+    """The case of a cell, None where there is none."""
+    if suite_of(cell.clause) not in FAMILIES or suite_of(cell.clause) == LAYOUT:
+        return None
+    try:
+        return case_of(cell.clause, cell.op)
+    except KeyError:
+        return None
 
 
 def checked(contract: Contract) -> list[Clause]:

@@ -16,7 +16,7 @@ from conformance.behaviour.process import START_SECONDS, Where
 from conformance.behaviour.running import run_case
 from conformance.cells import Recorder
 from conformance.contract import load
-from conformance.explore.pins import by_item, run_pins, without_op
+from conformance.explore.pins import by_item, run_pins, run_programs, without_case, without_op
 from conformance.flaky import observed_of, runs_of, together
 from conformance.isolation.guard import Watch, leave_note
 from conformance.isolation.limits import limits_for
@@ -29,7 +29,7 @@ from conformance.layout.context import ItemContext
 from conformance.minimise.script import write_repro
 from conformance.orders import WorkerOrders
 from conformance.planner import known_layouts, undeclared_clauses, untried_with
-from conformance.suites import LAYOUT, case_of, planned_op_checks
+from conformance.suites import LAYOUT, find_case, planned_op_checks
 from devices import registry
 from devices.cell import CellKey, Verdict
 from devices.errors import ConformError
@@ -115,9 +115,11 @@ class Worker:
         if not left.clauses:
             return [], []
         (cell, *_) = left.cells
-        case = case_of(cell.clause, cell.op) if is_case(cell) else None
+        case = find_case(cell) if is_case(cell) else None
         alone = name in self.alone or (case is not None and case.alone)
-        run = partial(self._run_op, name.suite) if case is None else partial(self._run_case, case)
+        run: Run = partial(self._run_op, name.suite)
+        if is_case(cell):
+            run = self._run_lost if case is None else partial(self._run_case, case)
         with self.watch.item(cell, guilty, alone=alone):
             return self._again(left, run, *run(left))
 
@@ -160,8 +162,15 @@ class Worker:
         self.watch.begin((case.clause,), [record], at_least)
         with first_index(self.device) as device:  # cases name indices, from 0 up
             run_case(case, record, device, self.where)
-        self.watch.done()
+            self.watch.done()
+            pins = self.pins.get((item.op, item.dtype), ())
+            run_programs(case, record, device, self.where, pins, self.watch)
         return self._told(item.clauses, recorder)
+
+    def _run_lost(self, item: Item) -> Told:
+        """A case that is planned for a pinned program alone."""
+        pins = self.pins.get((item.op, item.dtype), ())
+        return self._told(item.clauses, without_case(item.cells[0], pins))
 
     def _run_op(self, suite_name: str, item: Item) -> Told:
         op_id, dtype, clauses = item

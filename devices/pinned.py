@@ -1,8 +1,9 @@
-"""Pinned examples: calls on which a device once deviated, kept in ``pinned.jsonl`` of its folder.
+"""Pinned examples: calls and programs on which a device once deviated, kept in ``pinned.jsonl`` of its folder.
 
 One JSON object a line, sorted by cell and id, so that two branches that pin different examples merge. Every
-plan of the device includes them. What a line's ``call`` means is the suite's business
-(``conformance/explore/encoding.py``); here it is plain data.
+plan of the device includes them. A line of format 1 holds a ``call`` in ``layouts``, one of format 2 a
+``program`` of a case that draws them. What these mean is the suite's business
+(``conformance/explore/encoding.py``, ``conformance/explore/programs.py``); here they are plain data.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,9 @@ from devices.cell import CellKey
 from devices.errors import ConformError
 
 FILE: Final = "pinned.jsonl"
-FORMAT: Final = 1
+CALL, PROGRAM = 1, 2  # formats of lines
+_COMMON: Final = frozenset({"clause", "op", "dtype", "kind", "reason", "date", "format"})
+_FIELDS: Final = {CALL: _COMMON | {"call", "layouts"}, PROGRAM: _COMMON | {"program"}}
 
 #: How a pinned example is named where layouts are: ``pinned:1f0c9a2b``.
 PREFIX: Final = "pinned:"
@@ -32,26 +35,36 @@ class PinnedError(ConformError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pinned:
-    """One pinned example. ``kind`` is how it failed when it was found (``values``, ``strides``, …)."""
+    """One pinned example: a call, or a program where ``dtype`` is empty and ``op`` the name of a case.
+
+    ``kind`` is how it failed when it was found (``values``, ``strides``, …). Fields of the other sort
+    are empty.
+    """
 
     clause: str
     op: str
     dtype: str
-    call: dict[str, Any]
-    layouts: dict[str, str]  # of ``first``, ``rest`` and ``target``
+    call: dict[str, Any] = field(default_factory=dict)
+    layouts: dict[str, str] = field(default_factory=dict)  # of ``first``, ``rest`` and ``target``
+    program: tuple[Any, ...] = ()  # numbers, texts and lists of them
     kind: str
     reason: str
     date: str  # ISO 8601, the day on which it was pinned
-    format: int = FORMAT
 
     @property
     def cell(self) -> CellKey:
         return CellKey(self.clause, self.op, self.dtype)
 
     @property
+    def format(self) -> int:
+        """The format of its line."""
+        return CALL if self.dtype else PROGRAM
+
+    @property
     def id(self) -> str:
-        """Eight hex digits over the cell, the call and the layouts: equal examples have one id."""
-        parts = [self.clause, self.op, self.dtype, self.call, self.layouts]
+        """Eight hex digits over the cell and what is pinned: equal examples have one id."""
+        held = [self.call, self.layouts] if self.format == CALL else [list(self.program)]
+        parts = [self.clause, self.op, self.dtype, *held]
         text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
@@ -85,23 +98,26 @@ def _read(line: str, place: str) -> Pinned:
         raise PinnedError(f"{place}: not JSON: {error}; {advice}") from None
     if not isinstance(data, dict):
         raise PinnedError(f"{place}: expected a JSON object, got {type(data).__name__}; {advice}")
-    if data.get("format") != FORMAT:
+    if (form := data.pop("format", None)) not in (CALL, PROGRAM):
         raise PinnedError(
-            f"{place}: expected format {FORMAT}, got {data.get('format')!r}: it was written by "
+            f"{place}: expected format {CALL} or {PROGRAM}, got {form!r}: it was written by "
             f"another version of the suite; {advice}"
         )
     given = data.pop("id", None)
-    expected = set(Pinned.__dataclass_fields__)
-    if set(data) != expected:
-        odd = ", ".join(sorted(set(data) ^ expected))
+    if odd := ", ".join(sorted(set(data) ^ (_FIELDS[form] - {"format"}))):
         raise PinnedError(f"{place}: missing or unknown: {odd}; {advice}")
-    texts = ("clause", "op", "dtype", "kind", "reason", "date")
-    if bad := [name for name in texts if not isinstance(data[name], str) or not data[name].strip()]:
+    texts = ["clause", "op", "kind", "reason", "date", *(["dtype"] if form == CALL else [])]
+    if bad := [n for n in texts if not isinstance(data[n], str) or not data[n].strip()]:
         raise PinnedError(f"{place}: {', '.join(bad)}: expected a text that is not blank; {advice}")
-    layouts = data["layouts"]
-    if (
+    if form == PROGRAM:
+        if data["dtype"] != "" or not isinstance(data["program"], list) or not data["program"]:
+            raise PinnedError(
+                f"{place}: expected 'program' as a list that is not empty, and 'dtype' as \"\"; {advice}"
+            )
+        data["program"] = tuple(data["program"])
+    elif (
         not isinstance(data["call"], dict)
-        or not isinstance(layouts, dict)
+        or not isinstance(layouts := data["layouts"], dict)
         or not all(isinstance(v, str) for v in layouts.values())
     ):
         raise PinnedError(f"{place}: expected 'call' and 'layouts' as objects; {advice}")
@@ -140,7 +156,9 @@ def add_pinned(folder: Path, new: Iterable[Pinned]) -> tuple[Pinned, ...]:
 
 def line_of(pinned: Pinned) -> str:
     """The example as its line of the file."""
-    return json.dumps({"id": pinned.id, **asdict(pinned)}, separators=(", ", ": "))
+    held = {**asdict(pinned), "format": pinned.format}
+    kept = {name: value for name, value in held.items() if name in _FIELDS[pinned.format]}
+    return json.dumps({"id": pinned.id, **kept}, separators=(", ", ": "))
 
 
 def digest(pinned: Iterable[Pinned]) -> str:

@@ -27,8 +27,8 @@ def pin(
 ) -> None:
     """Pin what `--explore` found in the results folder RUN.
 
-    Each finding that the manifest does not expect is confirmed by its repro script in a fresh process and
-    added to pinned.jsonl in the device's folder, which every later plan of that device includes.
+    Each finding that the manifest does not expect, a call or a program, is confirmed by its repro script in a
+    fresh process and added to pinned.jsonl in the device's folder, which every later plan of that device includes.
     """
     from conformance.explore.findings import new_among, read_findings
     from devices import registry
@@ -62,7 +62,9 @@ def pin(
         if not unconfirmed and (why := _unconfirmed(run, line.repro)) is not None:
             click.echo(f"not pinned: {finding.cell}: {why}")
             continue
-        message = finding.example.message if finding.example is not None else finding.kind
+        message = finding.told or finding.kind
+        if finding.example is not None:
+            message = finding.example.message
         clause, op, dtype = finding.cell
         pins.append(
             Pinned(
@@ -71,6 +73,7 @@ def pin(
                 dtype=dtype,
                 call=finding.call,
                 layouts=finding.layouts,
+                program=tuple(finding.program),
                 kind=finding.kind,
                 reason=reason or f"found by random search on torch {origin.torch}: {message}",
                 date=date.today().isoformat(),
@@ -104,7 +107,7 @@ def _unconfirmed(run: Path, repro: str | None) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return f"its script took more than {_CONFIRM_SECONDS} s"
-    if done.returncode == 1 and "FAULT: " in done.stdout:
+    if done.returncode == 1 and any(word in done.stdout for word in ("FAULT: ", "FAILS: ")):
         return None
     said = (done.stdout or done.stderr).strip().splitlines()
     return (

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from conformance.aside import AsideDied
-from conformance.explore.aside import Effort, Finding, Item, explored
+from conformance.explore.aside import Effort, Finding, explored
+from conformance.explore.turns import Item
 from conformance.minimise.aside import Bench
 from conformance.minimise.script import write_script
 from devices.cell import CellKey, Observed, Outcome, Verdict
@@ -65,10 +66,19 @@ def explore(
     summary = {"format": FORMAT, "seed": seed, "new": new, "expected": known, **asdict(effort)}
     (folder / EFFORT_FILE).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     say(
-        f"explored {effort.candidates:,} random calls of {len(items):,} op-dtype pairs with "
-        f"{effort.checks:,} checks in {effort.seconds:.0f} s: {new:,} new findings, {known:,} that the "
-        f"manifest expects" + (f"; `conform pin {folder}` pins what is new" if new else "")
+        f"explored {_done(effort, items)} with {effort.checks:,} checks in {effort.seconds:.0f} s: "
+        f"{new:,} new findings, {known:,} that the manifest expects"
+        + (f"; `conform pin {folder}` pins what is new" if new else "")
     )
+
+
+def _done(effort: Effort, items: Sequence[Item]) -> str:
+    """What was searched."""
+    ops = sum(bool(dtype) for _, dtype, _ in items)
+    calls = f"{effort.candidates:,} random calls of {ops:,} op-dtype pairs"
+    unshown = f" ({effort.unshown:,} of them showed nothing)" if effort.unshown else ""
+    programs = f"{effort.programs:,} programs of {len(items) - ops:,} cases{unshown}"
+    return " and ".join([calls] * bool(ops) + [programs] * (ops < len(items))) or "nothing"
 
 
 #: Clauses whose checks write, or let the op write, where a stray write would show.
@@ -111,9 +121,13 @@ def told(line: Line) -> str:
     """A finding for people, over several lines."""
     finding = line.finding
     head = f"found {finding.cell}: {finding.kind}"
-    if finding.example is None:
+    if finding.example is None and not finding.told:
         return f"{head} (item {finding.number}; an earlier call may have done the harm)"
-    lines = [head, *(f"    {text}" for text in finding.example.lines())]
+    lines = [head]
+    if finding.example is not None:
+        lines += [f"    {text}" for text in finding.example.lines()]
+    else:
+        lines.append(f"    smallest failing program: {finding.told}")
     if line.repro is not None:
         lines.append(f"    python {line.repro}")
     return "\n".join(lines)
@@ -123,7 +137,7 @@ def _script(folder: Path, finding: Finding) -> str | None:
     if not finding.script:
         return None
     clause, op, dtype = finding.cell
-    name = f"{op}-{dtype}-{finding.kind}-{finding.where}"
+    name = "-".join(filter(None, (op, dtype, finding.kind, finding.where)))
     return write_script(folder, Path("explore") / clause, name, finding.script)
 
 
