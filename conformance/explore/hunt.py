@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import sys
 import time
 from collections import Counter
 from dataclasses import asdict
@@ -42,9 +43,6 @@ _SIGN = 10.0
 
 def main(orders: dict[str, Any], pipe: int) -> None:
     """Search until the time is over."""
-    import resource
-    import sys
-
     from conformance.worker import limit_threads
     from devices import registry
     from opinfo.catalog import catalogue
@@ -59,7 +57,6 @@ def main(orders: dict[str, Any], pipe: int) -> None:
     turns = Turns([(op, dtype, clauses) for op, dtype, clauses in orders["items"]], orders["seed"])
     if turns.ops:
         catalogue()  # takes seconds: before any work is told to have begun
-    unit = 1 if sys.platform == "darwin" else 1024
     end = time.time() + orders["seconds"]
     where = Where(device=orders["device"], path=path or "")
     hunt = Hunt(device, orders["samples"], orders["seed"], end, tell, where)
@@ -74,8 +71,7 @@ def main(orders: dict[str, Any], pipe: int) -> None:
         tell(_progress(position, f"{visit}:{place}", Counter(), 0))
         counts = hunt.turn(item, visit, place)
         position += 1
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-        tell(_progress(position, f"{visit}:{place}", counts, peak))
+        tell(_progress(position, f"{visit}:{place}", counts, _peak_bytes()))
         forget_dispatches()
         forget_geometries()
     tell({"what": "over"})
@@ -89,6 +85,23 @@ def _progress(position: int, number: str, counts: Counter[str], peak: int) -> di
         "number": number,
         "effort": {**effort, "peak_bytes": peak},
     }
+
+
+def _peak_bytes() -> int:
+    """The largest resident memory of this process so far.
+
+    Linux keeps it in VmHWM. Its ru_maxrss (getrusage(2)) begins with what the process that started this
+    one had resident, which would hide growth up to that.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
 
 
 class Hunt:

@@ -51,8 +51,9 @@ def kind_of(error: BaseException) -> str:
 
 
 def kind_of_text(text: str) -> str:
-    """What a failed check says without its numbers."""
+    """What a failed check says, without its numbers and without what stands in brackets."""
     text = re.split(r": (?:element|expected|got) ", text, maxsplit=1)[0]
+    text = re.sub(r" \([^()]*\)", "", text)
     return re.sub(r"-?\d[\d.e+-]*", "#", text)[:_LONGEST].rstrip() or "a check failed"
 
 

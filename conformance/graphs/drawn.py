@@ -6,7 +6,7 @@ Its repro script replays the shrunk program, without hypothesis.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from conformance.behaviour.cases import Cases, Drawn
@@ -20,9 +20,10 @@ STEPS = (12, 24)  # of a program: fewer do little, and are what shrinking is for
 _FEW, _MORE = (0, 10), (1, 90)  # seed, programs: of every plan, and of those beyond quick
 
 
-def _steps(forks: bool) -> Any:
-    """One step of a program."""
-    from hypothesis.strategies import integers, just, one_of, tuples
+@cache
+def _programs(forks: bool) -> Any:
+    """A strategy for programs. One for all searches: hypothesis keeps what it sees."""
+    from hypothesis.strategies import integers, just, lists, one_of, tuples
 
     place, kind = integers(0, 11), integers(0, 7)
     side, stream = integers(1, SIDES), integers(0, SIDES)
@@ -40,7 +41,7 @@ def _steps(forks: bool) -> Any:
             tuples(just("join"), side),
             tuples(just("make"), side, kind, place, place),
         ]
-    return one_of(*kinds)
+    return lists(one_of(*kinds), min_size=STEPS[0], max_size=STEPS[1])
 
 
 _DRAWN = Drawn(check, lambda program: f"program {told(program)}", validate)
@@ -48,8 +49,6 @@ _DRAWN = Drawn(check, lambda program: f"program {told(program)}", validate)
 
 def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
     """Drawn programs leave after each replay what they leave when they are run eagerly, in one order."""
-    from hypothesis.strategies import lists
-
     trial = Trial(context, _DRAWN)
     forking = 0
 
@@ -60,8 +59,7 @@ def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
             trial.run((program,), lambda: check(context, program))
 
     with trial.shrunk(lambda found: _shorter(trial, *found)):
-        steps = lists(_steps(forks), min_size=STEPS[0], max_size=STEPS[1])
-        search(steps, holds, seed, programs)
+        search(_programs(forks), holds, seed, programs)
     trial.must_have_run(programs)
     context.must(
         not forks or context.search is not None or forking >= programs // 2,

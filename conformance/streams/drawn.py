@@ -7,6 +7,7 @@ script replays the shrunk program, without hypothesis.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from conformance.behaviour.cases import Cases, Drawn
@@ -53,8 +54,9 @@ def drawn(context: Context, indices: int, seed: int, programs: int) -> None:
     trial.must_have_run(programs)
 
 
+@cache
 def _programs(indices: int) -> Any:
-    """A strategy for programs on so many indices."""
+    """A strategy for programs on so many indices. One for all searches: hypothesis keeps what it sees."""
     from hypothesis import strategies as st
 
     number, place = st.integers(0, 11), st.integers(0, _MOST_STREAMS - 1)
