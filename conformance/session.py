@@ -203,7 +203,7 @@ class Session:
             return
         cells = list(cells)
         calls = [cell for cell in cells if suite_of(cell.clause) == LAYOUT and cell.dtype]
-        programs = drawing_cells(cells, self.device, self.contract)
+        programs = drawing_cells(cells, self.descriptor, self.contract)
         if items := items_of([*calls, *programs]):
             explore(
                 *(self.bench, items, self.matcher, self.folder),

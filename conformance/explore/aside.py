@@ -90,9 +90,7 @@ def explored(
             "position": position,
             "seconds": seconds - effort.seconds,
             "seen": seen,
-            "left_out": [
-                list(_process(item)) for item in items if deaths[_process(item)] >= _DEATHS
-            ],
+            "left_out": [item for item in items if deaths[_process(item)] >= _DEATHS],
         }
         before, up = position, None
         failing: Finding | None = None  # a program that is being shrunk
@@ -120,7 +118,9 @@ def explored(
             effort.restarts += 1
             if failing is not None:
                 seen.append([*failing.cell, failing.kind, failing.where])
-                yield replace(failing, told=f"{failing.told} (not shrunk: the process {death.how})")
+                yield replace(
+                    failing, told=f"{failing.told} (not shrunk, the process died: {death.how})"
+                )
             item, _, _ = turns.at(position)
             cell = _process(item)
             deaths[cell] += 1

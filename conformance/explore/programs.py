@@ -14,13 +14,13 @@ from conformance.behaviour.cases import Case
 from conformance.behaviour.drawing import Program, Search
 from conformance.behaviour.judging import CheckFailed
 from conformance.behaviour.process import Where
-from conformance.behaviour.running import untried
 from conformance.contract import Contract
 from conformance.explore.encoding import NotEncodable, NotRebuilt
 from conformance.items import is_case
-from conformance.planner import undeclared_clauses
+from conformance.planner import undeclared_clauses, untried
 from conformance.suites import find_case
 from devices.cell import CellKey
+from devices.descriptor import Descriptor
 from opinfo.device import Device, first_index
 
 #: Programs of one case before the next one's turn.
@@ -30,16 +30,16 @@ _LONGEST = 80
 
 
 def drawing_cells(
-    cells: Iterable[CellKey], device: Device, contract: Contract
+    cells: Iterable[CellKey], descriptor: Descriptor, contract: Contract
 ) -> Iterator[CellKey]:
     """Those whose cases draw programs and are tried on this device. Of a case that draws more of what
     another one does there is nothing else to search."""
-    undeclared = undeclared_clauses(device.descriptor, contract)
+    undeclared, left_out = undeclared_clauses(descriptor, contract), untried(descriptor, contract)
     for cell in cells:
         case = find_case(cell) if is_case(cell) else None
         if case is None or case.drawn is None or case.more:
             continue
-        if cell.clause not in undeclared and not untried(case, device):
+        if cell.clause not in undeclared and case.name not in left_out.get(cell.clause, {}):
             yield cell
 
 

@@ -33,6 +33,15 @@ PIN = Pinned(
     date="2026-01-31",
 )
 OTHER = replace(PIN, op="cos")
+PROGRAM = Pinned(
+    clause="streams.wait",
+    op="drawn",
+    dtype="",
+    program=(1, [0, 0], [["step", 0, 0, 1]], [0, 1]),
+    kind="x# is as in one order",
+    reason="found by random search",
+    date="2026-01-31",
+)
 
 
 def test_a_folder_without_the_file_has_none(tmp_path: Path) -> None:
@@ -74,14 +83,33 @@ def test_the_id_is_over_cell_call_and_layouts(tmp_path: Path) -> None:
     assert len({pin.id for pin in (PIN, *changed)}) == 4
 
 
+def test_ids_stay_as_they_were() -> None:
+    assert (PIN.id, PROGRAM.id) == ("2cd488b5", "0b2eb99b")
+
+
+def test_calls_and_programs_are_kept_side_by_side(tmp_path: Path) -> None:
+    assert add_pinned(tmp_path, [PROGRAM, PIN]) == (PIN, PROGRAM)
+    assert add_pinned(tmp_path, [PROGRAM]) == ()
+    call, program = map(json.loads, (tmp_path / FILE).read_text().splitlines())
+    assert (call["format"], program["format"]) == (1, 2)
+    assert "program" not in call and not {"call", "layouts"} & set(program)
+    assert read_pinned(tmp_path) == (PIN, PROGRAM)
+
+
+def test_the_id_of_a_program_is_over_cell_and_program() -> None:
+    changed = [replace(PROGRAM, clause="streams.order"), replace(PROGRAM, program=(1,))]
+    assert len({pin.id for pin in (PROGRAM, *changed)}) == 3
+    assert replace(PROGRAM, kind="other", reason="other").id == PROGRAM.id
+
+
 def test_a_plan_s_hash_sees_which_are_pinned() -> None:
     assert digest([]) == "none"
     assert digest([PIN, OTHER]) == digest([OTHER, PIN]) != digest([PIN])
     assert ordered([PIN, OTHER]) == (OTHER, PIN)
 
 
-def line(**changed: Any) -> str:
-    data = json.loads(line_of(PIN))
+def line(pinned: Pinned = PIN, /, **changed: Any) -> str:
+    data = json.loads(line_of(pinned))
     return json.dumps({k: v for k, v in (data | changed).items() if v is not None})
 
 
@@ -91,7 +119,16 @@ def line(**changed: Any) -> str:
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
         ("[]", "expected a JSON object, got list"),
-        (line(format=2), "expected format 1, got 2"),
+        (line(format=3), "expected format 1 or 2, got 3"),
+        (line(format=[]), "expected format 1 or 2, got []"),
+        (line(format=2), "missing or unknown: call, layouts, program"),
+        (line(PROGRAM, format=1), "missing or unknown: call, layouts, program"),
+        (line(PROGRAM, call={}), "missing or unknown: call"),
+        (line(PROGRAM, program=[]), "expected 'program' as a list that is not empty"),
+        (line(PROGRAM, program="x"), "expected 'program' as a list that is not empty"),
+        (line(PROGRAM, dtype="float32"), "and 'dtype' as \"\""),
+        (line(PROGRAM, program=[2]), "its content has"),
+        (line(dtype=""), "dtype: expected a text"),
         (line(op=None), "missing or unknown: op"),
         (line(more=1), "missing or unknown: more"),
         (line(reason=" "), "reason: expected a text"),

@@ -94,9 +94,9 @@ class ForkServer:
             quick = (*quick, "-n", workers)  # a worker of its own would load torch again
         return self._ask("pytest", ["-p", "no:randomly", *quick, *arguments], env)
 
-    def script(self, path: Path) -> Ran:
+    def script(self, path: Path, **env: str) -> Ran:
         """``python PATH``, with torch loaded already."""
-        return self._ask("script", [str(path)], {})
+        return self._ask("script", [str(path)], env)
 
     def _ask(self, kind: str, arguments: list[str], env: Mapping[str, str]) -> Ran:
         assert self._process.stdin is not None and self._process.stdout is not None
