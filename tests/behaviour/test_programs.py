@@ -175,3 +175,21 @@ def test_broken_order_is_found_and_shrunk(server: Server, fault: str, cell: str)
     program = seen.message.partition("]")[2].partition(" [let go")[0]
     assert 1 <= len(program.split(";")) <= 6, seen.message
     assert "replay()" in seen.script
+
+
+@pytest.mark.parametrize(
+    ("fault", "clause", "steps"),
+    [
+        ("graphs.drop_node", "graphs.replay_equals_eager", ["make"]),
+        ("graphs.replay_once_only", "graphs.replay_equals_eager", ["make"]),
+        ("graphs.side_stream_not_captured", "graphs.fork_join", ["fork", "make"]),
+    ],
+)
+def test_broken_graphs_are_found_and_shrunk(
+    server: Server, fault: str, clause: str, steps: list[str]
+) -> None:
+    [seen] = server.run(fault, [CellKey(clause, "drawn", "")]).values()
+    assert seen.outcome is Outcome.FAIL
+    program = seen.message.removeprefix("program ").partition(":")[0]
+    assert [step.split()[0] for step in program.split("; ")] == steps, seen.message
+    assert "check()" in seen.script
