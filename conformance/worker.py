@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -102,6 +103,7 @@ class Worker:
         )
         self.where = Where(device=orders.device, path=orders.descriptor or "")
         self.op_checks = planned_op_checks(load())
+        self.littered = False  # an op has run since cycles were last collected
 
     @property
     def out_of_time(self) -> bool:
@@ -157,6 +159,9 @@ class Worker:
     def _run_case(self, case: Case, item: Item) -> Told:
         recorder = Recorder(item.op, item.dtype, item.clauses, self.undeclared)
         record = recorder.cells[case.clause]
+        if self.littered:  # cycles hold tensors, which would be freed, and counted, amid a case
+            gc.collect()
+            self.littered = False
         # What runs in a process of its own has limits of its own, there.
         at_least = len(PATIENCE) * (case.seconds + START_SECONDS) if case.own_process else 0.0
         self.watch.begin((case.clause,), [record], at_least)
@@ -174,6 +179,7 @@ class Worker:
 
     def _run_op(self, suite_name: str, item: Item) -> Told:
         op_id, dtype, clauses = item
+        self.littered = True
         pins = self.pins.get((op_id, dtype), ()) if suite_name == LAYOUT else ()
         if op_id not in catalogue():  # planned for a pinned example alone
             return self._told(clauses, without_op(op_id, dtype, clauses, pins))

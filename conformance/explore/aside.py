@@ -64,6 +64,9 @@ class Effort:
     restarts: int = 0
     seconds: float = 0.0
     start_bytes: int = 0  # largest resident memory of the searching process after its first item …
+    halfway_bytes: int = (
+        0  # … when half of the time was over: nothing should be added behind that …
+    )
     peak_bytes: int = 0  # … and in the end
 
 
@@ -100,6 +103,8 @@ def explored(
                 if report["what"] == "item":
                     position, last, failing = report["position"], report["number"], None
                     _add(effort, report["effort"])
+                    if 2 * (effort.seconds + time.monotonic() - up) < seconds:
+                        effort.halfway_bytes = effort.peak_bytes
                 elif report["what"] == "failing":
                     failing = msgspec.convert(report["finding"], Finding)
                 elif report["what"] == "found":

@@ -118,6 +118,7 @@ class Hunt:
         self.where = where
         self.seen: set[tuple[str, ...]] = set()
         self.sign = time.monotonic()
+        self.littered = False  # since cycles were last collected
 
     def turn(self, item: Item, visit: int, place: int) -> Counter[str]:
         """One batch of an item: what was done."""
@@ -130,6 +131,7 @@ class Hunt:
     def calls(self, item: Item, visit: int, place: int) -> Counter[str]:
         """One batch of calls of an op."""
         op, dtype, clauses = item
+        self.littered = True
         counts: Counter[str] = Counter()
         subject = Subject.of(op, dtype, self.device, self.samples)
         drawn = Random(f"{self.seed}:{visit}:{op}:{dtype}").getrandbits(31)
@@ -195,6 +197,9 @@ class Hunt:
         name, _, (clause,) = item
         cell, case = CellKey(clause, name, ""), case_of(clause, name)
         number = f"{visit}:{place}"
+        if self.littered:  # cycles hold tensors, which would be freed, and counted, amid a program
+            gc.collect()
+            self.littered = False
 
         def failing(program: Program, error: BaseException) -> None:
             assert case.drawn is not None
@@ -213,7 +218,7 @@ class Hunt:
             if (*cell, kind, "") not in self.seen:
                 self.seen.add((*cell, kind, ""))
                 self._tell_program("found", case, cell, kind, number, attempt)
-            gc.collect()  # errors hold frames, which hold tensors
+            self.littered = True  # errors hold frames
         # What shows nothing outside of a program is a batch of them that shows nothing.
         lost = programs.BATCH if attempt.not_shown or attempt.refused else 0
         counts = {"programs": search.programs, "unshown": search.unshown + lost}
