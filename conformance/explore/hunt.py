@@ -214,7 +214,8 @@ class Hunt:
         )
         faulthandler.cancel_dump_traceback_later()
         if attempt.failed:
-            kind = search.wanted or programs.kind_of_text(attempt.failed)
+            outside = f"raised {attempt.raised}" if attempt.raised else attempt.failed
+            kind = search.wanted or programs.kind_of_text(outside)
             if (*cell, kind, "") not in self.seen:
                 self.seen.add((*cell, kind, ""))
                 self._tell_program("found", case, cell, kind, number, attempt)
