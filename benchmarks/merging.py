@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.running import verdict
 from benchmarks.synthetic_runs import cells_of, write
 from reports.merge import load_shards, merge
-from reports.run import load_run, write_run
+from reports.run import collector_paused, load_run, write_run
 
 _SHARDS = 16
 _CELLS = 16_000
@@ -19,10 +19,17 @@ _CELLS = 16_000
 def main() -> bool:
     with tempfile.TemporaryDirectory() as scratch:
         paths = _shards(Path(scratch))
-        started = time.perf_counter()
-        merged = merge(load_shards(paths))
-        read = time.perf_counter() - started
-        write_run(Path(scratch) / "out", merged.document, merged.results, merged.provenance)
+        with collector_paused():
+            started = time.perf_counter()
+            merged = merge(load_shards(paths))
+            read = time.perf_counter() - started
+            write_run(
+                Path(scratch) / "out",
+                merged.document,
+                merged.results,
+                merged.provenance,
+                like=merged.plan,
+            )
         took = time.perf_counter() - started
         print(f"{_SHARDS} shards, {len(merged.results):,} cells: read and joined in {read:.2f} s")
         assert len(merged.results) == _SHARDS * _CELLS

@@ -17,7 +17,7 @@ class WorkerOrders:
     descriptor: str | None
     results: str
     samples: int
-    expectations: str | None
+    manifest: str | None  # its text: the machine that a worker runs on need not have the file
     reference_cache: bool
     torch_build: str
     deadline: float | None  # time.time() after which no item starts
@@ -25,6 +25,7 @@ class WorkerOrders:
     last: list[Item]  # expected to crash or hang: they run last, alone
     plan: str
     cell_timeout: float | None  # seconds that any cell may take, instead of the plan's limits
+    machine: dict[str, str]  # what every worker's must be: see conformance/machine.py
 
     def text(self) -> str:
         """As JSON: what a worker is sent, wherever it runs."""

@@ -38,7 +38,7 @@ def provenance_of(session: Session, partial: bool) -> Provenance:
         seed=SEED,
         manifest_hash=hashlib.blake2b(manifest, digest_size=8).hexdigest() if manifest else "",
         start=session.started.isoformat(timespec="seconds"),
-        host=platform.node(),
+        host=", ".join(dict.fromkeys((platform.node(), *sorted(session.hosts)))),
         shard=session.request.shard or "",
         device=session.plan.device,
         plan=session.plan.spec.name,

@@ -25,6 +25,7 @@ from conformance.isolation.lost import Lost
 from conformance.items import Item, item_of, items_of, named
 from conformance.judging import load_manifest, verdict_of
 from conformance.levels import stated
+from conformance.machine import machine_of
 from conformance.minimise.aside import Bench
 from conformance.minimise.at_end import with_examples
 from conformance.minimise.script import write_repro
@@ -81,6 +82,7 @@ class Session:
     asked: int = 0  # questions to the stride reference
     missed: int = 0  # … that the cache could not answer
     collected: set[CellKey] = field(default_factory=set)  # of the items that pytest kept
+    hosts: set[str] = field(default_factory=set)  # other machines with workers
     cut_short: str = ""  # why the run ended before its end, if it did
 
     # -- while it runs
@@ -300,10 +302,9 @@ def prepare(request: Request) -> Session:
 
 def identity_of(plan: Plan, request: Request, facts: Mapping[str, str]) -> dict[str, Any]:
     """What must be the same for a run to be resumed."""
-    machine = {name: facts.get(name, "") for name in ("torch", "driver", "device_name")}
     selection = {name: said for name, said in request.selection.items() if name != "--max-time"}
     chosen = {"selection": selection, "shard": request.shard or ""}
-    return {"device": plan.device, "plan": plan.hash, **machine, **chosen}
+    return {"device": plan.device, "plan": plan.hash, **machine_of(facts), **chosen}
 
 
 def orders_for(session: Session) -> WorkerOrders:
@@ -321,7 +322,7 @@ def orders_for(session: Session) -> WorkerOrders:
         descriptor=str(request.descriptor.absolute()) if request.descriptor else None,
         results=str(session.folder),
         samples=session.plan.spec.samples,
-        expectations=str(session.expectations) if session.expectations else None,
+        manifest=session.expectations.read_text("utf-8-sig") if session.expectations else None,
         reference_cache=request.reference_cache,
         torch_build=torch_build(),
         deadline=time.time() + limit if limit is not None else None,
@@ -329,6 +330,7 @@ def orders_for(session: Session) -> WorkerOrders:
         last=[Item(cell.op, cell.dtype, [cell.clause]) for cell in left if cell in deadly],
         plan=session.plan.spec.name,
         cell_timeout=request.cell_timeout,
+        machine=machine_of(session.facts),
     )
 
 
@@ -344,4 +346,5 @@ def controller_for(session: Session, orders: WorkerOrders) -> Controller:
         is_done=session.documents.__contains__,
         record=session.lose,
         lost=session.keeper.lost,
+        meet=session.hosts.add,
     )

@@ -19,7 +19,7 @@ from conformance.cells import Recorder
 from conformance.contract import load
 from conformance.explore.pins import by_item, run_pins, run_programs, without_case, without_op
 from conformance.flaky import observed_of, runs_of, together
-from conformance.isolation.guard import Watch, leave_note
+from conformance.isolation.guard import Watch
 from conformance.isolation.limits import limits_for
 from conformance.isolation.locks import DeviceLock
 from conformance.isolation.setting import Setting, in_worker
@@ -27,6 +27,7 @@ from conformance.items import Item, ItemId, is_case, named
 from conformance.judging import verdict_of
 from conformance.layout import suite
 from conformance.layout.context import ItemContext
+from conformance.machine import WrongMachine, check_same
 from conformance.minimise.script import write_repro
 from conformance.orders import WorkerOrders
 from conformance.planner import known_layouts, undeclared_clauses, untried_with
@@ -49,8 +50,8 @@ BAD = frozenset({Verdict.REGRESSION, Verdict.IMPROVEMENT, Verdict.MISSING})
 
 
 def started(given: Mapping[str, Any]) -> Worker:
-    """A worker of xdist, by what its controller put into ``workerinput``. One that cannot use its device says
-    why and ends: the controller takes its place or gives up."""
+    """A worker of xdist, by what its controller put into ``workerinput``. One that cannot use its device, or is
+    on another kind of machine, says why and ends: the controller puts another one in its place or gives up."""
     conform, name = given["conform"], str(given["workerid"])
     folder = Path(conform["results"])
     setting = in_worker(folder, name, conform, given["conform_channel"])
@@ -59,7 +60,7 @@ def started(given: Mapping[str, Any]) -> Worker:
         catalogue()  # takes seconds, which no item's time shall pay for
         return found
     except ConformError as error:
-        leave_note(setting.folder or folder / "journal", name, {"error": str(error)})
+        setting.end({"error": str(error), "refused": isinstance(error, WrongMachine)})
 
 
 Told = tuple[list[dict[str, Any]], list[str]]  # cells as plain data, and what is wrong with them
@@ -82,12 +83,14 @@ class Worker:
         )
         self.device = device or open_device(descriptor, setting.index)
         manifest = Manifest()
-        if orders.expectations is not None:
-            manifest = Manifest.load(
-                Path(orders.expectations),
+        facts = descriptor.facts()
+        check_same(orders.machine, facts)
+        if orders.manifest is not None:
+            manifest = Manifest.parse(
+                orders.manifest,
                 known_clauses=set(load().clauses),
                 known_layouts=known_layouts(descriptor),
-            ).active(descriptor.facts())
+            ).active(facts)
         self.matcher = Matcher(manifest)
         self.pins = by_item(read_pinned(descriptor.folder))
         self.undeclared = undeclared_clauses(descriptor, load())

@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, BinaryIO
 from xml.sax.saxutils import escape, quoteattr
 
@@ -123,29 +123,40 @@ class Suite:
     cells: Sequence[CellKey]
     results: Mapping[CellKey, CellResult]
 
-    def count(self) -> Counts:
-        """What the header says; counted at each call."""
-        counts = Counts()
-        for cell in self.cells:
-            result = self.results.get(cell)
-            if result is not None and _is_plain(result):
-                counts.tests += 1
-                counts.seconds += result.seconds
-                continue
-            element = MISSING if result is None else element_of(result)
-            counts.add(None if element is None else element[0])
-            if result is not None and math.isfinite(result.seconds):
-                counts.seconds += max(result.seconds, 0.0)
-        return counts
 
-    def layout_sets(self) -> dict[tuple[str, ...], int]:
-        """The distinct ``ran_layouts``, numbered: they repeat from cell to cell."""
-        sets: dict[tuple[str, ...], int] = {}
-        for cell in self.cells:
-            result = self.results.get(cell)
-            if result is not None and result.ran_layouts:
-                sets.setdefault(result.ran_layouts, len(sets))
-        return sets
+@dataclass(slots=True)
+class _Surveyed:
+    """A suite as its head and its cases need it: read once, as runs have hundreds of thousands of cells."""
+
+    suite: Suite
+    counts: Counts = field(default_factory=Counts)
+    #: Of each cell its result, and whether that is a plain pass.
+    cases: list[tuple[CellKey, CellResult | None, bool]] = field(default_factory=list)
+    #: The distinct ``ran_layouts``, numbered: they repeat from cell to cell.
+    sets: dict[tuple[str, ...], int] = field(default_factory=dict)
+
+
+def _survey(suite: Suite) -> _Surveyed:
+    found = _Surveyed(suite)
+    counts, sets, get = found.counts, found.sets, suite.results.get
+    for cell in suite.cells:
+        result = get(cell)
+        plain = result is not None and _is_plain(result)
+        found.cases.append((cell, result, plain))
+        if result is None:
+            counts.add(MISSING[0])
+            continue
+        if result.ran_layouts:
+            sets.setdefault(result.ran_layouts, len(sets))
+        if plain:
+            counts.tests += 1
+            counts.seconds += result.seconds
+            continue
+        element = element_of(result)
+        counts.add(None if element is None else element[0])
+        if math.isfinite(result.seconds):
+            counts.seconds += max(result.seconds, 0.0)
+    return found
 
 
 class Sink:
@@ -168,17 +179,17 @@ def write_suites(
     sink: Sink, suites: Sequence[Suite], provenance: Provenance, plan_digest: str
 ) -> None:
     """Write a whole document holding the suites."""
-    counted = [(suite, suite.count()) for suite in suites]
+    surveyed = [_survey(suite) for suite in suites]
     total = Counts()
-    for _, counts in counted:
+    for counts in (each.counts for each in surveyed):
         total.tests += counts.tests
         total.failures += counts.failures
         total.errors += counts.errors
         total.seconds += counts.seconds
     head = f'<testsuites name="torch-conformance" {total.header(skipped=False)}>\n'
     sink.write(('<?xml version="1.0" encoding="utf-8"?>\n' + head).encode())
-    for suite, counts in counted:
-        for chunk in _chunks(_suite(suite, counts, provenance, plan_digest)):
+    for each in surveyed:
+        for chunk in _chunks(_suite(each, provenance, plan_digest)):
             sink.write(chunk)
     sink.write(b"</testsuites>\n")
 
@@ -193,13 +204,14 @@ def _chunks(lines: Iterable[str], size: int = 2000) -> Iterator[bytes]:
     yield "".join(held).encode()
 
 
-def _suite(suite: Suite, counts: Counts, provenance: Provenance, plan_digest: str) -> Iterator[str]:
+def _suite(surveyed: _Surveyed, provenance: Provenance, plan_digest: str) -> Iterator[str]:
     host = f" hostname={_attribute(provenance.host)}" if provenance.host else ""
     yield (
-        f"<testsuite name={_attribute(suite.family)} {counts.header(skipped=True)} "
+        f"<testsuite name={_attribute(surveyed.suite.family)} "
+        f"{surveyed.counts.header(skipped=True)} "
         f"timestamp={_attribute(provenance.start)}{host}>\n<properties>\n"
     )
-    sets = suite.layout_sets()
+    sets = surveyed.sets
     properties = provenance_properties(provenance)
     properties[PLAN_DIGEST] = plan_digest
     properties[RAN_LAYOUTS] = _encode(list(sets))
@@ -207,9 +219,8 @@ def _suite(suite: Suite, counts: Counts, provenance: Provenance, plan_digest: st
         yield f"<property name={_attribute(name)} value={_attribute(value)}/>\n"
     yield "</properties>\n"
     wires: dict[object, str] = {}
-    for cell in suite.cells:
-        result = suite.results.get(cell)
-        if result is not None and _is_plain(result):
+    for cell, result, plain in surveyed.cases:
+        if result is not None and plain:
             yield _passed(cell, result, sets, wires)
         else:
             yield _testcase(cell, result, sets)
@@ -251,9 +262,9 @@ def _passed(
 def provenance_properties(provenance: Provenance) -> dict[str, str]:
     """Each field as the text of a suite property."""
     properties: dict[str, str] = {}
-    for field in fields(provenance):
-        value = getattr(provenance, field.name)
-        properties[field.name] = str(value).lower() if isinstance(value, bool) else str(value)
+    for each in fields(provenance):
+        value = getattr(provenance, each.name)
+        properties[each.name] = str(value).lower() if isinstance(value, bool) else str(value)
     return properties
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from devices.cell import CellKey, Outcome
 from reports.model import CellResult, Provenance, Run, problem_with
-from reports.plan import RunError, fold
+from reports.plan import Plan, RunError, fold
 from reports.run import collector_paused, load_run
 from reports.shared_plans import SharedPlans
 
@@ -35,12 +35,13 @@ class CannotMerge(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The shards as one run: what ``write_run`` takes. ``absent`` are the numbers of shards that were not given,
-    ``missing`` the planned cells that no shard has an outcome for, in plan order."""
+    """The shards as one run: what ``write_run`` takes, ``plan`` as its ``like``. ``absent`` are the numbers of
+    shards that were not given, ``missing`` the planned cells that no shard has an outcome for, in plan order."""
 
     document: dict[str, Any]
     provenance: Provenance
     results: dict[CellKey, CellResult]
+    plan: Plan
     absent: tuple[int, ...]
     missing: tuple[CellKey, ...]
 
@@ -73,7 +74,7 @@ def merge(runs: Sequence[Run]) -> Merged:
         cell for cell in planned if cell not in results or results[cell].outcome is Outcome.NOT_RUN
     )
     provenance = _provenance([numbered[number].provenance for number in sorted(numbered)], absent)
-    return Merged(document, provenance, results, absent, missing)
+    return Merged(document, provenance, results, first.parsed, absent, missing)
 
 
 def _shard(run: Run) -> tuple[int, int]:

@@ -48,20 +48,22 @@ def write_run(
     junitxml: Path | None = None,
     redact: bool = False,
     manifest: bytes = b"",
+    like: Plan | None = None,
 ) -> Run:
     """Write the run's files into ``folder``, and all suites into ``junitxml`` where it is given.
 
     A selected cell without a result is written as missing. Each file is replaced at once; those of
     an earlier run in the same folder are removed. ``redact`` leaves out the device's uuid and the
     host's name, in free text too. ``manifest`` is the text of the expected failures that the run was
-    judged by, kept beside the rest as ``expected.toml``. Returns the run as it was written. Raises RunError where plan,
-    results and provenance do not belong together, or a file cannot be written.
+    judged by, kept beside the rest as ``expected.toml``. ``like`` is a plan that was read already: where it has the same
+    cells they are not unfolded again. Returns the run as it was written. Raises RunError where plan, results and
+    provenance do not belong together, or a file cannot be written.
     """
     document = _plain(plan_document)
     provenance = _cleaned(provenance)
     if redact:
         document, results, provenance = redacted(document, results, provenance)
-    plan = read_plan(document)
+    plan = read_plan(document, like=like)
     run = Run(folder, document, provenance, dict(results), given=plan)
     bound = digest(document)
     suites = _suites(plan, run.results)
@@ -148,7 +150,8 @@ def redacted(
     document: Mapping[str, Any], results: Mapping[CellKey, CellResult], provenance: Provenance
 ) -> tuple[dict[str, Any], dict[CellKey, CellResult], Provenance]:
     """Leave out host and uuid: the fields, and where they appear in facts and free text."""
-    secrets = [secret for secret in (provenance.host, provenance.device_uuid) if secret]
+    hosts = provenance.host.split(", ")  # the controller's, and those of workers elsewhere
+    secrets = [secret for secret in (*hosts, provenance.device_uuid) if secret]
     plain = dataclasses.replace(provenance, host="", device_uuid="")
     if not secrets:
         return dict(document), dict(results), plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from devices.cell import Outcome
 from reports.failures import MARKDOWN_FILE, groups_of, text_lines
@@ -11,7 +12,7 @@ from reports.judgement import ExitCode, Judgement, Tally, number
 from reports.junit import headline
 from reports.levels import levels_of
 from reports.model import CellResult, Run
-from reports.plan import PLANNED, case_name
+from reports.plan import PLANNED, Exclusion, case_name
 from reports.text import md, one_line, repro_command, table_row
 
 # More clauses than this are shown by family.
@@ -140,12 +141,27 @@ def unchecked(run: Run) -> list[str]:
     if idle:
         notes.append(f"no cells on this device or plan: {_names(idle)}")
     left_out: dict[str, list[str]] = {}
-    for item in run.parsed.document.exclusions:
+    for item in _exclusions(run):
         left_out.setdefault(item.reason, []).append(f"{item.clause} {_ops(item.ops)}")
     notes += [f"left out: {', '.join(where)}. {reason}" for reason, where in left_out.items()]
     if any(clause.provisional and clause.id in having for clause in clauses):
         notes.append("* provisional: reported, not gating")
     return notes
+
+
+def _exclusions(run: Run) -> Iterable[Exclusion]:
+    """The plan's, and of a partial run those of its own clauses and ops."""
+    every = run.parsed.document.exclusions
+    if not run.provenance.partial:
+        return every
+    ops = {cell.op for cell in run.parsed.selected}
+    clauses = {cell.clause for cell in run.parsed.selected}
+    found = []
+    for item in every:
+        its = [op for op in item.ops if op in ops]
+        if any(fnmatchcase(clause, item.clause) for clause in clauses) and (its or not item.ops):
+            found.append(Exclusion(item.clause, its, item.reason))
+    return found
 
 
 def noted(run: Run) -> list[str]:

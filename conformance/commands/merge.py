@@ -41,20 +41,22 @@ def merge(shards: tuple[Path, ...], output: Path, junitxml: Path | None) -> int:
     from reports.judgement import judge
     from reports.merge import load_shards
     from reports.merge import merge as join
-    from reports.run import write_run
+    from reports.run import collector_paused, write_run
 
     if any(shard.resolve() == output.resolve() for shard in shards):
         raise ConformError(f"-o {output}: is one of the shards; give another folder")
-    runs = load_shards(shards)
-    merged = join(runs)
-    run = write_run(
-        output,
-        merged.document,
-        merged.results,
-        merged.provenance,
-        junitxml=junitxml,
-        manifest=_manifest(runs),
-    )
+    with collector_paused():
+        runs = load_shards(shards)
+        merged = join(runs)
+        run = write_run(
+            output,
+            merged.document,
+            merged.results,
+            merged.provenance,
+            junitxml=junitxml,
+            manifest=_manifest(runs),
+            like=merged.plan,
+        )
     _copy_repros(runs, merged, output)
     write_failures(run, judge(run, partial=run.provenance.partial))
     click.echo(f"{len(runs):,} shards, {len(merged.results):,} cells: {output}")

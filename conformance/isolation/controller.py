@@ -46,6 +46,10 @@ class NoProgress(ConformError):
     exit_code = 3
 
 
+class Refused(ConformError):
+    """A worker runs on a machine that is not like the controller's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What is told of a worker's death: a text, whether it counts as a failure, and whether the rest of the
@@ -69,11 +73,13 @@ class Controller:
     is_done: Callable[[CellKey], bool]
     record: Callable[[Lost, str], None]
     lost: LostCells
+    meet: Callable[[str], None]  # the name of another machine with workers
     watchdog: Watchdog = field(init=False)
     in_use: dict[str, int] = field(default_factory=dict)  # device index by worker
     failures: int = 0
     _nodes: dict[str, Any] = field(default_factory=dict)
     _begun: dict[str, tuple[CellKey, float]] = field(default_factory=dict)  # told by remote workers
+    _left: dict[str, dict[str, Any]] = field(default_factory=dict)  # … as they ended
     _doubts: set[CellKey | str] = field(default_factory=set)  # to be held against them next time
     _vain: int = 0
     _said: str = ""
@@ -109,7 +115,8 @@ class Controller:
             self.watchdog.watch(name, process.pid)
 
     def down(self, node: Any, error: object) -> None:
-        """A worker has ended. Raises NoProgress where that is all they ever do."""
+        """A worker has ended. Raises NoProgress where that is all they ever do, Refused where it may not take
+        part."""
         name = node.gateway.id
         self.watchdog.forget(name)
         self.in_use.pop(name, None)
@@ -119,9 +126,11 @@ class Controller:
         if getattr(node.gateway.spec, "socket", None):
             time.sleep(_SERVER_SECONDS)
         self._vain += 1
-        note = read_note(self.folder, name)
+        note = self._note(name)
         if note is not None and "error" in note:
             self._said = str(note["error"])
+            if note.get("refused"):
+                raise Refused(self._said)
         if self._vain > _VAIN * (1 + len(self._nodes)):
             entry = read_entry(self.folder, name)
             if entry is None or entry.cell is None:  # else the cell is about to be named
@@ -178,10 +187,15 @@ class Controller:
                 node.conform_channel.send(lost.plain())
 
     def _noted(self, worker: str) -> Lost | None:
-        note = read_note(self.folder, worker)
+        note = self._note(worker)
         if note is None or "cell" not in note:
             return None
+        self._begun.pop(worker, None)
         return Lost.of(note)
+
+    def _note(self, worker: str) -> dict[str, Any] | None:
+        """What a worker said as it ended by itself: in a file here, or told from elsewhere."""
+        return self._left.get(worker) or read_note(self.folder, worker)
 
     def _in_cell(self, node: Any, worker: str, end: str) -> Lost | None:
         """The cell that the worker died in, unless the death may have come from outside."""
@@ -218,9 +232,13 @@ class Controller:
 
     # -- workers on other machines: no journal of theirs can be read here, so they tell what they begin
 
-    def _told(self, worker: str, said: Any) -> None:
-        if said and said[0]:
-            self._begun[worker] = (CellKey(*said), time.monotonic())
+    def _told(self, worker: str, said: dict[str, Any]) -> None:
+        if "left" in said:
+            self._left[worker] = said["left"]
+        elif "host" in said:
+            self.meet(said["host"])
+        elif said["begun"]:
+            self._begun[worker] = (CellKey(*said["begun"]), time.monotonic())
         else:
             self._begun.pop(worker, None)
 

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
+
+import pytest
+from execnet.gateway_bootstrap import HostNotFound
 
 from conformance.isolation.controller import Controller
 from devices.errors import ConformError
+
+
+class Unreachable(ConformError):
+    """A worker cannot be started where it was to run."""
+
+    def __init__(self, error: Exception, tx: Sequence[str]) -> None:
+        said = f"no host answers at {error}" if isinstance(error, HostNotFound) else str(error)
+        super().__init__(
+            f"a worker of {', '.join(tx)} cannot be started: {said}. Each --tx must name a host that can be reached, with a Python that "
+            "has torch, the suite and the backend"
+        )
 
 
 class XdistHooks:
@@ -22,8 +36,20 @@ class XdistHooks:
         self._controller, self._orders = controller, orders
         self._stop, self._collected = stop, collected
 
-    def pytest_sessionstart(self) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> Iterator[None]:
         self._controller.watchdog.begin()
+        try:
+            yield  # xdist starts the workers
+        except (HostNotFound, OSError) as error:
+            self._stop(Unreachable(error, session.config.option.tx))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
+        try:
+            return (yield)  # … and those that take the places of dead ones
+        except (HostNotFound, ConnectionError) as error:
+            self._stop(Unreachable(error, session.config.option.tx))
 
     def pytest_configure_node(self, node: Any) -> None:
         self._controller.configured(node, self._orders)

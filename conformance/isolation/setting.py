@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import platform
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,17 +20,19 @@ from conformance.isolation.process import (
     tell_stacks,
 )
 from devices.cell import CellKey
+from devices.errors import ConformError
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What the process that runs items is given: its journal, its device's index, what is lost already, and the
-    way out for one whose device has died."""
+    ways out for one whose device has died, and for one that cannot work here and says why."""
 
     journal: Journal
     index: int
     lost: LostCells
     leave: Callable[[Lost], NoReturn]
+    end: Callable[[dict[str, Any]], NoReturn]
     folder: Path | None = None  # where scripts go, if not into the results folder
 
 
@@ -43,13 +46,13 @@ class RemoteJournal(Journal):
 
     def begin(self, cell: CellKey, limit: float) -> None:
         super().begin(cell, limit)
-        self._tell(list(cell) if cell.clause else [])
+        self._tell({"begun": list(cell) if cell.clause else []})
         faulthandler.dump_traceback_later(limit, exit=True)
 
     def end(self) -> None:
         super().end()
         faulthandler.cancel_dump_traceback_later()
-        self._tell([])
+        self._tell({"begun": []})
 
 
 def in_worker(folder: Path, name: str, given: Mapping[str, Any], channel: Any) -> Setting:
@@ -68,10 +71,17 @@ def in_worker(folder: Path, name: str, given: Mapping[str, Any], channel: Any) -
         end_with_parent()
         journal = Journal(journals, name)
 
-    def leave(one: Lost) -> NoReturn:
-        leave_note(journals, name, one.plain())
+    def end(said: dict[str, Any]) -> NoReturn:
+        if given["remote"]:
+            channel.send({"left": said})
+        leave_note(journals, name, said)
 
-    return Setting(journal, int(given["index"]), lost, leave, aside)
+    def leave(one: Lost) -> NoReturn:
+        end(one.plain())
+
+    if given["remote"]:
+        channel.send({"host": platform.node()})
+    return Setting(journal, int(given["index"]), lost, leave, end, aside)
 
 
 def in_process(folder: Path, lost: LostCells) -> Setting:
@@ -80,4 +90,7 @@ def in_process(folder: Path, lost: LostCells) -> Setting:
     def leave(one: Lost) -> NoReturn:
         raise DeviceLost(one)
 
-    return Setting(Journal(folder / "journal", "main"), 0, lost, leave)
+    def end(said: dict[str, Any]) -> NoReturn:
+        raise ConformError(said["error"])
+
+    return Setting(Journal(folder / "journal", "main"), 0, lost, leave, end)

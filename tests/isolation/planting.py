@@ -2,7 +2,7 @@
 
 ``PLANTED='{"layout.values::mm[float32]": "segfault"}'`` does what it says each time that the cell begins, in a
 worker or in pytest itself. With ``PLANTED_ONCE=FOLDER`` each does it once, whichever process it is in.
-Each worker ends as it starts with the status ``PLANTED_START``.
+Each worker ends as it starts with the status ``PLANTED_START``, or has the suite in the version ``PLANTED_VERSION``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 if "PYTEST_XDIST_WORKER" in os.environ and "PLANTED_START" in os.environ:
     os._exit(int(os.environ["PLANTED_START"]))  # before torch is loaded, which takes seconds
 
-from conformance import worker
+from conformance import machine, worker
 from conformance.isolation.guard import Record, Watch
 from conformance.layout.context import ItemContext
 from opinfo.device import DeviceUnusable
@@ -122,6 +122,8 @@ def _poisoned_preflight(device: Any) -> None:
     _preflight(device)
 
 
+if "PLANTED_VERSION" in os.environ:
+    machine.VERSION = os.environ["PLANTED_VERSION"]
 Watch.begin = _planted  # type: ignore[method-assign]
 ItemContext.run = _poisoned_run  # type: ignore[method-assign]
 worker.preflight = _poisoned_preflight  # type: ignore[assignment]

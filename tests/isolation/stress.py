@@ -1,8 +1,9 @@
-"""Mishaps at random, and workers killed at random: ``python -m tests.isolation.stress [PLACEMENTS [KILLS [SEED]]]``.
+"""Mishaps at random, and processes killed at random: ``python -m tests.isolation.stress [PLACEMENTS [KILLS [SEED]]]``.
 
 Outside of the test suite, because it takes half an hour. Each placement plants three mishaps in cells of a run on the
 simulated device, with 1, 2 or 4 workers in either mode, and expects those three cells to be lost, and every other
-to be as in a calm run. Each kill sends SIGKILL to a worker at a random moment, and expects nothing to be lost.
+to be as in a calm run. Each kill sends SIGKILL to a worker at a random moment, and expects nothing to be lost; then,
+in a run of its own, to the controller, whose run ``--resume`` brings to the same end.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from conformance.isolation.journal import read_entry
@@ -58,8 +60,10 @@ def main(placements: int = 50, kills: int = 20, seed: int = 0) -> int:
         for turn in range(placements):
             wrong += _placement(fork, base / f"p{turn}", chance, calm)
         for turn in range(kills):
-            wrong += _kill(base / f"k{turn}", chance, calm)
-    print(f"{placements} placements, {kills} kills: {wrong} wrong")
+            wrong += _kill_worker(base / f"k{turn}", chance, calm)
+        for turn in range(kills):
+            wrong += _kill_controller(base / f"c{turn}", chance, calm)
+    print(f"{placements} placements, {kills} kills of either kind: {wrong} wrong")
     return 1 if wrong else 0
 
 
@@ -92,37 +96,94 @@ def _placement(
     return bool(problems)
 
 
-def _kill(folder: Path, chance: random.Random, calm: Mapping[CellKey, CellResult]) -> int:
+def _kill_worker(folder: Path, chance: random.Random, calm: Mapping[CellKey, CellResult]) -> int:
     began = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", *BASE, "-n", "2"]
-    with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(
-            [*command, f"--results={folder}"],
-            cwd=CHECKOUT, env=environment(cache_root()), stdout=said, stderr=said,
-        )  # fmt: skip
-        victim = None
-        while victim is None and process.poll() is None:
-            entries = [read_entry(folder / "journal", f"gw{number}") for number in range(2)]
-            pids = [entry.pid for entry in entries if entry is not None and entry.pid]
-            victim = chance.choice(pids) if len(pids) == 2 else None
-            time.sleep(0.01)
+    with _started(folder) as (process, workers, text):
+        victim = chance.choice(workers) if workers else None
         after = chance.uniform(0, 6)
         time.sleep(after)
-        hit = process.poll() is None
-        if hit and victim is not None:
-            try:
-                os.kill(victim, signal.SIGKILL)
-            except ProcessLookupError:
-                hit = False
+        hit = victim is not None and process.poll() is None and _killed(victim)
         code = process.wait(timeout=600)
-        said.seek(0)
-        text = said.read()
-    problems = [] if code == 0 else [f"exit {code}"]
-    problems += _differences(folder, calm, {})
-    _say(folder.name, f"killed {after:.2f} s on ({hit=})", time.monotonic() - began, problems)
-    if problems:
-        print(text)
+        problems = [] if code == 0 else [f"exit {code}"]
+        problems += _differences(folder, calm, {})
+        told = f"worker killed {after:.2f} s on ({hit=})"
+        _say(folder.name, told, time.monotonic() - began, problems)
+        if problems:
+            print(text())
     return bool(problems)
+
+
+def _kill_controller(
+    folder: Path, chance: random.Random, calm: Mapping[CellKey, CellResult]
+) -> int:
+    began = time.monotonic()
+    problems: list[str] = []
+    with _started(folder) as (process, workers, text):
+        after = chance.uniform(0, 6)
+        time.sleep(after)
+        hit = process.poll() is None and _killed(process.pid)
+        code = process.wait(timeout=600)
+        if code != (-signal.SIGKILL if hit else 0):
+            problems.append(f"exit {code}")
+        alive = [pid for pid in workers if not _ends(pid)] if hit else []
+        problems += [f"worker {pid} lives on" for pid in alive]
+        texts = [text()]
+    if hit:
+        with _started(folder, "--resume") as (process, _, text):
+            code = process.wait(timeout=600)
+            texts.append(text())
+        if code != 0:
+            problems.append(f"--resume: exit {code}")
+    problems += _differences(folder, calm, {})
+    told = f"controller killed {after:.2f} s on ({hit=}) and gone on with"
+    _say(folder.name, told, time.monotonic() - began, problems)
+    if problems:
+        print(*texts, sep="\n")
+    return bool(problems)
+
+
+@contextmanager
+def _started(
+    folder: Path, *more: str
+) -> Iterator[tuple[subprocess.Popen[str], list[int], Callable[[], str]]]:
+    """A run with two workers that are up: its process, theirs, and what it has printed."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", *BASE, "-n", "2", *more]
+    with tempfile.TemporaryFile("w+") as said:
+
+        def text() -> str:
+            said.seek(0)
+            return said.read()
+
+        process = subprocess.Popen(
+            [*command, f"--results={folder}"],
+            cwd=CHECKOUT, env=environment(cache_root()), stdout=said, stderr=said, text=True,
+        )  # fmt: skip
+        workers: list[int] = []
+        while len(workers) < 2 and process.poll() is None:
+            entries = [read_entry(folder / "journal", f"gw{number}") for number in range(2)]
+            workers = [entry.pid for entry in entries if entry is not None and entry.pid]
+            time.sleep(0.01)
+        yield process, workers, text
+
+
+def _killed(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _ends(pid: int, seconds: float = 60) -> bool:
+    """Whether the process ends by itself, in so many seconds."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def _differences(

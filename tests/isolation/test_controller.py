@@ -72,6 +72,7 @@ class Bench:
             is_done=lambda cell: cell in self.done,
             record=lambda lost, worker: self.done.add(lost.cell),
             lost=LostCells(),
+            meet=lambda host: None,
         )
 
     def start(self, name: str, status: int) -> Node:

@@ -157,6 +157,26 @@ def test_clauses_without_cells_are_listed_and_not_counted() -> None:
     assert not any(line.startswith(("graphs.pool", "events.record")) for line in text.splitlines())
 
 
+@pytest.mark.parametrize(
+    ("chosen", "ops", "told"),
+    [
+        (None, ["empty"], True),
+        ([ADD], ["empty"], False),
+        ([ADD], ["add", "empty"], True),
+        ([BOUNDS], ["add"], False),
+        ([ADD], [], True),
+    ],
+)
+def test_of_a_partial_run_what_its_own_clauses_and_ops_lack_is_told(
+    chosen: list[CellKey] | None, ops: list[str], told: bool
+) -> None:
+    excluded = [{"clause": "layout.val*", "ops": ops, "reason": "free answer"}]
+    document = plan_document(selected=chosen, exclusions=excluded)
+    origin = replace(PROVENANCE, partial=chosen is not None)
+    text = summarise(Run(Path("run"), document, origin, results(cells=chosen or CELLS)))
+    assert ("free answer" in text) is told
+
+
 def test_many_clauses_are_shown_by_family() -> None:
     clauses = [
         {"id": f"layout.c{index}", "family": "layout", "status": "checked"} for index in range(30)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tests.simulated.probes import ones, probe, raises, wrong
-from tests.simulated.probes_streams import held, in_a_thread, new_stream
+from tests.simulated.probes_streams import held, in_a_thread, new_stream, until
 from tests.simulated.probes_transfer import loaded_again
 
 ZERO = "simulated:0"
@@ -247,7 +247,7 @@ def _() -> bool:
             y = (x * 2).sum()
         with held(stream), caller:
             y.backward()
-            return caller.query()
+            return until(caller.query)  # its own work, making the first gradient, may take a moment
 
     return in_a_thread(answer)
 
