@@ -220,9 +220,11 @@ class Hunt:
                 self.seen.add((*cell, kind, ""))
                 self._tell_program("found", case, cell, kind, number, attempt)
             self.littered = True  # errors hold frames
-        # What shows nothing outside of a program is a batch of them that shows nothing.
-        lost = programs.BATCH if attempt.not_shown or attempt.refused else 0
-        counts = {"programs": search.programs, "unshown": search.unshown + lost}
+        counts = {"programs": search.programs, "unshown": search.unshown}
+        if (
+            attempt.not_shown or attempt.refused
+        ):  # outside of a program: then none of them shows anything
+            counts = dict.fromkeys(counts, max(search.programs, 1))
         return Counter({**counts, "checks": attempt.checks})
 
     def _begun(self) -> None:
