@@ -104,6 +104,13 @@ def test_programs_of_shrinking_are_not_counted(device: Device) -> None:
     assert looked.programs == next(n for n, each in enumerate(ran, 1) if len(each) > 2 or 7 in each)
 
 
+def test_the_seed_alone_decides_the_programs(device: Device) -> None:
+    tried: list[list[list[int]]] = [[], []]
+    for ran in tried:
+        made(device, ran.append, looking())
+    assert tried[0] == tried[1] and len(tried[0]) == 60
+
+
 def test_what_shows_nothing_is_counted_and_is_neither_a_failure_nor_the_end(device: Device) -> None:
     def judge(numbers: list[int]) -> None:
         if len(numbers) == 1:
