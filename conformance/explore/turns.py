@@ -8,8 +8,8 @@ from random import Random
 
 Item = tuple[str, str, list[str]]  # op, dtype, clauses; or the name of a case, no dtype, its clause
 
-#: Turns of ops before a case that draws programs has one: about as long as its programs take.
-OPS_BEFORE_A_CASE = 4
+#: Turns of ops before a case that draws programs has one: both take about a second.
+OPS_BEFORE_A_CASE = 10
 
 
 @dataclass(frozen=True)

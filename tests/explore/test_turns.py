@@ -38,17 +38,20 @@ def test_where_all_are_of_one_kind_each_pass_has_all_in_an_order_of_its_own(
 
 
 def test_cases_have_their_turns_between_those_of_ops() -> None:
-    found = taken(OPS + CASES, 70)
+    found = taken(OPS + CASES, 7 * (OPS_BEFORE_A_CASE + 1))
     ops = [turn for turn in found if turn[0][1]]
     cases = [turn for turn in found if not turn[0][1]]
     assert ops == taken(OPS, len(ops)) and cases == taken(CASES, len(cases))
     assert len(ops) == OPS_BEFORE_A_CASE * len(cases)
-    assert [bool(item[1]) for item, *_ in found[:5]] == [True] * OPS_BEFORE_A_CASE + [False]
+    turn = [bool(item[1]) for item, *_ in found[: OPS_BEFORE_A_CASE + 1]]
+    assert turn == [True] * OPS_BEFORE_A_CASE + [False]
 
 
 def test_passes_are_counted_over_ops_or_else_over_cases() -> None:
     assert Turns(OPS, 0).passes(14) == 2.0 and Turns(CASES, 0).passes(3) == 1.5
-    assert Turns(OPS + CASES, 0).passes(35) == 28 / 7
+    assert (
+        Turns(OPS + CASES, 0).passes(2 * OPS_BEFORE_A_CASE + 5) == (2 * OPS_BEFORE_A_CASE + 3) / 7
+    )
 
 
 def test_the_seed_decides_the_order() -> None:
