@@ -8,8 +8,8 @@ from random import Random
 
 Item = tuple[str, str, list[str]]  # op, dtype, clauses; or the name of a case, no dtype, its clause
 
-#: Turns of ops before a case that draws programs has one: both take about a second.
-OPS_BEFORE_A_CASE = 10
+#: Turns of ops before a case that draws programs has one, which takes about as long as two to ten of them.
+OPS_BEFORE_A_CASE = 4
 
 
 @dataclass(frozen=True)
