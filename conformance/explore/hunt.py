@@ -148,9 +148,8 @@ class Hunt:
                 candidate = random_candidate(random, pool, may_resize=may_resize)
                 records = subject.run(candidate, clauses, suite.SAMPLED)
             except (RuntimeError, IndexError, ValueError, TypeError):
-                counts["unmade"] += (
-                    1  # values that do not go with the size, a dtype without a kernel
-                )
+                # Values that do not go with the size, a dtype without a kernel.
+                counts["unmade"] += 1
                 continue
             finally:
                 faulthandler.cancel_dump_traceback_later()
@@ -223,7 +222,7 @@ class Hunt:
         counts = {"programs": search.programs, "unshown": search.unshown}
         if (
             attempt.not_shown or attempt.refused
-        ):  # outside of a program: then none of them shows anything
+        ):  # outside of a program: none of them shows anything
             counts = dict.fromkeys(counts, max(search.programs, 1))
         return Counter({**counts, "checks": attempt.checks})
 
