@@ -19,7 +19,7 @@ ONES = (1.0, 1.0, 1.0, 1.0)
 
 
 @pytest.fixture
-def stream() -> Iterator[torch.Stream]:
+def stream(gates: None) -> Iterator[torch.Stream]:
     with torch.Stream("simulated") as made:
         yield made
         made.synchronize()
@@ -234,3 +234,16 @@ def test_a_result_on_the_host_is_waited_for_before_it_is_judged(stream: torch.St
     device.settle([result])
     assert result.tolist() == list(ONES)
     assert stream.query()
+
+
+def test_a_stream_whose_last_event_is_over_is_idle() -> None:
+    """At no moment is an event over and what it stands behind not."""
+    stream, x = torch.Stream("simulated"), torch.zeros(2, device="simulated")
+    torch.simulated.synchronize()
+    busy = []
+    for _ in range(2000):
+        with stream:
+            x.add_(1)
+        stream.record_event().synchronize()
+        busy.append(not stream.query())
+    assert not any(busy)

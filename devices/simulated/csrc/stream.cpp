@@ -108,7 +108,15 @@ void Queue::work() {
       std::swap(tasks_[0], tasks_[1]);
     }
     Task task = std::move(tasks_.front().task);
+    const MarkPtr mark = std::move(tasks_.front().mark);
     tasks_.pop_front();
+    if (mark) {
+      // Whoever saw the mark set and asks for the queue finds it idle: both change under its lock.
+      ++done_;
+      mark->set();
+      done_changed_.notify_all();
+      continue;
+    }
     running_ = true;
     lock.unlock();
     try {
@@ -188,7 +196,7 @@ void Queue::mark(const MarkPtr& mark) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (done_ != submitted_) {
       ++submitted_;
-      tasks_.push_back({[mark] { mark->set(); }, false});
+      tasks_.push_back({nullptr, false, mark});
       work_.notify_one();
       return;
     }

@@ -105,6 +105,7 @@ class Queue {
   struct Queued {
     Task task;
     bool work;  // a kernel or a copy: what a planted fault may reorder without stopping queues for ever
+    MarkPtr mark = nullptr;  // instead of a task: it is set, and done, in one moment
   };
   std::deque<Queued> tasks_;
   bool running_ = false;  // a task, or a thread in run_here
