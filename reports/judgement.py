@@ -62,6 +62,8 @@ class Tally:
             self.missing += 1
         elif problem_with(result) is not None:
             self.no_evidence += 1
+        elif result.outcome is Outcome.PASS and result.verdict is Verdict.OK:
+            self.passed += 1
         elif by_declaration(result):
             self.declared += 1
         else:
@@ -134,7 +136,11 @@ def judge(
     cells = run.parsed.selected if partial else run.parsed.cells
     tallies = tally(run, cells)
     counts = Tally.sum(tallies.values())
-    new, provisional = _new(run, [cell for cell in cells if cell not in inherited])
+    new, provisional = (
+        _new(run, [cell for cell in cells if cell not in inherited])
+        if counts.regressions or counts.improvements
+        else ((), ())
+    )
     incomplete = _incomplete(run, cells, counts, partial=partial)
     if gone:
         incomplete.append(
@@ -189,7 +195,9 @@ def _new(
     found: dict[Verdict, list[CellResult]] = {Verdict.REGRESSION: [], Verdict.IMPROVEMENT: []}
     for cell in cells:
         result = run.results.get(cell)
-        if result is not None and result.verdict in found and problem_with(result) is None:
+        if result is None or result.verdict not in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
+            continue
+        if problem_with(result) is None:
             found[result.verdict].append(result)
     both = [*found[Verdict.REGRESSION], *found[Verdict.IMPROVEMENT]]
     clauses = run.parsed.clauses

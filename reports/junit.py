@@ -130,8 +130,8 @@ class _Surveyed:
 
     suite: Suite
     counts: Counts = field(default_factory=Counts)
-    #: Of each cell its result, and whether that is a plain pass.
-    cases: list[tuple[CellKey, CellResult | None, bool]] = field(default_factory=list)
+    #: Of each cell its result, and of a plain pass the time as it is written.
+    cases: list[tuple[CellKey, CellResult | None, str | None]] = field(default_factory=list)
     #: The distinct ``ran_layouts``, numbered: they repeat from cell to cell.
     sets: dict[tuple[str, ...], int] = field(default_factory=dict)
 
@@ -141,14 +141,14 @@ def _survey(suite: Suite) -> _Surveyed:
     counts, sets, get = found.counts, found.sets, suite.results.get
     for cell in suite.cells:
         result = get(cell)
-        plain = result is not None and _is_plain(result)
-        found.cases.append((cell, result, plain))
+        time = None if result is None else _time_of_plain(result)
+        found.cases.append((cell, result, time))
         if result is None:
             counts.add(MISSING[0])
             continue
         if result.ran_layouts:
             sets.setdefault(result.ran_layouts, len(sets))
-        if plain:
+        if time is not None:
             counts.tests += 1
             counts.seconds += result.seconds
             continue
@@ -219,17 +219,25 @@ def _suite(surveyed: _Surveyed, provenance: Provenance, plan_digest: str) -> Ite
         yield f"<property name={_attribute(name)} value={_attribute(value)}/>\n"
     yield "</properties>\n"
     wires: dict[object, str] = {}
-    for cell, result, plain in surveyed.cases:
-        if result is not None and plain:
-            yield _passed(cell, result, sets, wires)
+    names: dict[tuple[str, str], str] = {}
+    clause, opened = None, ""
+    for cell, result, time in surveyed.cases:
+        if result is not None and time is not None:
+            if cell.clause != clause:
+                clause, opened = cell.clause, f"<testcase classname={_attribute(cell.clause)} name="
+            case = names.get(cell[1:])
+            if case is None:
+                case = names[cell[1:]] = _attribute(case_name(cell))
+            wire = _wire_of_plain(result, sets, wires)
+            yield f'{opened}{case} time="{time}"><system-out>{wire}</system-out></testcase>\n'
         else:
             yield _testcase(cell, result, sets)
     yield "</testsuite>\n"
 
 
-def _is_plain(result: CellResult) -> bool:
-    """A pass with nothing to tell but its counts, and with a time that six digits hold. Most cells are."""
-    return (
+def _time_of_plain(result: CellResult) -> str | None:
+    """The time of a pass with nothing to tell but its counts, if six digits hold it. Most cells are such."""
+    plain = (
         result.outcome is Outcome.PASS
         and result.verdict is Verdict.OK
         and result.checks > 0
@@ -238,25 +246,20 @@ def _is_plain(result: CellResult) -> bool:
         and result.raises is None
         and result.repro is None
         and 0 <= result.seconds < math.inf
-        and float(f"{result.seconds:.6f}") == result.seconds
     )
+    text = f"{result.seconds:.6f}"
+    return text if plain and float(text) == result.seconds else None
 
 
-def _passed(
-    cell: CellKey,
-    result: CellResult,
-    sets: Mapping[tuple[str, ...], int],
-    wires: dict[object, str],
+def _wire_of_plain(
+    result: CellResult, sets: Mapping[tuple[str, ...], int], wires: dict[object, str]
 ) -> str:
-    """The testcase of a plain pass. ``wires`` keeps the JSON, which repeats from cell to cell."""
+    """The JSON of a plain pass. ``wires`` keeps it, as it repeats from cell to cell."""
     key = (result.checks, result.samples, result.ran_layouts, result.worst_error, result.worker)
     wire = wires.get(key)
     if wire is None or result.worst_error is not None:  # 0.0 and -0.0 are one key
-        wire = wires[key] = escape(_text_of(wire_of(result, sets)))
-    return (
-        f"<testcase classname={_attribute(cell.clause)} name={_attribute(case_name(cell))} "
-        f'time="{result.seconds:.6f}"><system-out>{MARK}{wire}</system-out></testcase>\n'
-    )
+        wire = wires[key] = MARK + escape(_text_of(wire_of(result, sets)))
+    return wire
 
 
 def provenance_properties(provenance: Provenance) -> dict[str, str]:

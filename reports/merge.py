@@ -70,9 +70,7 @@ def merge(runs: Sequence[Run]) -> Merged:
         chosen = {cell for run in runs for cell in run.parsed.selected}
         planned = [cell for cell in first.parsed.cells if cell in chosen]
         document["selected"] = [list(entry) for entry in fold(planned)]
-    missing = tuple(
-        cell for cell in planned if cell not in results or results[cell].outcome is Outcome.NOT_RUN
-    )
+    missing = tuple(cell for cell in planned if cell not in results)
     provenance = _provenance([numbered[number].provenance for number in sorted(numbered)], absent)
     return Merged(document, provenance, results, first.parsed, absent, missing)
 

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from sys import intern
 from typing import Any
 
 import msgspec
@@ -178,8 +179,7 @@ def read_plan(
         known = frozenset(cells)
     selected = cells
     if parsed.selected is not None:
-        chosen: dict[tuple[str, str], CellKey] = {}
-        selected = _unfold(parsed.selected, "selected", clauses, chosen, source)
+        selected = _unfold(parsed.selected, "selected", clauses, None, source)
         strangers = set(selected) - known
         if strangers:
             raise RunError(
@@ -224,9 +224,10 @@ def _unfold(
     folded: Folded,
     part: str,
     clauses: Mapping[str, Clause],
-    names: dict[tuple[str, str], CellKey],
+    names: dict[tuple[str, str], CellKey] | None,
     source: str,
 ) -> tuple[CellKey, ...]:
+    """The cells of a part of the document, each once; ``names`` is filled with them by clause and name."""
     cells: list[CellKey] = []
     for name, ops in folded:
         clause = clauses.get(name)
@@ -234,16 +235,19 @@ def _unfold(
             raise RunError(f"{source}: {part} name the clause {name!r}, which is not in clauses")
         if clause.status == PLANNED:
             raise RunError(f"{source}: {part} name the clause {name!r}, which is not checked yet")
+        name = intern(name)  # equal names are one object: a million keys are compared by identity
         for op, dtypes in ops.items():
             if not op or not op.isprintable():
                 raise RunError(f"{source}: {part} of {name!r} have the unprintable op {op!r}")
+            op = intern(op)
             for dtype in dtypes:
                 if not dtype.isprintable():
                     raise RunError(f"{source}: {part} of {name!r} have the dtype {dtype!r}")
-                cell = CellKey(name, op, dtype)
+                cell = CellKey(name, op, intern(dtype))
                 cells.append(cell)
-                names[name, case_name(cell)] = cell
-    if len(names) != len(cells):
+                if names is not None:
+                    names[name, case_name(cell)] = cell
+    if len(set(cells) if names is None else names) != len(cells):
         seen: set[tuple[str, str]] = set()
         for cell in cells:
             if (cell.clause, case_name(cell)) in seen:

@@ -15,6 +15,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +107,10 @@ def _suites(plan: Plan, results: Mapping[CellKey, CellResult]) -> list[Suite]:
     """The cells that belong into each family's file, in plan order."""
     selected = set(plan.selected)
     cells: dict[str, list[CellKey]] = {}
-    for cell in plan.cells:
-        if cell in selected or cell in results:
-            cells.setdefault(plan.family(cell), []).append(cell)
+    for clause, of_clause in groupby(plan.cells, attrgetter("clause")):
+        family = cells.setdefault(plan.clauses[clause].family, [])
+        family += [cell for cell in of_clause if cell in selected or cell in results]
+    cells = {family: of_family for family, of_family in cells.items() if of_family}
     return [Suite(family, of_family, results) for family, of_family in cells.items()]
 
 

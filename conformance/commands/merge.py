@@ -36,35 +36,43 @@ def merge(shards: tuple[Path, ...], output: Path, junitxml: Path | None) -> int:
     disagree on a cell that both ran. Exits 0 where every planned cell has an outcome, 2 where some have none: they
     are named, and listed in missing.txt. What the run is worth is for `conform gate` to say.
     """
-    from reports.failures import write_failures
     from reports.gate import ExitCode
-    from reports.judgement import judge
-    from reports.merge import load_shards
-    from reports.merge import merge as join
-    from reports.run import collector_paused, write_run
+    from reports.run import collector_paused
 
     if any(shard.resolve() == output.resolve() for shard in shards):
         raise ConformError(f"-o {output}: is one of the shards; give another folder")
-    with collector_paused():
-        runs = load_shards(shards)
-        merged = join(runs)
-        run = write_run(
-            output,
-            merged.document,
-            merged.results,
-            merged.provenance,
-            junitxml=junitxml,
-            manifest=_manifest(runs),
-            like=merged.plan,
-        )
-    _copy_repros(runs, merged, output)
-    write_failures(run, judge(run, partial=run.provenance.partial))
-    click.echo(f"{len(runs):,} shards, {len(merged.results):,} cells: {output}")
+    with collector_paused():  # it would look through millions of objects again and again
+        merged = _merged(shards, output, junitxml)
+    click.echo(f"{len(shards):,} shards, {len(merged.results):,} cells: {output}")
     if merged.absent:
         click.echo(f"absent shards: {', '.join(map(str, merged.absent))}")
     _tell_missing(merged.missing, output)
     whole = not merged.missing and not merged.absent
     return ExitCode.GREEN.value if whole else ExitCode.INCOMPLETE.value
+
+
+def _merged(shards: Sequence[Path], output: Path, junitxml: Path | None) -> Merged:
+    """Read the shards, and write the whole with its report."""
+    from reports.failures import write_failures
+    from reports.judgement import judge
+    from reports.merge import load_shards
+    from reports.merge import merge as join
+    from reports.run import write_run
+
+    runs = load_shards(shards)
+    merged = join(runs)
+    run = write_run(
+        output,
+        merged.document,
+        merged.results,
+        merged.provenance,
+        junitxml=junitxml,
+        manifest=_manifest(runs),
+        like=merged.plan,
+    )
+    _copy_repros(runs, merged, output)
+    write_failures(run, judge(run, partial=run.provenance.partial))
+    return merged
 
 
 def _manifest(runs: Sequence[Run]) -> bytes:
@@ -81,6 +89,8 @@ def _manifest(runs: Sequence[Run]) -> bytes:
 def _copy_repros(runs: Sequence[Run], merged: Merged, output: Path) -> None:
     """The scripts that show the failures; one that its shard did not bring along is left out."""
     for run in runs:
+        if not (run.folder / "repro").is_dir():
+            continue
         for cell, result in run.results.items():
             if result.repro is None or merged.results[cell].repro != result.repro:
                 continue
