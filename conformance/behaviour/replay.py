@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from conformance.behaviour import attempts
 from conformance.behaviour.process import Where
-from opinfo.device import open_device
+from opinfo.device import DeviceUnusable, open_device
 
 
 def main(check: Mapping[str, str], sources: Mapping[str, str], loader: str) -> int:
@@ -23,7 +23,12 @@ def main(check: Mapping[str, str], sources: Mapping[str, str], loader: str) -> i
         )
     else:
         descriptor = importlib.import_module(check["descriptor"]).DESCRIPTOR
-        attempt = attempts.here(function, arguments, open_device(descriptor), check["seed"], where)
+        try:
+            device = open_device(descriptor)
+        except DeviceUnusable as error:  # says nothing of the check
+            print(f"cannot be tried here: {error}")
+            return 2
+        attempt = attempts.here(function, arguments, device, check["seed"], where)
     if attempt.failed or attempt.refused is not None:
         print(f"FAILS: {attempt.failed or attempt.refused}")
         return 1

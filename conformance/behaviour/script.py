@@ -23,7 +23,7 @@ _PACKAGES = ("conformance", "devices", "opinfo", "reports")
 _DESCRIBED = "described"
 
 LOADER = '''\
-import importlib.abc, importlib.util, linecache, os, sys
+import importlib.abc, importlib.util, linecache, sys
 
 
 class Brought(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -37,10 +37,16 @@ class Brought(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return None
         package = any(other.startswith(name + ".") for other in self.sources)
         spec = importlib.util.spec_from_loader(name, self, is_package=package)
-        if package:  # what is not brought along may be installed
-            inside = name.replace(".", os.sep)
-            spec.submodule_search_locations = [os.path.join(each or ".", inside) for each in sys.path]
+        if package:  # what is not brought along may be installed, in whatever way
+            spec.submodule_search_locations = self.elsewhere(name, path)
         return spec
+
+    def elsewhere(self, name, path):
+        found = []
+        for finder in sys.meta_path:
+            other = None if finder is self else finder.find_spec(name, path)
+            found += (other and other.submodule_search_locations) or ()
+        return found
 
     def exec_module(self, module):
         source, file = self.sources[module.__name__], "<" + module.__name__ + ">"
