@@ -108,3 +108,21 @@ def test_a_vendors_descriptor_comes_along(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     code, said = exit_status(made(), tmp_path / "run")
     assert (code, said) == (0, "passes: 1 checks\n")
+
+
+def test_a_script_says_nothing_of_a_device_that_cannot_be_opened(tmp_path: Path) -> None:
+    described = """
+from dataclasses import replace
+
+from devices.simulated.descriptor import DESCRIPTOR as SIMULATED
+
+DESCRIPTOR = replace(SIMULATED, name="gone", module="no_such_module")
+"""
+    (tmp_path / "descriptor.py").write_text(described)
+    device = registry.load_file(tmp_path / "descriptor.py")
+    case = suites.case_of("allocator.accounting", "a_page")
+    script = CaseScript.of(case, device, Attempt(1, failed="a check failed"))
+    assert script is not None
+    status, said = exit_status(script(), tmp_path)
+    assert status == 2 and "cannot be tried here: " in said and "no_such_module" in said
+    assert "Traceback" not in said
