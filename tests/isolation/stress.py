@@ -100,7 +100,7 @@ def _kill_worker(folder: Path, chance: random.Random, calm: Mapping[CellKey, Cel
     began = time.monotonic()
     with _started(folder) as (process, workers, text):
         victim = chance.choice(workers) if workers else None
-        after = chance.uniform(0, 6)
+        after = chance.uniform(0, 3)
         time.sleep(after)
         hit = victim is not None and process.poll() is None and _killed(victim)
         code = process.wait(timeout=600)
@@ -119,7 +119,7 @@ def _kill_controller(
     began = time.monotonic()
     problems: list[str] = []
     with _started(folder) as (process, workers, text):
-        after = chance.uniform(0, 6)
+        after = chance.uniform(0, 3)
         time.sleep(after)
         hit = process.poll() is None and _killed(process.pid)
         code = process.wait(timeout=600)
@@ -128,7 +128,7 @@ def _kill_controller(
         alive = [pid for pid in workers if not _ends(pid)] if hit else []
         problems += [f"worker {pid} lives on" for pid in alive]
         texts = [text()]
-    if hit:
+    if hit and not (folder / "plan.json").exists():  # else it was over but for its last words
         with _started(folder, "--resume") as (process, _, text):
             code = process.wait(timeout=600)
             texts.append(text())
