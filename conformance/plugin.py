@@ -302,7 +302,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         run.cut_short = aborted or "pytest itself failed, see above"
     elif exitstatus == pytest.ExitCode.INTERRUPTED and not stopped:
         run.cut_short = "interrupted"
-    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and run.request.selection:
+    # A run that is gone on with may have had everything done but its files.
+    nothing = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not run.documents
+    if nothing and run.request.selection:
         run.clean_up()
         options = ", ".join(run.request.selection)
         config.stash[_ENDED] = f"nothing selected (exit 5): {options} leave no item of the plan"

@@ -53,6 +53,17 @@ def test_a_controller_that_was_killed_is_gone_on_with(
     assert resumed and "6 passed" not in resumed[-1]  # what was done is not done again
 
 
+def test_a_controller_that_died_with_everything_done_is_gone_on_with(
+    fork: ForkServer, tmp_path: Path, calm: dict[CellKey, CellResult]
+) -> None:
+    folder = tmp_path / "run"
+    assert run(fork, folder, PLANTED_END="1").code == 9
+    assert not (folder / "plan.json").exists()
+    ran = run(fork, folder, "--resume")
+    assert ran.code == 0, ran.text
+    assert outcomes(cells_of(folder)) == outcomes(calm)
+
+
 def test_ctrl_c_leaves_a_result_that_can_be_read_and_gone_on_with(
     fork: ForkServer, tmp_path: Path, cache: Path, calm: dict[CellKey, CellResult]
 ) -> None:
