@@ -21,6 +21,7 @@ from conformance.options import Request, add_options, joined
 from devices.errors import ConformError
 
 if TYPE_CHECKING:
+    from conformance.forking.client import ForkServer
     from conformance.items import ItemId
     from conformance.orders import WorkerOrders
     from conformance.session import Session
@@ -34,6 +35,8 @@ _ENDED = pytest.StashKey[str]()
 _FOREIGN = pytest.StashKey[int]()  # failures of tests that are not ours
 _ORDERS: pytest.StashKey[WorkerOrders] = pytest.StashKey()
 _ABORTED = pytest.StashKey[str]()  # why the run was given up, if it was
+_SERVER: pytest.StashKey[ForkServer] = pytest.StashKey()  # that workers come from
+_AUTO = pytest.StashKey[bool]()  # -n auto: as many workers as are of use
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,15 +86,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.invocation_params = dataclasses.replace(
         config.invocation_params, args=joined(map(str, config.invocation_params.args))
     )
+    from conformance.isolation.workers import limit_workers
     from conformance.session import orders_for, prepare
 
     try:
-        session = prepare(Request.of(config))
+        session = config.stash[_SESSION] = prepare(Request.of(config))
     except ConformError as error:
         _give_up(error)
-    config.stash[_SESSION] = session
     config.stash[_FOREIGN] = 0
-    config.stash[_ORDERS] = orders_for(session)
+    orders = config.stash[_ORDERS] = orders_for(session)
+    if config.stash.get(_AUTO, False):
+        limit_workers(config.option, len(orders.items) + len(orders.last))
     if getattr(config.option, "tx", None) and not config.option.collectonly:
         _watch_workers(config, session)
 
@@ -114,6 +119,17 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         force_one(config.option)
     if getattr(config.option, "maxworkerrestart", "") is None:
         config.option.maxworkerrestart = str(10**9)  # those that die in vain are counted elsewhere
+    _begin_loading(config)
+
+
+def _begin_loading(config: pytest.Config) -> None:
+    """Have what workers need loaded, while this process prepares the run."""
+    from conformance.forking.client import ForkServer
+    from conformance.isolation.workers import has_workers_here
+
+    if _SERVER not in config.stash and has_workers_here(config.option):
+        server = config.stash[_SERVER] = ForkServer()
+        config.add_cleanup(server.close)
 
 
 def _watch_workers(config: pytest.Config, session: Session) -> None:
@@ -133,28 +149,25 @@ def _watch_workers(config: pytest.Config, session: Session) -> None:
             session.collected.update(known[ItemId(*item)].cells)
 
     given = {"results": str(session.folder), "orders": orders.text()}
-    hooks = XdistHooks(controller_for(session, orders), given, stop, collected)
+    controller, server = controller_for(session, orders), config.stash.get(_SERVER, None)
+    hooks = XdistHooks(controller, given, stop, collected, server)
     config.pluginmanager.register(hooks, "conform-isolation")
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Workers per device times devices, bounded by memory; None leaves it to xdist."""
-    session = config.stash.get(_SESSION, None)
-    if session is None:
-        try:
-            if not _takes_the_suite(config):
-                return None
-            from conformance.selection import find_descriptor
-
-            descriptor = find_descriptor(Request.of(config))
-        except ConformError:
-            return None  # pytest_configure will say what is wrong
-    else:
-        descriptor = session.descriptor
+    if not _takes_the_suite(config):
+        return None
     from conformance.isolation.workers import auto
+    from conformance.selection import find_descriptor
 
-    return auto(descriptor)
+    config.stash[_AUTO] = True
+    _begin_loading(config)
+    try:
+        return auto(find_descriptor(Request.of(config)))
+    except ConformError:
+        return None  # pytest_configure will say what is wrong
 
 
 # -- collection and running

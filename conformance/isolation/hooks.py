@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 import pytest
 from execnet.gateway_bootstrap import HostNotFound
 
+from conformance.forking.client import ForkServer
+from conformance.forking.gateways import start_through
 from conformance.isolation.controller import Controller
 from devices.errors import ConformError
 
@@ -32,8 +34,9 @@ class XdistHooks:
         orders: dict[str, Any],
         stop: Callable[[ConformError], NoReturn],
         collected: Callable[[Any], None],
+        server: ForkServer | None,
     ) -> None:
-        self._controller, self._orders = controller, orders
+        self._controller, self._orders, self._server = controller, orders, server
         self._stop, self._collected = stop, collected
 
     @pytest.hookimpl(wrapper=True)
@@ -50,6 +53,13 @@ class XdistHooks:
             return (yield)  # … and those that take the places of dead ones
         except (HostNotFound, ConnectionError) as error:
             self._stop(Unreachable(error, session.config.option.tx))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_setupnodes(self, config: pytest.Config) -> None:
+        """Before the first worker is started."""
+        of_xdist: Any = config.pluginmanager.get_plugin("dsession")
+        if self._server is not None:
+            start_through(self._server, of_xdist.nodemanager.group)
 
     def pytest_configure_node(self, node: Any) -> None:
         self._controller.configured(node, self._orders)

@@ -30,12 +30,12 @@ def tell_stacks(folder: Path, worker: str) -> None:
         faulthandler.register(ASK, file=stream, all_threads=True, chain=False)
 
 
-def end_with_parent() -> None:
-    """On Linux: be killed when the controller ends, even if it is killed itself. A worker that hangs would
-    otherwise keep the device."""
+def end_with_parent(parent: int | None = None) -> None:
+    """On Linux: be killed when the process that started this one ends (``parent``, where its id is known), even
+    if that is killed itself. A worker that hangs would otherwise keep the device."""
     if not sys.platform.startswith("linux"):
         return
-    parent = os.getppid()
+    parent = os.getppid() if parent is None else parent
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the call
         os._exit(1)

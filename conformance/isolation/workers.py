@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -11,6 +12,8 @@ from devices.errors import ConformError
 
 #: A worker holds torch, the op database and one op's buffers (bytes).
 WORKER_MEMORY: Final = 600 * 2**20
+#: Items that take as long as a worker's start does, where that one has to load all by itself: 3 s.
+ITEMS_OF_A_WORKER: Final = 50
 #: Distribution modes of xdist whose schedulers take an item back after its worker died.
 SUPPORTED: Final = ("load", "worksteal")
 #: pytest options with which a person looks at one process, or nothing runs.
@@ -53,11 +56,25 @@ def force_one(option: Any) -> None:
     option.tx = ["popen"]
 
 
+def has_workers_here(option: Any) -> bool:
+    """Whether a run has workers that are processes of this machine, on a system that hands descriptors on."""
+    if option.collectonly or not hasattr(socket, "send_fds"):
+        return False
+    if not hasattr(option, "numprocesses"):  # xdist is switched off
+        return False
+    return bool(option.numprocesses) or any("popen" in tx for tx in option.tx)
+
+
 def auto(descriptor: Descriptor) -> int:
     """Workers per device times devices, bounded by the processors and by half of the memory."""
     wanted = descriptor.workers_per_device * max(1, descriptor.device_count())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1, min(wanted, _processors(), memory // 2 // WORKER_MEMORY))
+
+
+def limit_workers(option: Any, items: int) -> None:
+    """Leave as many workers as are worth their start."""
+    del option.tx[max(1, -(-items // ITEMS_OF_A_WORKER)) :]
 
 
 def _processors() -> int:

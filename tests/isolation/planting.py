@@ -55,6 +55,16 @@ def _sleeps_with_the_gil() -> None:
     ctypes.PyDLL(None).sleep(10_000)
 
 
+def _controller() -> int:
+    """The process that runs pytest: the parent of the fork server, if this worker is a copy of one."""
+    parent = os.getppid()
+    command = Path(f"/proc/{parent}/cmdline").read_bytes()
+    if b"conformance.forking.server" not in command:
+        return parent
+    status = Path(f"/proc/{parent}/status").read_text()
+    return int(status.partition("PPid:")[2].split()[0])
+
+
 def _stops() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -83,9 +93,10 @@ MISHAPS: dict[str, Callable[[], object]] = {
     "stop": _stops,
     "poison": _poison,
     "fork": _forks_a_keeper,
-    "kill-parent": lambda: os.kill(os.getppid(), signal.SIGKILL),
+    "kill-controller": lambda: os.kill(_controller(), signal.SIGKILL),
+    "kill-server": lambda: os.kill(os.getppid(), signal.SIGKILL),
     "interrupt-self": lambda: os.kill(os.getpid(), signal.SIGINT),
-    "interrupt-parent": lambda: (os.kill(os.getppid(), signal.SIGINT), time.sleep(1)),
+    "interrupt-controller": lambda: (os.kill(_controller(), signal.SIGINT), time.sleep(1)),
 }
 
 _begin = Watch.begin

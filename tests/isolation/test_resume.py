@@ -44,7 +44,7 @@ def test_a_controller_that_was_killed_is_gone_on_with(
     fork: ForkServer, tmp_path: Path, calm: dict[CellKey, CellResult]
 ) -> None:
     folder, once = tmp_path / "run", tmp_path / "once"
-    killed = run(fork, folder, "-n", "1", **planted({AT: "kill-parent"}, once))
+    killed = run(fork, folder, "-n", "1", **planted({AT: "kill-controller"}, once))
     assert killed.code == -9 and not (folder / "plan.json").exists()
     ran = run(fork, folder, "--resume")
     assert ran.code == 0 and "conformance: resumed: " in ran.text, ran.text
@@ -68,7 +68,7 @@ def test_ctrl_c_leaves_a_result_that_can_be_read_and_gone_on_with(
     fork: ForkServer, tmp_path: Path, cache: Path, calm: dict[CellKey, CellResult]
 ) -> None:
     folder, once = tmp_path / "run", tmp_path / "once"
-    ran = run(fork, folder, "-n", "1", **planted({AT: "interrupt-parent"}, once))
+    ran = run(fork, folder, "-n", "1", **planted({AT: "interrupt-controller"}, once))
     assert ran.code == 2 and "cut short: interrupted" in ran.text and "--resume" in ran.text
     partly = outcomes(cells_of(folder))
     assert 0 < len(partly) < len(calm) and partly.items() <= outcomes(calm).items()

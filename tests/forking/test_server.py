@@ -1,0 +1,215 @@
+"""The fork server itself: its copies live, end and are asked for as processes are; one that may not be copied works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import execnet
+import pytest
+import torch
+
+from conformance.forking.client import Forked, ForkServer, Process, ServerGone
+from conformance.forking.gateways import is_plain, start_through
+from conformance.forking.server import may_copy
+from tests.forking.threads import with_thread
+
+linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="nothing is copied but on Linux"
+)
+
+
+class Started:
+    """A worker and the pipes to it."""
+
+    def __init__(self, server: ForkServer, code: str) -> None:
+        its_stdin, self.stdin = os.pipe()
+        self.stdout, its_stdout = os.pipe()
+        self.process: Process = server.start(its_stdin, its_stdout, 2)
+        os.close(its_stdin)
+        os.close(its_stdout)
+        os.write(self.stdin, (repr(code) + "\n").encode())
+
+    def said(self) -> str:
+        """All that it prints, until it ends."""
+        with os.fdopen(self.stdout) as stream:
+            return stream.read()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    found = ForkServer()
+    yield found
+    found.close()
+
+
+@linux
+def test_a_worker_is_a_copy_that_has_torch_and_the_database_loaded(server: ForkServer) -> None:
+    names = "torch", "torch.testing._internal.common_methods_invocations"
+    worker = Started(server, f"import sys; print([name in sys.modules for name in {names}])")
+    assert isinstance(worker.process, Forked)
+    assert worker.said() == "[True, True]\n"
+    assert worker.process.wait(timeout=30) == 0
+
+
+@linux
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("import sys; sys.exit(7)", 7),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("import os; os.abort()", -signal.SIGABRT),
+    ],
+)
+def test_the_status_of_a_worker_is_what_popen_would_tell(
+    server: ForkServer, code: str, status: int
+) -> None:
+    worker = Started(server, code)
+    assert worker.process.wait(timeout=30) == status
+    assert worker.process.poll() == status and worker.process.returncode == status
+
+
+@linux
+def test_what_a_worker_registers_for_its_end_runs(server: ForkServer) -> None:
+    worker = Started(server, "import atexit; atexit.register(print, 'over')")
+    assert worker.said() == "over\n" and worker.process.wait(timeout=30) == 0
+
+
+@linux
+def test_a_worker_that_runs_has_no_status_and_can_be_killed(server: ForkServer) -> None:
+    worker = Started(server, "import os, time; os.write(1, b'up'); time.sleep(600)")
+    assert os.read(worker.stdout, 2) == b"up"
+    assert worker.process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        worker.process.wait(timeout=0.05)
+    worker.process.kill()
+    assert worker.process.wait(timeout=30) == -signal.SIGKILL
+    worker.process.kill()  # once more does no harm: its id may be another's
+
+
+@linux
+def test_a_worker_has_the_environment_of_the_moment(
+    server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORKED_NOW", "yes")
+    monkeypatch.delenv("PATH")
+    code = "import os; print(os.environ['FORKED_NOW'], 'PATH' in os.environ)"
+    assert Started(server, code).said() == "yes False\n"
+
+
+@linux
+def test_ctrl_c_reaches_a_worker_and_not_its_server(server: ForkServer) -> None:
+    os.kill(server._process.pid, signal.SIGINT)
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    worker = Started(server, f"try:\n    {code}\nexcept KeyboardInterrupt:\n    print('asked')")
+    assert worker.said() == "asked\n"
+
+
+@linux
+def test_a_worker_whose_controller_has_gone_before_it_began_ends(server: ForkServer) -> None:
+    its_stdin, stdin = os.pipe()
+    process = server.start(its_stdin, its_stdin, 2)
+    os.close(its_stdin)
+    os.close(stdin)
+    assert process.wait(timeout=30) == 0
+
+
+@linux
+def test_a_server_that_is_killed_takes_its_workers_with_it_and_is_missed() -> None:
+    server = ForkServer()
+    worker = Started(server, "import os, time; os.write(1, b'up'); time.sleep(600)")
+    assert os.read(worker.stdout, 2) == b"up"
+    server._process.kill()
+    assert worker.process.wait(timeout=30) == -signal.SIGKILL
+    assert worker.said() == ""  # its pipe is closed: it is no more
+    with pytest.raises(ServerGone):
+        Started(server, "")
+    server.close()
+
+
+def test_a_server_that_is_not_needed_is_ended_while_it_loads() -> None:
+    server = ForkServer()
+    server.close()
+    assert server._process.returncode == -signal.SIGKILL
+    with pytest.raises(ServerGone):
+        server.start(0, 1, 2)
+
+
+def test_a_process_with_threads_is_not_copied_but_is_the_first_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", with_thread(tmp_path))
+    server = ForkServer()
+    worker = Started(
+        server, "import os, sys, threading; print(os.getpid(), threading.active_count())"
+    )
+    assert not isinstance(worker.process, Forked)
+    assert worker.said() == f"{server._process.pid} 2\n"
+    assert worker.process.wait(timeout=30) == 0
+    with pytest.raises(ServerGone):  # the second worker is started without it
+        Started(server, "")
+    server.close()
+
+
+def test_nothing_is_copied_where_torch_knows_an_accelerator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("copied"))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert not may_copy()
+
+
+def test_nothing_is_copied_where_threads_cannot_be_counted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("copied"))
+    monkeypatch.setattr("conformance.forking.server._THREADS", str(tmp_path / "none"))
+    assert not may_copy()
+
+
+# -- execnet's gateways
+
+
+@pytest.mark.parametrize(
+    ("spec", "plain"),
+    [
+        ("popen", True),
+        ("execmodel=main_thread_only//popen", True),
+        ("popen//id=gw7", True),
+        ("popen//python=python3.12", False),
+        ("popen//chdir=/tmp", False),
+        ("popen//env:A=b", False),
+        ("popen//nice=5", False),
+        ("ssh=host", False),
+        ("socket=127.0.0.1:8888", False),
+    ],
+)
+def test_a_plain_worker_is_a_process_of_this_python_in_this_folder(spec: str, plain: bool) -> None:
+    assert is_plain(execnet.XSpec(spec)) is plain
+
+
+@linux
+def test_a_group_makes_its_plain_gateways_through_the_server(server: ForkServer) -> None:
+    group = execnet.Group(execmodel="main_thread_only")
+    start_through(server, group)
+    forked = group.makegateway(execnet.XSpec("popen"))
+    fresh = group.makegateway(execnet.XSpec("popen//env:FRESH=1"))
+    loaded = "import sys; channel.send('torch' in sys.modules)"
+    assert [each.remote_exec(loaded).receive(30) for each in (forked, fresh)] == [True, False]
+    assert isinstance(forked._io.popen, Forked) and [each.id for each in group] == ["gw0", "gw1"]
+    group.terminate(timeout=10)
+    assert forked._io.popen.wait(timeout=30) == 0
+
+
+def test_a_group_whose_server_has_gone_makes_its_gateways_itself() -> None:
+    server = ForkServer()
+    server.close()
+    group = execnet.Group(execmodel="main_thread_only")
+    start_through(server, group)
+    gateway = group.makegateway(execnet.XSpec("popen"))
+    assert gateway.remote_exec("channel.send(6 * 7)").receive(30) == 42
+    group.terminate(timeout=10)
