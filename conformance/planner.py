@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -11,63 +12,68 @@ import torch
 from conformance.behaviour.cases import not_here
 from conformance.contract import Contract
 from conformance.layout import applies
+from conformance.machine import machine_of
+from conformance.subjects import Entry, Subject, Subjects, file_of
 from conformance.suites import checked, planned_cases, planned_op_checks
 from conformance.version import VERSION
 from devices.cell import CellKey
 from devices.descriptor import Descriptor
 from devices.pinned import Pinned, digest, read_pinned
-from opinfo.catalog import Op, catalogue
 from opinfo.device import LAYOUT_CAPABILITIES, Device
 from opinfo.exceptions import exceptions
 from opinfo.families import op_family
 from opinfo.layouts import covering_set
 from opinfo.plan import Excluded, Plan, PlanSpec, build, plan_hash
-from opinfo.samples import RECIPE, choose, draw
-from opinfo.traits import Traits, probe
+from opinfo.samples import RECIPE
+from opinfo.traits import Traits
 
 
-def dtypes_of(op: Op, spec: PlanSpec, descriptor: Descriptor) -> list[str]:
+def dtypes_of(op: Entry, spec: PlanSpec, descriptor: Descriptor) -> list[str]:
     """The dtypes of an op that the plan takes on a device, in a fixed order."""
-    offered = op.dtypes_on(descriptor.torch_type) & descriptor.dtypes_of(op.id)
+    offered = op.dtypes & descriptor.dtypes_of(op.id)
     return sorted(d for d in offered if spec.takes(d))
 
 
-def withheld_dtypes(op: Op, spec: PlanSpec, descriptor: Descriptor) -> list[str]:
+def withheld_dtypes(op: Entry, spec: PlanSpec, descriptor: Descriptor) -> list[str]:
     """Dtypes that the plan takes and the device has, but not, as it declares, for this op."""
-    offered = op.dtypes_on(descriptor.torch_type) & descriptor.dtypes
+    offered = op.dtypes & descriptor.dtypes
     return sorted(d for d in offered - descriptor.dtypes_of(op.id) if spec.takes(d))
 
 
-def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
+def make_plan(spec: PlanSpec, device: Device, contract: Contract, kept: Path | None = None) -> Plan:
     """The plan of a device: every op and dtype, every checked clause that applies.
 
     A clause whose capabilities the device does not declare is planned too: its cells are reported
-    as unsupported by declaration, so that two devices' plans can be held side by side.
+    as unsupported by declaration, so that two devices' plans can be held side by side. In the folder
+    ``kept`` is what an earlier plan had to ask of torch's database, which takes seconds.
     """
-    known = exceptions()
+    known, descriptor = exceptions(), device.descriptor
     left_out: dict[str, list[tuple[str, str]]] = {}
-    missing = ", ".join(sorted(LAYOUT_CAPABILITIES - device.descriptor.capabilities))
-
+    missing = ", ".join(sorted(LAYOUT_CAPABILITIES - descriptor.capabilities))
     op_checks = planned_op_checks(contract)
 
     def applicable(traits: Traits) -> Iterator[str]:
         yield from applies.applicable(traits)
         yield from (check.clause for check in op_checks if check.applies(traits))
 
-    def subjects() -> Iterator[Traits]:
-        for op in catalogue().values():
-            for dtype in dtypes_of(op, spec, device.descriptor):
-                traits = probe(op, dtype, choose(draw(op, dtype), spec.samples), known)
-                if traits.returns:
-                    yield traits
+    kind, machine = descriptor.torch_type, machine_of(descriptor.facts())
+    path = file_of(kept, kind, spec.samples, machine) if kept is not None else None
+    subjects = Subjects(kind, spec.samples, applicable, path)
+
+    def planned() -> Iterator[Subject]:
+        for op in subjects.ops:
+            for dtype in dtypes_of(op, spec, descriptor):
+                subject = subjects.of(op.id, dtype)
+                if subject.returns:
+                    yield subject
                     continue
                 reason = (
                     "the CPU, which is the reference, refuses every sample"
-                    if traits.samples
+                    if subject.samples
                     else "torch's database offers no sample"
                 )
                 left_out.setdefault(reason, []).append((op.id, dtype))
-            for dtype in withheld_dtypes(op, spec, device.descriptor):
+            for dtype in withheld_dtypes(op, spec, descriptor):
                 reason = "the descriptor declares that the device has not this op for the dtype"
                 left_out.setdefault(reason, []).append((op.id, dtype))
 
@@ -83,19 +89,21 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
     plan = build(
         spec,
         device.name,
-        subjects(),
-        applicable,
+        planned(),
+        lambda subject: subject.clauses,
         known,
         recipe,
         fake_only=device.fake_only,
         pinned=(pin.cell for pin in pins if pin.dtype and pin.clause in contract.clauses),
     )
+    subjects.keep()
     cases = [
         CellKey(case.clause, case.name, "")
         for case in planned_cases(contract, more=spec.more_cases)
     ]
     programs = (pin.cell for pin in pins if not pin.dtype and pin.clause in contract.clauses)
     cells = tuple(dict.fromkeys((*plan.cells, *cases, *programs)))
+    ops = {cell.op for cell in plan.cells}
     more = [Excluded("layout.*", reason, tuple(ops)) for reason, ops in left_out.items()]
     if missing:
         only = tuple((op, dtype) for clause, op, dtype in plan.cells if clause == "layout.values")
@@ -111,11 +119,7 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract) -> Plan:
         (*plan.excluded, *more),
         recipe,
         plan_hash(cells, recipe),
-        {
-            op: op_family(op, catalogue()[op].ufunc)
-            for op in {cell.op: None for cell in plan.cells}
-            if op in catalogue()
-        },
+        {op.id: op_family(op.id, op.ufunc) for op in subjects.ops if op.id in ops},
     )
 
 
@@ -140,13 +144,15 @@ def undeclared_clauses(descriptor: Descriptor, contract: Contract) -> dict[str, 
     return found
 
 
-def untried_with(op: str, descriptor: Descriptor, contract: Contract) -> dict[str, str]:
-    """By clause of ops, why this device is not tried with an op, where the clause's capabilities are declared."""
+def untried_with(
+    ops: Iterable[str], descriptor: Descriptor, contract: Contract
+) -> dict[str, dict[str, str]]:
+    """By op, then clause, why this device is not tried with it, where the clause's capabilities are declared."""
     undeclared = undeclared_clauses(descriptor, contract)
+    checks = [c for c in planned_op_checks(contract) if c.clause not in undeclared]
     return {
-        check.clause: why
-        for check in planned_op_checks(contract)
-        if check.clause not in undeclared and (why := check.untried(descriptor, op))
+        op: {check.clause: why for check in checks if (why := check.untried(descriptor, op))}
+        for op in ops
     }
 
 
@@ -160,8 +166,8 @@ def untried(
         why = not_here(case, descriptor.capabilities, indices)
         if why and case.clause not in undeclared:
             found.setdefault(case.clause, {})[case.name] = why
-    for op in ops:
-        for clause, why in untried_with(op, descriptor, contract).items():
+    for op, of_op in untried_with(ops, descriptor, contract).items():
+        for clause, why in of_op.items():
             found.setdefault(clause, {})[op] = why
     return found
 

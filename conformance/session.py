@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -43,6 +44,7 @@ from conformance.selection import find_descriptor, select, shard_of
 from conformance.suites import LAYOUT, suite_of
 from conformance.version import VERSION
 from devices.block import ExpectedOutcome
+from devices.cache import cache_root
 from devices.cell import CellKey, Observed, Verdict
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
@@ -264,7 +266,7 @@ def prepare(request: Request) -> Session:
     device = open_device(descriptor)
     facts = descriptor.facts()  # the device's module, imported by now, may be asked
     active = manifest.active(facts)
-    plan = make_plan(spec, device, contract)
+    plan = make_plan(spec, device, contract, cache_root() if request.reference_cache else None)
     selected = shard_of(select(plan, request, clauses), request)
     matcher = Matcher(active)
     for cell in plan.cells:  # contradicting blocks are found before an hour of running, not after
@@ -297,6 +299,7 @@ def prepare(request: Request) -> Session:
         failed_before=failed_before,
     )
     session.go_on()
+    gc.freeze()  # torch's modules and the plan live for ever: no collection need walk through them
     return session
 
 

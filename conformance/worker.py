@@ -192,7 +192,7 @@ class Worker:
         if self.orders.reference_cache:
             kind = self.device.descriptor.torch_type
             cache = ReferenceCache(cache_root(), self.orders.torch_build, kind, f"{op_id}-{dtype}")
-        withheld = untried_with(op_id, self.device.descriptor, load())
+        withheld = untried_with([op_id], self.device.descriptor, load())[op_id]
         recorder = Recorder(op_id, dtype, clauses, self.undeclared, withheld)
         strides = StrideReference(self.device.descriptor.torch_type, cache)
         context = ItemContext(

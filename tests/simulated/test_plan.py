@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from conformance.planner import dtypes_of, withheld_dtypes
+from conformance.subjects import Subjects
 from devices import registry
-from opinfo.catalog import catalogue
 from opinfo.plan import plan_spec
 
 
 def test_an_op_that_the_descriptor_narrows_is_planned_or_left_out() -> None:
     descriptor, spec = registry.get("simulated"), plan_spec("quick")
-    ops = catalogue()
+    ops = {op.id: op for op in Subjects(descriptor.torch_type, 1, lambda traits: (), None).ops}
     assert descriptor.dtypes_by_op.keys() <= ops.keys()
     for op in descriptor.dtypes_by_op:
         assert withheld_dtypes(ops[op], spec, descriptor) == ["float32"]
