@@ -17,6 +17,7 @@ from benchmarks import (
     overhead,
     phases,
     throughput,
+    workers,
 )
 
 BENCHMARKS = {
@@ -29,6 +30,8 @@ BENCHMARKS = {
     "overhead": overhead.main,
     "phases": phases.main,
     "dashboard": dashboard.main,
+    "workers": workers.main,
+    "full-plan": workers.full_plan,
 }
 
 

@@ -36,7 +36,7 @@ def main() -> bool:
         )
         controller = psutil.Process(process.pid)
         while process.poll() is None:
-            for child in controller.children():
+            for child in controller.children(recursive=True):
                 try:
                     peak = max(peak, child.memory_info().rss)
                 except psutil.NoSuchProcess:

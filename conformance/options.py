@@ -94,7 +94,11 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="DURATION",
         help="time that a cell may take before it counts as hung (default: by plan and clause)",
     )
-    add("--no-reference-cache", action="store_true", help="compute every stride reference anew")
+    add(
+        "--no-reference-cache",
+        action="store_true",
+        help="compute every stride reference, and what the plan asks of torch's database, anew",
+    )
     add("--redact", action="store_true", help="leave host name and device uuid out of the results")
 
 

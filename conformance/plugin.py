@@ -152,6 +152,7 @@ def _watch_workers(config: pytest.Config, session: Session) -> None:
     controller, server = controller_for(session, orders), config.stash.get(_SERVER, None)
     hooks = XdistHooks(controller, given, stop, collected, server)
     config.pluginmanager.register(hooks, "conform-isolation")
+    session.look_ahead()
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -304,11 +305,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         return
     if config.option.collectonly:
         shutil.rmtree(run.folder, ignore_errors=True)
+    if config.option.collectonly or exitstatus == pytest.ExitCode.USAGE_ERROR:
         return
     from reports.gate import publish, summarise
 
-    if exitstatus == pytest.ExitCode.USAGE_ERROR:
-        return
     stopped = _stopped_by_failures(session)
     aborted = config.stash.get(_ABORTED, None)
     if aborted is not None or exitstatus == pytest.ExitCode.INTERNAL_ERROR:

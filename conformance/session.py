@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,21 @@ class Session:
 
     # -- at the end
 
+    def look_ahead(self) -> None:
+        """Do now what the end needs, while workers load what they need."""
+        for name in ("_untried", "_levels"):
+            getattr(self, name)
+        importlib.import_module("hypothesis")  # which its plugin for pytest does as it ends
+
+    @cached_property
+    def _untried(self) -> Mapping[str, Mapping[str, str]]:
+        ops = {cell.op: None for cell in self.plan.cells if cell.dtype}
+        return untried(self.descriptor, self.contract, ops)
+
+    @cached_property
+    def _levels(self) -> list[dict[str, Any]]:
+        return stated(self.plan.cells)
+
     def finish(
         self, junitxml: Path | None, *, stopped: bool, say: Callable[[str], None] = _silently
     ) -> tuple[Run, GateResult]:
@@ -169,12 +186,8 @@ class Session:
             selection=self.request.selection,
             partial=partial,
             selected=wanted if partial or self.request.shard else None,
-            untried=untried(
-                self.descriptor,
-                self.contract,
-                {cell.op: None for cell in self.plan.cells if cell.dtype},
-            ),
-            levels=stated(self.plan.cells),
+            untried=self._untried,
+            levels=self._levels,
         )
         run = write_run(
             self.folder,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,10 @@ class Worker:
         if is_case(cell):
             run = self._run_lost if case is None else partial(self._run_case, case)
         with self.watch.item(cell, guilty, alone=alone):
-            return self._again(left, run, *run(left))
+            began = time.perf_counter()  # the wait for the device's lock is nobody's
+            documents, bad = self._again(left, run, *run(left))
+            share_out(documents, time.perf_counter() - began)
+            return documents, bad
 
     def _again(self, item: Item, run: Run, documents: list[dict[str, Any]], bad: list[str]) -> Told:
         """Run an item's flaky cells again, and judge them by all of their runs."""
@@ -242,6 +245,15 @@ class Worker:
             bad.append(f"{verdict} {cell}: {observed.message or why}")
             if document.get("repro"):
                 bad.append(f"    repro: python {self.folder / document['repro']}")
+
+
+def share_out(documents: Iterable[dict[str, Any]], seconds: float) -> None:
+    """Have the cells of an item take the ``seconds`` that the item took: what it takes to prepare them, such as
+    drawing samples, is no cell's own, and an item with few cells would seem to take next to nothing."""
+    cells = [document for document in documents if document.get("cell")]
+    rest = seconds - sum(cell.get("seconds", 0.0) for cell in cells)
+    for cell in cells:
+        cell["seconds"] = round(cell.get("seconds", 0.0) + max(rest, 0.0) / len(cells), 6)
 
 
 def limit_threads() -> None:

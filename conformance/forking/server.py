@@ -73,6 +73,7 @@ def _load() -> None:
         torch.set_num_threads(1)  # before anything starts more, which would outlast a fork
         for name in _LOADED:
             importlib.import_module(name)
+        importlib.import_module("conformance.suites").behaviours()
         importlib.import_module("opinfo.catalog").catalogue()
     except Exception:
         # Whatever it is, the worker meets it again and says it where people see it.

@@ -20,7 +20,7 @@ from devices.cell import CellKey
 from devices.errors import ConformError
 
 _FILE: Final = Path(__file__).with_name("identity.toml")
-#: Seconds of an item beside its cells: pytest's, and drawing its samples.
+#: Seconds of an item beside its cells: pytest's.
 _ITEM_SECONDS: Final = 0.002
 
 

@@ -36,6 +36,8 @@ FIRST = (
     *("layout.values", "layout.variants", "layout.out_kept", "layout.out_resize"),
     *("layout.inplace", "layout.overlap_raises", "layout.determinism"),
 )
+#: Seconds after the workers are up in which a run is about to end, on the machine that this was written on.
+_MOMENTS = 1.5
 MISHAPS = {
     "segfault": Outcome.CRASH,
     "abort": Outcome.CRASH,
@@ -100,7 +102,7 @@ def _kill_worker(folder: Path, chance: random.Random, calm: Mapping[CellKey, Cel
     began = time.monotonic()
     with _started(folder) as (process, workers, text):
         victim = chance.choice(workers) if workers else None
-        after = chance.uniform(0, 3)
+        after = chance.uniform(0, _MOMENTS)
         time.sleep(after)
         hit = victim is not None and process.poll() is None and _killed(victim)
         code = process.wait(timeout=600)
@@ -119,7 +121,7 @@ def _kill_controller(
     began = time.monotonic()
     problems: list[str] = []
     with _started(folder) as (process, workers, text):
-        after = chance.uniform(0, 3)
+        after = chance.uniform(0, _MOMENTS)
         time.sleep(after)
         hit = process.poll() is None and _killed(process.pid)
         code = process.wait(timeout=600)

@@ -1,0 +1,43 @@
+"""Workers against pytest's own process: where there is little to do, and on the whole of plan full."""
+
+from __future__ import annotations
+
+import tempfile
+from statistics import median
+
+from benchmarks.running import seconds, verdict
+
+_ROUNDS = 5
+_FEW = "add,mm,sum"
+_MORE = (
+    "abs,acos,add,addmm,bmm,cat,clamp,cos,div.no_rounding_mode,exp,gather,log,mean,mm,mul,neg,prod,sin,sort,std,"
+    "sub,sum,var,where"
+)
+
+
+def _pytest(*arguments: str) -> float:
+    with tempfile.TemporaryDirectory() as scratch:
+        return seconds(
+            ["-m", "pytest", "-q", "--device=cpu", f"--results={scratch}/run", *arguments]
+        )
+
+
+def main() -> bool:
+    held = True
+    for ops, most in ((_FEW, 1.2), (_MORE, 1.05)):
+        count = len(ops.split(","))
+        took: dict[str, list[float]] = {"0": [], "auto": []}
+        for _ in range(_ROUNDS + 1):
+            for workers, times in took.items():
+                times.append(_pytest("-n", workers, f"--ops={ops}"))
+        alone, auto = (median(times[1:]) for times in took.values())  # the first ones fill caches
+        print(f"{count} ops: {alone:.1f} s with -n 0, {auto:.1f} s with -n auto")
+        held &= verdict(f"{count} ops: -n auto / -n 0", auto / alone, most, at_least=False)
+    return held
+
+
+def full_plan() -> bool:
+    """Half an hour, warm."""
+    two, alone = (_pytest("--plan=full", "-n", workers) for workers in ("2", "0"))
+    print(f"plan full: {alone:.0f} s with -n 0, {two:.0f} s with -n 2")
+    return verdict("plan full: -n 0 / -n 2", alone / two, 1.6, at_least=True)
