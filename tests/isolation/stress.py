@@ -102,7 +102,7 @@ def _kill_worker(folder: Path, chance: random.Random, calm: Mapping[CellKey, Cel
     began = time.monotonic()
     with _started(folder) as (process, workers, text):
         victim = chance.choice(workers) if workers else None
-        after = chance.uniform(0, _MOMENTS)
+        after = chance.uniform(0, _MOMENTS / 2)  # a worker ends before its controller does
         time.sleep(after)
         hit = victim is not None and process.poll() is None and _killed(victim)
         code = process.wait(timeout=600)
