@@ -11,7 +11,6 @@ import hashlib
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, Final
 import msgspec
 import torch
 
+from devices.cache import write_whole
 from opinfo.catalog import Op, catalogue
 from opinfo.exceptions import exceptions
 from opinfo.samples import choose, draw
@@ -96,10 +96,18 @@ class Subjects:
         if self._path is None or not self._new:
             return
         try:
-            _write(self._path, self._file)
+            write_whole(self._path, msgspec.json.encode(self._file))
         except OSError:
             return
         self._new = False
+        for old in sorted(self._path.parent.glob("*.json"), key=_last_use)[:-_KEPT]:
+            old.unlink(missing_ok=True)
+
+
+def _last_use(path: Path) -> float:
+    with contextlib.suppress(FileNotFoundError):  # another run has removed it
+        return path.stat().st_mtime
+    return 0.0
 
 
 def _entry(op: Op, torch_type: str) -> Entry:
@@ -150,18 +158,3 @@ def _read(path: Path) -> _File | None:
     ):  # a folder that is not ours: whoever writes there counts the uses
         os.utime(path)
     return found
-
-
-def _write(path: Path, file: _File) -> None:
-    """Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(msgspec.json.encode(file))
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    for old in sorted(path.parent.glob("*.json"), key=lambda p: -p.stat().st_mtime)[_KEPT:]:
-        old.unlink(missing_ok=True)

@@ -6,15 +6,14 @@ An answer depends on nothing but the torch build, the device type and the questi
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from devices.cache import cache_root as cache_root
+from devices.cache import write_whole
 
 #: Raised when the meaning of a question or an answer changes.
 FORMAT = 1
@@ -47,13 +46,5 @@ class ReferenceCache:
         """Write the file where something was added. Raises OSError where the folder cannot be written."""
         if not self._new:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=".writing-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.encode(self._answers))
-            os.replace(temporary, self._path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_whole(self._path, msgspec.json.encode(self._answers))
         self._new = False
