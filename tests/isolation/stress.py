@@ -123,9 +123,10 @@ def _kill_controller(
     with _started(folder) as (process, workers, text):
         after = chance.uniform(0, _MOMENTS)
         time.sleep(after)
-        hit = process.poll() is None and _killed(process.pid)
+        _killed(process.pid)
         code = process.wait(timeout=600)
-        if code != (-signal.SIGKILL if hit else 0):
+        hit = code == -signal.SIGKILL  # else it had ended, and waited for nothing but its parent
+        if not hit and code:
             problems.append(f"exit {code}")
         alive = [pid for pid in workers if not _ends(pid)] if hit else []
         problems += [f"worker {pid} lives on" for pid in alive]
