@@ -153,8 +153,8 @@ def _read(path: Path) -> _File | None:
         found = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError):
         return None  # there is none, or it is damaged: all is asked anew, and written over it
-    with contextlib.suppress(
-        OSError
-    ):  # a folder that is not ours: whoever writes there counts the uses
+    if not found.ops:
+        return None  # no database is empty: such a plan would check nothing
+    with contextlib.suppress(OSError):  # a folder of someone else's, who counts the uses
         os.utime(path)
     return found

@@ -112,14 +112,18 @@ class Forked:
     def __init__(self, server: ForkServer, pid: int) -> None:
         self._server, self.pid = server, pid
         self.returncode: int | None = None
+        self._lock = (
+            threading.Lock()
+        )  # a status is told once: whoever asks again would ask for no child
 
     def poll(self) -> int | None:
-        if self.returncode is None:
-            try:
-                self.returncode = self._server.status(self.pid)
-            except ServerGone:
-                self.returncode = -signal.SIGKILL  # that is how workers end with their server
-        return self.returncode
+        with self._lock:
+            if self.returncode is None:
+                try:
+                    self.returncode = self._server.status(self.pid)
+                except ServerGone:
+                    self.returncode = -signal.SIGKILL  # that is how workers end with their server
+            return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit status. Raises subprocess.TimeoutExpired."""

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import execnet
@@ -169,6 +171,24 @@ def test_nothing_is_copied_where_threads_cannot_be_counted(
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("copied"))
     monkeypatch.setattr("conformance.forking.server._THREADS", str(tmp_path / "none"))
     assert not may_copy()
+
+
+def test_threads_that_ask_at_once_are_told_one_status() -> None:
+    asked: list[int] = []
+
+    class Server(ForkServer):
+        def __init__(self) -> None:
+            """There is none."""
+
+        def status(self, pid: int) -> int | None:
+            asked.append(pid)
+            time.sleep(0.05)  # in which the others come
+            return 7
+
+    worker = Forked(Server(), 1)
+    with ThreadPoolExecutor(4) as pool:
+        told = [each.result() for each in [pool.submit(worker.poll) for _ in range(4)]]
+    assert told == [7] * 4 and asked == [1]
 
 
 # -- execnet's gateways
