@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import sys
 
+try:
+    import psutil  # noqa: F401  # of the extra "bench"
+except ModuleNotFoundError:
+    sys.exit("error: the benchmarks need psutil: python -m pip install 'torch-conformance[bench]'")
+
 from benchmarks import (
     dashboard,
     equal_work,

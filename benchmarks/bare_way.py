@@ -16,7 +16,7 @@ import torch
 
 from opinfo.catalog import Op, catalogue
 from opinfo.exceptions import exceptions
-from opinfo.seeding import direct_seeding, seed_everything
+from opinfo.samples import direct_seeding, seed_everything
 
 LIMIT = int(os.environ.get("BENCH_SAMPLES", "0")) or None
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.running import verdict
-from reports.dashboard.screenshots import find_chromium
-from reports.plan import RunError
+from benchmarks.screenshots import find_chromium
+from reports.model import RunError
 
 QUERIES = (
     "status:bad",

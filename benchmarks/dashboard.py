@@ -1,7 +1,7 @@
 """The site of a fleet: 6 devices x 252,000 cells, one run each, then thirty.
 
-The runs of the first 29 dates are put into the site as a build would have left them (their JUnit
-files would be 9 GB); the thirtieth date's six are written in full and read. Times are wall seconds
+The runs of the first 29 dates are put into the site as a build would have left them (their
+files would be 6 GB); the thirtieth date's six are written in full and read. Times are wall seconds
 and processor seconds of the build and its workers; browsers are measured in benchmarks/browser.py.
 """
 
@@ -25,7 +25,7 @@ from benchmarks.running import ROOT, verdict
 from benchmarks.synthetic_runs import CHANGING, cells_of, write
 from reports.dashboard import axes as axes_of
 from reports.dashboard.documents import RunDocument, write_json, write_script
-from reports.dashboard.reading import run_id
+from reports.dashboard.ingest import run_id
 
 DEVICES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")
 DATES = 30

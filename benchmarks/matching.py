@@ -21,7 +21,8 @@ class _Subject:
 
 def measure() -> float:
     """Seconds to plan the cells and to find the expectation of each. Run in a process of its own."""
-    from devices.expectations import Manifest, Matcher
+    from devices.manifest import Manifest
+    from devices.verdicts import Matcher
     from opinfo.exceptions import Exceptions
     from opinfo.plan import PlanSpec, build
 

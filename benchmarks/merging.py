@@ -7,9 +7,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from benchmarks.running import verdict
 from benchmarks.synthetic_runs import cells_of, write
 from reports.merge import load_shards, merge
+from reports.model import fold
 from reports.run import collector_paused, load_run, write_run
 
 _SHARDS = 16
@@ -43,10 +46,7 @@ def _shards(scratch: Path) -> list[Path]:
     found = []
     for number in range(1, _SHARDS + 1):
         mine = cells[number - 1 :: _SHARDS]
-        folded: dict[str, dict[str, list[str]]] = {}
-        for clause, op, dtype in mine:
-            folded.setdefault(clause, {}).setdefault(op, []).append(dtype)
-        document = {**whole.plan, "selected": [list(entry) for entry in folded.items()]}
+        document = msgspec.structs.replace(whole.plan, selected=fold(mine))
         origin = replace(whole.provenance, shard=f"{number}/{_SHARDS}")
         folder = scratch / f"shard-{number}"
         write_run(folder, document, {cell: whole.results[cell] for cell in mine}, origin)

@@ -11,18 +11,17 @@ import os
 import pytest
 import torch
 
-from conformance.cells import Recorder
-from conformance.layout import calls, out
-from conformance.layout.context import ItemContext
+from conformance.checks.cells import Recorder
+from conformance.checks.ops.context import ItemContext
+from conformance.suites.layout.reads import reads
+from conformance.suites.layout.writes import out_kept
 from devices import registry
 from opinfo.catalog import catalogue
 from opinfo.device import open_device
 from opinfo.exceptions import exceptions
 from opinfo.layouts import CONTIGUOUS, Layout, uniform
 from opinfo.reference import StrideReference
-from opinfo.samples import draw
-from opinfo.seeding import direct_seeding
-from opinfo.traits import probe
+from opinfo.samples import direct_seeding, draw, probe
 
 LIMIT = int(os.environ.get("BENCH_SAMPLES", "0")) or 10_000
 KNOWN = exceptions()
@@ -51,5 +50,5 @@ def test_layout(name: str) -> None:
         targets=(CONTIGUOUS,),
     )
     with torch.no_grad(), direct_seeding():
-        calls.check(context)
-        out.check(context)
+        reads(context)
+        out_kept(context)

@@ -1,4 +1,4 @@
-"""What the harness costs a cell beside what it checks: matching, journalling, recording, judging, keeping, writing."""
+"""What the harness costs per cell, in addition to the checks: matching, journalling, recording, judging, sending, keeping, writing."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from pathlib import Path
 
 from benchmarks.running import verdict
 from benchmarks.synthetic_runs import cells_of, write
-from conformance.cells import Recorder
+from conformance.checks.cells import Recorder
 from conformance.contract import load
-from conformance.flaky import observed_of
-from conformance.isolation.guard import Watch
-from conformance.isolation.journal import Journal
-from conformance.isolation.limits import limits_for
-from conformance.isolation.locks import DeviceLock
-from conformance.isolation.lost import Guilty
-from conformance.isolation.progress import Progress
-from conformance.items import Item, items_of
-from conformance.judging import verdict_of
-from conformance.planner import known_layouts
-from conformance.scale.shard import Shard
-from conformance.scale.shard import cells_of as shard_cells
+from conformance.plan.planner import known_layouts
+from conformance.plan.selection import Item, Shard, items_of
+from conformance.plan.selection import cells_of as shard_cells
+from conformance.run.isolation.watch import DeviceLock, Journal, Watch, limits_for
+from conformance.run.outcomes import (
+    Guilty,
+    ItemReport,
+    read_report,
+    verdict_of,
+    write_report,
+)
+from conformance.run.progress import Finished, Progress
 from devices import registry
-from devices.cell import CellKey
-from devices.expectations import Manifest, Matcher
+from devices.manifest import Manifest
+from devices.verdicts import Matcher
 from opinfo.plan import plan_hash
-from reports.judgement import judge
+from reports.gate import gate
 from reports.run import load_run, write_run
 
 _CALLS = 10  # of a cell, in the plan's mean: they are its group's
 _GROUP = 3  # clauses that share their calls, in the plan's mean
 
-_AFTER = ("judging", "writing", "gating")  # once a run, when all is done
+_NOT_BUDGETED = ("judging", "sending", "writing", "gating")
 
 
 def main() -> bool:
@@ -44,22 +44,21 @@ def main() -> bool:
         folder = Path(scratch)
         run = load_run(write(folder / "run", "synthetic", 1, 0, cells))
         matcher = _matcher()
-        documents: list[list[dict[str, object]]] = []
+        recorded: list[ItemReport] = []
         steps: dict[str, Callable[[], object]] = {
             "planning (items, hash, shards)": lambda: (
                 items_of(cells), plan_hash(cells, {}), shard_cells(Shard(1, 4), cells, {})
             ),
             "matching": lambda: [matcher.expect(cell) for cell in cells],
             "journalling": lambda: _journal(folder, items),
-            "recording": lambda: documents.extend(_record(item) for item in items),
+            "recording": lambda: recorded.extend(_record(item) for item in items),
             "judging": lambda: [
-                verdict_of(matcher, CellKey(*d["cell"]), observed_of(d), d["ran"])  # type: ignore[misc]
-                for found in documents
-                for d in found
+                verdict_of(matcher, told) for report in recorded for told in report.cells
             ],
-            "keeping": lambda: _keep(folder, documents),
+            "sending": lambda: [read_report(write_report(report)) for report in recorded],
+            "keeping": lambda: _keep(folder, recorded),
             "writing": lambda: write_run(folder / "out", run.plan, run.results, run.provenance),
-            "gating": lambda: judge(run),
+            "gating": lambda: gate(run),
         }  # fmt: skip
         budgeted = total = 0.0
         for name, step in steps.items():
@@ -67,7 +66,7 @@ def main() -> bool:
             step()
             took = (time.process_time() - started) / len(cells) * 1e3
             total += took
-            budgeted += took if name not in _AFTER else 0.0
+            budgeted += took if name not in _NOT_BUDGETED else 0.0
             print(f"  {name:32} {took:.4f} ms a cell")
         print(f"  all {total:.3f} ms a cell, of {len(cells):,}")
         named = "planning, matching, journalling, recording, keeping: ms a cell"
@@ -110,16 +109,16 @@ def _alive() -> None:
 _leave = partial(exit)
 
 
-def _record(item: Item) -> list[dict[str, object]]:
+def _record(item: Item) -> ItemReport:
     recorder = Recorder(item.op, item.dtype, item.clauses)
     for record in recorder.cells.values():
         for call in range(_CALLS):
             record.check(call, "transposed+offset")
-    return [record.document() for record in recorder.cells.values()]
+    return ItemReport(tuple(record.told() for record in recorder.cells.values()))
 
 
-def _keep(folder: Path, documents: list[list[dict[str, object]]]) -> None:
+def _keep(folder: Path, reports: list[ItemReport]) -> None:
     progress = Progress(folder)
-    for found in documents:
-        progress.cells("gw0", found)
+    for report in reports:
+        progress.add(Finished("gw0", report))
     progress.close(complete=True)

@@ -11,19 +11,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from conformance.cells import Recorder
-from conformance.layout import suite
-from conformance.layout.applies import applicable
-from conformance.layout.context import ItemContext
+from conformance.checks.cells import Recorder
+from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.suites.layout import SUITE
 from devices import registry
 from opinfo.catalog import catalogue
 from opinfo.device import open_device
 from opinfo.exceptions import exceptions
 from opinfo.plan import plan_spec
-from opinfo.reference import StrideReference, forget_dispatches
-from opinfo.reference_cache import ReferenceCache
-from opinfo.samples import choose, draw
-from opinfo.traits import probe
+from opinfo.reference import ReferenceCache, StrideReference, forget_dispatches
+from opinfo.samples import choose, draw, probe
 
 STEP = 25
 
@@ -85,9 +82,9 @@ def _run(cache_root: Path) -> int:
             continue
         cache = ReferenceCache(cache_root, "bench", "cpu", f"{op.id}-{dtype}")
         clauses = [
-            c for c in applicable(traits) if not known.excluded(c, op.id, dtype, fake_only=True)
+            c for c in SUITE.applying(traits) if not known.excluded(c, op.id, dtype, fake_only=True)
         ]
-        suite.run(
+        run_checks(
             ItemContext(
                 op=op,
                 dtype=dtype,
@@ -97,7 +94,8 @@ def _run(cache_root: Path) -> int:
                 strides=StrideReference("cpu", cache),
                 recorder=Recorder(op.id, dtype, clauses),
                 known=known,
-            )
+            ),
+            SUITE.op_checks,
         )
         cache.save()
         forget_dispatches()

@@ -8,15 +8,15 @@ the device's and the date's number.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from conformance.contract import load
 from devices.cell import CellKey, Outcome, Verdict
-from reports.model import CellResult, Provenance
-from reports.plan import fold
+from devices.failure import Difference, Failure, Kind
+from reports.model import CellResult, PlanDocument, Provenance, fold
 from reports.run import write_run
 
 DTYPES = (
@@ -73,39 +73,43 @@ def _failed(cell: CellKey, layouts: tuple[str, ...], verdict: Verdict) -> CellRe
         cell, Outcome.FAIL, verdict,
         why="kernel: reads its input as if it were contiguous (expected.toml:12)"
         if verdict is Verdict.EXPECTED
-        else "fail, and no block of the manifest expects it",
+        else "fail, but no block of the manifest expects it",
         checks=40, samples=5, layouts=layouts[1:], ran_layouts=layouts, worst_error=0.25,
         raises="AssertionError" if hash_of(cell) % 3 else None,
-        message=f"[{layouts[1]}] output 0: 3 of 12 elements differ; first at [0, 1]: "
-        f"expected 1.25, got 1.5 (7 failing checks of 40)",
-        seconds=0.0125, worker="gw1", repro=f"repro/{cell.clause}/{cell.op}-{cell.dtype}.py",
+        failure=Failure(
+            kind=Kind.VALUES, subject="output 0", expected="1.25", found="1.5", layout=layouts[1],
+            where=Difference(3, 12, (0, 1), 0.25), call=f"{cell.op}(t[0])",
+        ),
+        failed=7, seconds=0.0125, worker="gw1", repro=f"repro/{cell.clause}/{cell.op}-{cell.dtype}.py",
     )  # fmt: skip
 
 
-def _document(device: str, cells: list[CellKey], date: int) -> dict[str, Any]:
-    return {
-        "format": 1,
-        "hash": f"{len(cells):016x}",
-        "device": device,
-        "plan": "full",
-        "torch": f"2.{11 + date // 12}.0",
-        "suite": "0.1.0",
-        "partial": False,
-        "selection": {},
-        "clauses": [
-            {**clause.snapshot(), "status": "checked"} for clause in load().clauses.values()
-        ],
-        "capabilities": {"strides": {"declared": True, "probed": True}},
-        "facts": {"os": "linux", "arch": "x86_64", "driver": f"26.{date}"},
-        "layouts_version": 1,
-        "exclusions": [],
-        "cells": [list(entry) for entry in fold(cells)],
-    }
+def _document(device: str, cells: list[CellKey], date: int) -> PlanDocument:
+    return msgspec.convert(
+        {
+            "hash": f"{len(cells):016x}",
+            "device": device,
+            "plan": "full",
+            "torch": f"2.{11 + date // 12}.0",
+            "suite": "0.1.0",
+            "partial": False,
+            "selection": {},
+            "clauses": [
+                {**clause.snapshot(), "status": "checked"} for clause in load().clauses.values()
+            ],
+            "capabilities": {"strides": {"declared": True, "probed": True}},
+            "facts": {"os": "linux", "arch": "x86_64", "driver": f"26.{date}"},
+            "layouts_version": 1,
+            "exclusions": [],
+            "cells": fold(cells),
+        },
+        PlanDocument,
+    )
 
 
-def _provenance(plan: Mapping[str, Any], device: str, start: datetime, date: int) -> Provenance:
+def _provenance(plan: PlanDocument, device: str, start: datetime, date: int) -> Provenance:
     return Provenance(
-        plan_hash=plan["hash"], suite_version="0.1.0", suite_commit="", torch=plan["torch"],
+        plan_hash=plan.hash, suite_version="0.1.0", suite_commit="", torch=plan.torch,
         driver=f"26.{date}", device_name=f"Synthetic {device}", device_uuid="", os="linux",
         arch="x86_64", python="3.11.7", seed=0, manifest_hash="", start=start.isoformat(), host="",
         shard="", device=device, plan="full", partial=False, expectations="none",

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
+
+from devices.failure import Failure
 
 
 class CellKey(NamedTuple):
@@ -31,6 +35,16 @@ class CellKey(NamedTuple):
             op, _, dtype = rest[:-1].rpartition("[")
             return cls(clause, op, dtype)
         return cls(clause, rest, "")
+
+
+class CallKey(NamedTuple):
+    """The identity of a call in a cell: the sample's number, and the layout of its inputs."""
+
+    sample: int
+    layout: str
+
+    def __str__(self) -> str:
+        return f"{self.sample}/{self.layout}"
 
 
 class Outcome(str, Enum):
@@ -68,9 +82,10 @@ class Observed:
     """What was seen of one cell.
 
     ``layouts`` are the stable ids of the layouts that failed (empty where the clause has none),
-    ``raises`` the name of the exception type that decided the outcome, if one did. ``declared``
-    says of an unsupported cell that nothing was tried, because the descriptor does not declare
-    what its clause requires.
+    ``raises`` the name of the exception type that decided the outcome, if one did, and ``said`` its
+    text, in the device's own words; None where only ``message`` is known, which is the text of the
+    report. ``declared`` says of an unsupported cell that nothing was tried, because the descriptor
+    does not declare what its clause requires.
     """
 
     outcome: Outcome
@@ -78,3 +93,69 @@ class Observed:
     raises: str | None = None
     message: str = ""
     declared: bool = False
+    said: str | None = None
+
+    @property
+    def headline(self) -> str:
+        """The first line of the message, shortened."""
+        line = self.message.strip().partition("\n")[0]
+        return line if len(line) <= 120 else f"{line[:117]}..."
+
+
+class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen in a cell: the fields that a worker reports and that the record keeps, listed once.
+
+    ``checks`` counts executed comparisons, ``samples`` the inputs that they were made on. ``layouts`` are the ids of
+    the layouts that failed, ``ran_layouts`` of those that ran, both sorted. ``worst_error`` is the largest absolute
+    difference seen, None if nothing was compared by value. ``failure`` is the failure that is shown, of ``failed``
+    failing checks. ``note`` says why a cell is unsupported or an error, or what else is worth reporting. ``raises`` is
+    the type of the exception that decided the outcome, ``said`` its text, in the device's own words, for a cell
+    without a failure. ``repro`` is a path in the results folder. ``seconds`` is wall time.
+    """
+
+    checks: int = 0
+    samples: int = 0
+    layouts: tuple[str, ...] = ()
+    ran_layouts: tuple[str, ...] = ()
+    worst_error: float | None = None
+    raises: str | None = None
+    failure: Failure | None = None
+    failed: int = 0
+    note: str = ""
+    said: str | None = None
+    repro: str | None = None
+    seconds: float = 0.0
+    worker: str = ""
+
+    @property
+    def message(self) -> str:
+        """The text of a report: the failure, its layout and how many checks failed; then the note."""
+        failure = self.failure.report(self.failed, self.checks) if self.failure is not None else ""
+        return "; ".join(text for text in (failure, self.note) if text)
+
+    def facts(self) -> dict[str, Any]:
+        """These fields by name, to make another struct that has them."""
+        return {name: getattr(self, name) for name in CellFacts.__struct_fields__}
+
+
+class CellOutcome(CellFacts, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of a cell in a worker: the data that flows from there to the session.
+
+    ``call`` is the call that ended the cell's process, if it is known. ``script`` is the text of the repro, if it came
+    from a worker on another machine. ``others`` are the other runs of a flaky cell.
+    """
+
+    cell: CellKey
+    outcome: Outcome
+    declared: bool = False
+    call: CallKey | None = None
+    script: str | None = None
+    others: tuple[Observed, ...] = ()
+
+    @property
+    def observed(self) -> Observed:
+        """The part of it that a manifest is held against."""
+        said = self.said if self.failure is None else self.failure.device_text
+        return Observed(
+            self.outcome, frozenset(self.layouts), self.raises, self.message, self.declared, said
+        )

@@ -1,6 +1,9 @@
-"""The root of the errors that are told to people in one line, without a traceback."""
+"""Errors that are shown to people in one line, without a traceback, and the wording they share."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class ConformError(Exception):
@@ -11,3 +14,14 @@ class ConformError(Exception):
     """
 
     exit_code: int = 4
+
+
+def listing(names: Iterable[str]) -> str:
+    """The names sorted, quoted and joined by commas; 'none' where there are none."""
+    return ", ".join(f"'{name}'" for name in sorted(names)) or "none"
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """What may have been meant by ``word``: "; did you mean 'x' or 'y'?", or nothing."""
+    near = get_close_matches(word, sorted(known), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

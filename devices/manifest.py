@@ -2,17 +2,177 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import date, datetime
+from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from devices._toml import tomllib
-from devices.block import Block, place
-from devices.errors import ConformError
-from devices.reading import BlockError, read_block
-from devices.when import ConditionError
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from devices.descriptor import DTYPES, FACTS, VERSION_FACTS
+from devices.errors import ConformError, listing, suggestion
+from devices.files import tomllib
+
+
+class ConditionError(ValueError):
+    """A condition that is malformed, or that cannot be decided on this machine."""
+
+
+def public_version(version: str) -> str:
+    """A version without its local part: "2.13.0" for "2.13.0+cpu".
+
+    Builds of one version differ in the local part only, so conditions ignore it.
+    """
+    return version.partition("+")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One fact and what it must be: a PEP 440 specifier for versions, a glob for the others."""
+
+    fact: str
+    wanted: str
+
+    @classmethod
+    def parse(cls, fact: str, wanted: object) -> Condition:
+        """Check and build. Raises ConditionError."""
+        if fact not in FACTS:
+            raise ConditionError(
+                f"unknown fact '{fact}'{suggestion(fact, FACTS)} (known: {listing(FACTS)})"
+            )
+        if not isinstance(wanted, str) or not wanted.strip():
+            form = "a version specifier such as '>=2.12,<2.14'"
+            if fact not in VERSION_FACTS:
+                form = "a glob such as '*Arc*'"
+            raise ConditionError(f"'{fact}' must be {form}, got {wanted!r}")
+        if fact in VERSION_FACTS:
+            _specifiers(fact, wanted)
+        return cls(fact, wanted)
+
+    def holds(self, facts: Mapping[str, str]) -> bool:
+        """Whether it holds on a machine with these facts. Raises ConditionError if that is not known.
+
+        A pre-release counts as its release (2.14.0.dev20260901 is not before 2.14) unless the
+        specifier names a pre-release itself: PEP 440 alone would have a nightly build satisfy
+        neither "<2.14" nor ">=2.14".
+        """
+        if self.fact not in facts:
+            raise ConditionError(
+                f"it depends on the fact '{self.fact}', which this machine does not know"
+                f" (known here: {listing(facts)}): let the descriptor's facts() give it"
+            )
+        value = facts[self.fact]
+        if self.fact not in VERSION_FACTS:
+            return fnmatch.fnmatchcase(value, self.wanted)
+        try:
+            version = Version(public_version(value))
+        except InvalidVersion:
+            raise ConditionError(
+                f"it depends on the version '{self.fact}', and this machine's is {value!r}, which"
+                " is not a version (PEP 440): let the descriptor's facts() normalise it"
+            ) from None
+        specifiers = _specifiers(self.fact, self.wanted)
+        if version.is_prerelease and not _names_prerelease(specifiers):
+            version = Version(version.base_version)
+        return specifiers.contains(version, prereleases=True)
+
+
+def _specifiers(fact: str, wanted: str) -> SpecifierSet:
+    try:
+        specifiers = SpecifierSet(wanted)
+    except InvalidSpecifier:
+        specifiers = SpecifierSet()
+    if not len(specifiers):
+        raise ConditionError(
+            f"'{fact}' must be a version specifier (PEP 440) such as '>=2.12,<2.14', got {wanted!r}"
+        )
+    for specifier in specifiers:
+        if specifier.operator == "===":
+            raise ConditionError(f"'{fact}' compares text with '===': write '==', got {wanted!r}")
+        if "+" in specifier.version:
+            raise ConditionError(
+                f"'{fact}' names the local version '{specifier.version}', which is never compared:"
+                f" write '{specifier.operator}{public_version(specifier.version)}'"
+            )
+    return specifiers
+
+
+def _names_prerelease(specifiers: SpecifierSet) -> bool:
+    return any(Version(each.version.removesuffix(".*")).is_prerelease for each in specifiers)
+
+
+class ExpectedOutcome(str, Enum):
+    """What a block expects of its cells."""
+
+    FAIL = "fail"
+    CRASH = "crash"
+    HANG = "hang"
+    UNSUPPORTED = "unsupported"
+    FLAKY = "flaky"  # passes or fails; needs `expires` and `min_pass_rate`
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class CauseKind(str, Enum):
+    """Who must fix the cause."""
+
+    NOT_IMPLEMENTED = "not-implemented"
+    DEVICE_BUG = "device-bug"
+    UPSTREAM_BUG = "upstream-bug"
+    HARDWARE_LIMIT = "hardware-limit"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One ``[[expect]]`` block: one root cause.
+
+    Each of ``clause``, ``op`` and ``dtype`` holds patterns: exact names, or prefixes that end in
+    ``*``. ``layouts`` is None if any layout may fail.
+    """
+
+    line: int  # of its header, from 1
+    path: Path | None = None
+    clause: tuple[str, ...]
+    op: tuple[str, ...] = ("*",)
+    dtype: tuple[str, ...] = ("*",)
+    layouts: frozenset[str] | None = None
+    outcome: ExpectedOutcome
+    raises: str | None = None
+    match: re.Pattern[str] | None = None  # searched for in the text of the device's exception
+    when: tuple[Condition, ...] = ()
+    kind: CauseKind | None = None
+    reason: str
+    issue: str | None = None
+    expires: date | None = None  # the last day on which it holds
+    min_pass_rate: float | None = None  # of a flaky cell's runs, 0 to 1
+
+    @property
+    def where(self) -> str:
+        """File and line, in the form that editors and terminals follow."""
+        return place(self.path, self.line)
+
+    @property
+    def axes(self) -> tuple[tuple[str, ...], ...]:
+        """Its patterns of clause, op and dtype."""
+        return (self.clause, self.op, self.dtype)
+
+    def is_expired(self, today: date) -> bool:
+        """Whether its last day has passed."""
+        return self.expires is not None and self.expires < today
+
+
+def place(path: Path | None, line: int) -> str:
+    """``path:line``, or ``line N`` without a file."""
+    return f"{path}:{line}" if path else f"line {line}"
 
 
 class ManifestError(ConformError):
@@ -84,7 +244,7 @@ class Manifest:
         problems: list[str] = []
         for block in self.blocks:
             try:
-                # Every condition is asked: an unknown fact must not hide behind a false one.
+                # Every condition is evaluated: a false one must not hide an unknown fact.
                 answers = [condition.holds(facts) for condition in block.when]
             except ConditionError as error:
                 problems.append(f"{block.where}: when: {error}")
@@ -95,7 +255,7 @@ class Manifest:
         return replace(self, blocks=tuple(here), inactive=(*self.inactive, *elsewhere))
 
 
-# What may hide a header from a line-wise search: strings and comments, in TOML's own grammar.
+# Headers, and the strings and comments that may hold what looks like one, in TOML's grammar.
 _TOKENS: Final = re.compile(
     r'"""(?:\\.|[^\\])*?"""(?:"{0,2})'
     r"|'''.*?'''(?:'{0,2})"
@@ -124,7 +284,7 @@ def _tables(text: str, path: Path | None) -> tuple[list[Mapping[str, object]], l
     tables = document.get("expect", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ManifestError(f"{prefix}'expect' must be a list of tables: {_HOW}")
-    lines = list(header_lines(text))
+    lines = header_lines(text)
     if len(lines) != len(tables):
         raise ManifestError(
             f"{prefix}{len(tables)} blocks under {len(lines)} [[expect]] headers: {_HOW}"
@@ -132,34 +292,32 @@ def _tables(text: str, path: Path | None) -> tuple[list[Mapping[str, object]], l
     return tables, lines
 
 
-def header_lines(text: str) -> Iterable[int]:
+def header_lines(text: str) -> list[int]:
     """The lines, from 1, of the ``[[expect]]`` headers of a TOML text."""
-    line, seen = 1, 0
-    for token in _TOKENS.finditer(text):
-        if token["header"]:
-            start = token.start("header")
-            line += text.count("\n", seen, start)
-            seen = start
-            yield line
+    return [line + 1 for line, token in _tokens(text) if token["header"]]
 
 
 def comment_lines(text: str) -> frozenset[int]:
     """The lines, from 0, of a TOML text that hold nothing but a comment."""
-    found: list[int] = []
+    return frozenset(
+        line
+        for line, token in _tokens(text)
+        if token["comment"]
+        and not text[text.rfind("\n", 0, token.start()) + 1 : token.start()].strip()
+    )
+
+
+def _tokens(text: str) -> Iterator[tuple[int, re.Match[str]]]:
+    """Headers, strings and comments, each with its line from 0."""
     line, seen = 0, 0
     for token in _TOKENS.finditer(text):
-        if token["comment"] is None:
-            continue
-        start = token.start()
-        line += text.count("\n", seen, start)
-        seen = start
-        if not text[text.rfind("\n", 0, start) + 1 : start].strip():
-            found.append(line)
-    return frozenset(found)
+        line += text.count("\n", seen, token.start())
+        seen = token.start()
+        yield line, token
 
 
 def comments_in(text: str) -> list[str]:
-    """The comments of a TOML text, wherever they stand."""
+    """The comments of a TOML text."""
     return [token["comment"].rstrip() for token in _TOKENS.finditer(text) if token["comment"]]
 
 
@@ -171,3 +329,192 @@ def _syntax_error(message: str, text: str, path: Path | None) -> str:
     if found[1] is None:
         return f"{place(path, text.count(chr(10)) + 1)}: not TOML: {what}, at the end of the file"
     return f"{place(path, int(found[1]))}: not TOML: {what} (column {found[2]})"
+
+
+# -- one block ------------------------------------------------------------------------------------
+
+#: The keys of a block in canonical order, with what to write; the first sentence of an error says what is wrong.
+_ADVICE: Final[Mapping[str, str]] = {
+    "clause": 'name the clauses that it is about, such as clause = "layout.values"',
+    "op": "name at least one op, or leave the key out",
+    "dtype": "name at least one dtype, or leave the key out",
+    "layouts": "name at least one layout, or leave the key out",
+    "outcome": f"write one of {', '.join(repr(each.value) for each in ExpectedOutcome)}",
+    "raises": "write the exception type's bare name, such as 'RuntimeError'",
+    "match": "write a regular expression, or leave the key out",
+    "when": "name at least one fact, or leave the key out",
+    "kind": f"write one of {', '.join(repr(each.value) for each in CauseKind)}",
+    "reason": "write a sentence that says what causes it",
+    "issue": "write the address in full, such as 'https://github.com/pytorch/pytorch/issues/1'",
+    "expires": "write the last day on which it holds, such as expires = 2027-03-01",
+    "min_pass_rate": "write the share of its runs that must pass, such as min_pass_rate = 0.9",
+}
+KEYS: Final = tuple(_ADVICE)
+_REQUIRED: Final = ("clause", "outcome", "reason")
+
+
+class BlockError(ValueError):
+    """What is wrong with a block, without its place."""
+
+
+def read_block(
+    table: Mapping[str, object],
+    line: int,
+    path: Path | None,
+    known_clauses: Collection[str] | None,
+    known_layouts: Collection[str] | None,
+) -> Block:
+    """Check a block's table and build it. Raises BlockError for the first problem."""
+    for key in table:
+        if key not in KEYS:
+            raise BlockError(
+                f"unknown key '{key}'{suggestion(key, KEYS)} (known: {', '.join(KEYS)})"
+            )
+    for key in _REQUIRED:
+        if key not in table:
+            raise BlockError(f"the key '{key}' is missing: {_ADVICE[key]}")
+    known = {"clause": known_clauses, "dtype": DTYPES, "layouts": known_layouts}
+    read = {key: _READERS[key](key, table[key], known.get(key)) for key in KEYS if key in table}
+    block = Block(line=line, path=path, **read)
+    if block.outcome is ExpectedOutcome.FLAKY:
+        for key in ("expires", "min_pass_rate"):
+            if key not in table:
+                raise BlockError(f"outcome 'flaky' needs '{key}': {_ADVICE[key]}")
+    elif "min_pass_rate" in table:
+        raise BlockError(f"'min_pass_rate' goes with outcome 'flaky' only, not '{block.outcome}'")
+    return block
+
+
+_Known = Collection[str] | None
+
+
+def _text(key: str, value: object, known: _Known = None) -> str:
+    if not isinstance(value, str):
+        raise BlockError(f"'{key}' must be a string, got {_shown(value)}: {_ADVICE[key]}")
+    if not value.strip():
+        raise BlockError(f"'{key}' is blank: {_ADVICE[key]}")
+    return value
+
+
+def _texts(key: str, value: object, wanted: str) -> tuple[str, ...]:
+    """A list of strings, none blank, at least one."""
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise BlockError(f"'{key}' must be {wanted}, got {_shown(value)}")
+    if not value:
+        raise BlockError(f"'{key}' is an empty list: {_ADVICE[key]}")
+    for item in value:
+        if not item or item != item.strip():
+            raise BlockError(f"'{key}' holds {item!r}, which is blank or has spaces around it")
+    return tuple(dict.fromkeys(value))  # a name that is written twice counts once
+
+
+def _axis(key: str, value: object, known: _Known) -> tuple[str, ...]:
+    """The patterns of one axis: exact names, or prefixes that end in one ``*``."""
+    single = [value] if isinstance(value, str) else value
+    patterns = _texts(key, single, "a string or a list of strings")
+    for pattern in patterns:
+        prefix = pattern.removesuffix("*")
+        if "*" in prefix:
+            raise BlockError(f"'{key}' holds {pattern!r}: a '*' may only stand once, at the end")
+        if known is None or not prefix:
+            continue
+        if pattern == prefix and pattern not in known:
+            raise BlockError(
+                f"unknown {key} {pattern!r}{suggestion(pattern, known)}"
+                f" ({_count(known, key)}; give one, or a prefix and '*')"
+            )
+        if pattern != prefix and not any(name.startswith(prefix) for name in known):
+            raise BlockError(f"no {key} begins with {prefix!r}{suggestion(prefix, known)}")
+    return patterns
+
+
+def _layouts(key: str, value: object, known: _Known) -> frozenset[str]:
+    layouts = _texts(key, value, "a list of layout names")
+    for layout in layouts:
+        if "*" in layout:
+            raise BlockError(f"'layouts' holds {layout!r}: name each layout in full, without '*'")
+        if known is not None and layout not in known:
+            raise BlockError(
+                f"unknown layout {layout!r}{suggestion(layout, known)} ({_count(known, 'layout')})"
+            )
+    return frozenset(layouts)
+
+
+def _choice(choices: type[Enum]) -> Callable[[str, object, _Known], Enum]:
+    by_name = {str(choice.value): choice for choice in choices}
+
+    def read(key: str, value: object, known: _Known) -> Enum:
+        if isinstance(value, str) and value in by_name:
+            return by_name[value]
+        near = suggestion(value, by_name) if isinstance(value, str) else ""
+        names = ", ".join(map(repr, by_name))
+        raise BlockError(f"'{key}' must be one of {names}, got {_shown(value)}{near}")
+
+    return read
+
+
+def _raises(key: str, value: object, known: _Known) -> str:
+    name = _text(key, value)
+    if not name.isidentifier():
+        raise BlockError(f"'raises' is {name!r}: {_ADVICE[key]}")
+    return name
+
+
+def _match(key: str, value: object, known: _Known) -> re.Pattern[str]:
+    pattern = _text(key, value)
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise BlockError(f"'match' is not a regular expression: {error}, got {pattern!r}") from None
+
+
+def _when(key: str, value: object, known: _Known) -> tuple[Condition, ...]:
+    if not isinstance(value, dict):
+        raise BlockError(
+            f"'when' must be a table of facts, such as {{ torch = \">=2.12\" }}, got {_shown(value)}"
+        )
+    if not value:
+        raise BlockError(f"'when' is empty: {_ADVICE[key]}")
+    try:
+        return tuple(Condition.parse(fact, wanted) for fact, wanted in value.items())
+    except ConditionError as error:
+        raise BlockError(f"when: {error}") from None
+
+
+def _issue(key: str, value: object, known: _Known) -> str:
+    issue = _text(key, value)
+    if not re.fullmatch(r"https?://[^\s/]+\S*", issue):
+        raise BlockError(f"'issue' is {issue!r}, which is not a URL: {_ADVICE[key]}")
+    return issue
+
+
+def _expires(key: str, value: object, known: _Known) -> date:
+    if not isinstance(value, date) or isinstance(value, datetime):
+        raise BlockError(
+            "'expires' must be a date without quotes and time, such as expires = 2027-03-01,"
+            f" got {_shown(value)}"
+        )
+    return value
+
+
+def _min_pass_rate(key: str, value: object, known: _Known) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise BlockError(f"'min_pass_rate' must be a number from 0 to 1, got {_shown(value)}")
+    return float(value)
+
+
+_READERS: Final[Mapping[str, Callable[[str, object, _Known], Any]]] = {
+    **{"clause": _axis, "op": _axis, "dtype": _axis, "layouts": _layouts},
+    **{"outcome": _choice(ExpectedOutcome), "kind": _choice(CauseKind)},
+    **{"raises": _raises, "match": _match, "when": _when, "reason": _text, "issue": _issue},
+    **{"expires": _expires, "min_pass_rate": _min_pass_rate},
+}
+
+
+def _shown(value: object) -> str:
+    text = repr(value) if not isinstance(value, (date, dict)) else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _count(known: Collection[str], what: str) -> str:
+    return f"{len(known)} {what}{'' if len(known) == 1 else 's'} are known"

@@ -1,44 +1,44 @@
-"""Pinned examples: calls and programs on which a device once deviated, kept in ``pinned.jsonl`` of its folder.
+"""Pinned examples: calls and programs on which a device once deviated, kept in ``pinned.jsonl`` in its folder.
 
-One JSON object a line, sorted by cell and id, so that two branches that pin different examples merge. Every
-plan of the device includes them. A line of format 1 holds a ``call`` in ``layouts``, one of format 2 a
-``program`` of a case that draws them. What these mean is the suite's business
-(``conformance/explore/encoding.py``, ``conformance/explore/programs.py``); here they are plain data.
+One JSON object a line, sorted by cell and id, so that branches which pin different examples merge. Every
+plan of the device includes them. A line of format 1 holds a ``call`` in ``layouts``, a line of format 2 the
+``program`` of a case that draws programs. What these mean is up to the suite (``conformance/search/explore``);
+here they are plain data.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from devices.cell import CellKey
 from devices.errors import ConformError
+from devices.files import write_whole
 
 FILE: Final = "pinned.jsonl"
 CALL, PROGRAM = 1, 2  # formats of lines
-_COMMON: Final = frozenset({"clause", "op", "dtype", "kind", "reason", "date", "format"})
-_FIELDS: Final = {CALL: _COMMON | {"call", "layouts"}, PROGRAM: _COMMON | {"program"}}
 
-#: How a pinned example is named where layouts are: ``pinned:1f0c9a2b``.
+#: How a pinned example is named among layouts: ``pinned:1f0c9a2b``.
 PREFIX: Final = "pinned:"
 
 
 class PinnedError(ConformError):
-    """A ``pinned.jsonl`` that cannot be read. The text names file and line, and what to do."""
+    """A ``pinned.jsonl`` that cannot be read or written. The text names file and line, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pinned:
-    """One pinned example: a call, or a program where ``dtype`` is empty and ``op`` the name of a case.
+    """One pinned example: a call, or a program where ``dtype`` is empty and ``op`` is the name of a case.
 
-    ``kind`` is how it failed when it was found (``values``, ``strides``, …). Fields of the other sort
-    are empty.
+    ``kind`` is how it failed when it was found (``values``, ``strides``, …). The fields of the other
+    format are empty.
     """
 
     clause: str
@@ -46,7 +46,7 @@ class Pinned:
     dtype: str
     call: dict[str, Any] = field(default_factory=dict)
     layouts: dict[str, str] = field(default_factory=dict)  # of ``first``, ``rest`` and ``target``
-    program: tuple[Any, ...] = ()  # numbers, texts and lists of them
+    program: tuple[Any, ...] = ()  # numbers, strings and lists of them
     kind: str
     reason: str
     date: str  # ISO 8601, the day on which it was pinned
@@ -70,12 +70,55 @@ class Pinned:
 
     @property
     def layout(self) -> str:
-        """Its name among the layouts of a report or a manifest."""
+        """Its name among the layouts in a report or a manifest."""
         return PREFIX + self.id
 
 
+_Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
+
+
+class _Line(msgspec.Struct, kw_only=True, tag_field="format", forbid_unknown_fields=True):
+    """What the lines of both formats hold."""
+
+    id: str
+    clause: _Text
+    op: _Text
+    kind: _Text
+    reason: _Text
+    date: date
+
+    def pinned(self, **held: Any) -> Pinned:
+        same = {name: getattr(self, name) for name in ("clause", "op", "kind", "reason")}
+        return Pinned(**same, **held, date=self.date.isoformat())
+
+
+class _CallLine(_Line, kw_only=True, tag=CALL):
+    dtype: _Text
+    call: dict[str, Any]
+    layouts: dict[str, str]
+
+
+class _ProgramLine(_Line, kw_only=True, tag=PROGRAM):
+    dtype: Annotated[str, msgspec.Meta(max_length=0)]
+    program: Annotated[list[Any], msgspec.Meta(min_length=1)]
+
+
+_LINES: Final[msgspec.json.Decoder[_CallLine | _ProgramLine]] = msgspec.json.Decoder(
+    _CallLine | _ProgramLine
+)
+
+
+def by_item(pins: Iterable[Pinned]) -> dict[tuple[str, str], tuple[Pinned, ...]]:
+    """Pinned examples by op and dtype; programs by the name of their case, with an empty dtype."""
+    found: dict[tuple[str, str], tuple[Pinned, ...]] = {}
+    for pin in pins:
+        key = (pin.op, pin.dtype)
+        found[key] = (*found.get(key, ()), pin)
+    return found
+
+
 def read_pinned(folder: Path | None) -> tuple[Pinned, ...]:
-    """The pinned examples of a device folder, none where it has no file. Raises PinnedError."""
+    """The pinned examples of a device folder; none if it has no file. Raises PinnedError."""
     if folder is None or not (path := folder / FILE).exists():
         return ()
     try:
@@ -91,45 +134,19 @@ def read_pinned(folder: Path | None) -> tuple[Pinned, ...]:
 
 
 def _read(line: str, place: str) -> Pinned:
-    advice = "mend the line or remove it (`conform pin RUN` writes the file)"
+    advice = "correct the line or remove it (`conform pin RUN` writes the file)"
     try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise PinnedError(f"{place}: not JSON: {error}; {advice}") from None
-    if not isinstance(data, dict):
-        raise PinnedError(f"{place}: expected a JSON object, got {type(data).__name__}; {advice}")
-    if (form := data.pop("format", None)) not in (CALL, PROGRAM):
+        read = _LINES.decode(line)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise PinnedError(f"{place}: not a pinned example: {error}; {advice}") from None
+    if isinstance(read, _CallLine):
+        pinned = read.pinned(dtype=read.dtype, call=read.call, layouts=read.layouts)
+    else:
+        pinned = read.pinned(dtype="", program=tuple(read.program))
+    if read.id != pinned.id:
         raise PinnedError(
-            f"{place}: expected format {CALL} or {PROGRAM}, got {form!r}: it was written by "
-            f"another version of the suite; {advice}"
+            f"{place}: the line has the id {read.id!r}, but its content has {pinned.id!r}; {advice}"
         )
-    given = data.pop("id", None)
-    if odd := ", ".join(sorted(set(data) ^ (_FIELDS[form] - {"format"}))):
-        raise PinnedError(f"{place}: missing or unknown: {odd}; {advice}")
-    texts = ["clause", "op", "kind", "reason", "date", *(["dtype"] if form == CALL else [])]
-    if bad := [n for n in texts if not isinstance(data[n], str) or not data[n].strip()]:
-        raise PinnedError(f"{place}: {', '.join(bad)}: expected a text that is not blank; {advice}")
-    if form == PROGRAM:
-        if data["dtype"] != "" or not isinstance(data["program"], list) or not data["program"]:
-            raise PinnedError(
-                f"{place}: expected 'program' as a list that is not empty, and 'dtype' as \"\"; {advice}"
-            )
-        data["program"] = tuple(data["program"])
-    elif (
-        not isinstance(data["call"], dict)
-        or not isinstance(layouts := data["layouts"], dict)
-        or not all(isinstance(v, str) for v in layouts.values())
-    ):
-        raise PinnedError(f"{place}: expected 'call' and 'layouts' as objects; {advice}")
-    try:
-        date.fromisoformat(data["date"])
-    except ValueError:
-        raise PinnedError(
-            f"{place}: date {data['date']!r}: expected a day such as 2026-01-31; {advice}"
-        ) from None
-    pinned = Pinned(**data)
-    if given != pinned.id:
-        raise PinnedError(f"{place}: id {given!r}: its content has {pinned.id!r}; {advice}")
     return pinned
 
 
@@ -139,26 +156,26 @@ def ordered(pinned: Iterable[Pinned]) -> tuple[Pinned, ...]:
 
 
 def add_pinned(folder: Path, new: Iterable[Pinned]) -> tuple[Pinned, ...]:
-    """Add examples to a device folder's file; returns those that were not there. Raises PinnedError."""
+    """Add examples to a device folder's file; returns those that were not in it. Raises PinnedError."""
     before = {p.id: p for p in read_pinned(folder)}
     fresh = {p.id: p for p in new if p.id not in before}
     path = folder / FILE
     text = "".join(line_of(p) + "\n" for p in ordered([*before.values(), *fresh.values()]))
-    temporary = path.with_name(f".{FILE}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        if not folder.is_dir():
+            raise FileNotFoundError("there is no such folder")
+        write_whole(path, text)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise PinnedError(f"{path}: cannot be written: {error.strerror or error}") from None
     return ordered(fresh.values())
 
 
 def line_of(pinned: Pinned) -> str:
     """The example as its line of the file."""
-    held = {**asdict(pinned), "format": pinned.format}
-    kept = {name: value for name, value in held.items() if name in _FIELDS[pinned.format]}
-    return json.dumps({"id": pinned.id, **kept}, separators=(", ", ": "))
+    other = {"program"} if pinned.format == CALL else {"call", "layouts"}
+    held = {name: value for name, value in asdict(pinned).items() if name not in other}
+    line = {"id": pinned.id, **held, "format": pinned.format}
+    return json.dumps(line, separators=(", ", ": "))
 
 
 def digest(pinned: Iterable[Pinned]) -> str:

@@ -14,10 +14,8 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Final
 
-from devices._text import listing, suggestion
-from devices.descriptor import Descriptor
-from devices.errors import ConformError
-from devices.vocabulary import DescriptorError
+from devices.descriptor import Descriptor, DescriptorError
+from devices.errors import ConformError, listing, suggestion
 
 GROUP: Final = "torch_conformance.devices"
 """The entry-point group in which other packages offer their descriptors."""
@@ -27,18 +25,18 @@ _VARIABLE: Final = "DESCRIPTOR"
 
 
 class UnknownDevice(ConformError):
-    """No descriptor has this name. The text names those that there are."""
+    """No descriptor has this name. The text lists the names that exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """The devices by name, and what could not be loaded, by the name that it would have had."""
+    """The devices by name, and the errors of those that could not be loaded, by the name they would have."""
 
     devices: Mapping[str, Descriptor]
     broken: Mapping[str, DescriptorError]
 
     def get(self, name: str) -> Descriptor:
-        """The device of a name. Raises UnknownDevice, or DescriptorError where it is broken."""
+        """The device with this name. Raises UnknownDevice, or DescriptorError if it is broken."""
         found = self.devices.get(name)
         if found is not None:
             return found
@@ -47,15 +45,16 @@ class Registry:
         known = [*self.devices, *self.broken]
         raise UnknownDevice(
             f"there is no device '{name}'{suggestion(name, known)} (known: {listing(known)});"
-            " for a descriptor of your own give --descriptor PATH"
+            " for your own descriptor give --descriptor PATH"
         )
 
     def default(self, accelerator: str | None) -> Descriptor:
-        """The device to take where none is named.
+        """The device to use where none is named.
 
-        ``accelerator`` is the torch type of the machine's accelerator, None without one. Of several
-        descriptors for it (CUDA and ROCm are both "cuda") one that is usable here is taken, and
-        one of that very name before others. Without a descriptor for it: `simulated`, else `cpu`.
+        ``accelerator`` is the torch type of the machine's accelerator, or None if it has none. Of several
+        descriptors for it (CUDA and ROCm are both "cuda") one that is usable here is taken, preferably the
+        one named like the type. Without a descriptor for it, the one that declares itself the ``default`` is
+        taken, else one of the CPU. Raises UnknownDevice where there is neither.
         """
         if accelerator not in (None, "cpu"):
             fitting = [each for each in self.devices.values() if each.torch_type == accelerator]
@@ -64,14 +63,16 @@ class Registry:
                 if device.unavailable() is None:
                     return device
             if fitting:
-                return fitting[0]  # its unavailable() tells the user why not
-        return self.devices["simulated"] if "simulated" in self.devices else self.get("cpu")
+                return fitting[0]  # its unavailable() says why it cannot be used
+        everywhere = [each for each in self.devices.values() if each.default]
+        everywhere += [each for each in self.devices.values() if each.torch_type == "cpu"]
+        return everywhere[0] if everywhere else self.get("cpu")
 
 
 def discover(
     folder: Path = _BUILT_IN, entry_points: Iterable[importlib.metadata.EntryPoint] | None = None
 ) -> Registry:
-    """Load every built-in device and every entry point; what is broken does not hide the others."""
+    """Load every built-in device and every entry point; a broken one does not hide the others."""
     devices: dict[str, Descriptor] = {}
     broken: dict[str, DescriptorError] = {}
     for path in sorted(folder.glob("*/descriptor.py")):
@@ -93,8 +94,8 @@ def discover(
             device = _from_entry_point(entry)
             if device.name in devices:
                 raise DescriptorError(
-                    f"{_source(entry)} gives a device named '{device.name}', and there is one from"
-                    f" {devices[device.name].folder}: rename it, or use it by --descriptor PATH"
+                    f"{_source(entry)} gives a device named '{device.name}', but there already is one from"
+                    f" {devices[device.name].folder}: rename it, or use it with --descriptor PATH"
                 )
             devices[device.name] = device
         except DescriptorError as error:
@@ -107,7 +108,7 @@ def discover(
 
 @cache
 def registry() -> Registry:
-    """What is installed, looked up once per process."""
+    """The installed devices, looked up once per process."""
     return discover()
 
 
@@ -117,17 +118,17 @@ def all_devices() -> Mapping[str, Descriptor]:
 
 
 def problems() -> tuple[DescriptorError, ...]:
-    """Why the others cannot be loaded: to be shown to the user beside the devices."""
+    """Why other devices cannot be loaded, for the user."""
     return tuple(registry().broken.values())
 
 
 def get(name: str) -> Descriptor:
-    """The device of a name. Raises UnknownDevice, or DescriptorError where it is broken."""
+    """The device with this name. Raises UnknownDevice, or DescriptorError if it is broken."""
     return registry().get(name)
 
 
 def default_device(accelerator: str | None) -> Descriptor:
-    """The device to take where none is named; see ``Registry.default``."""
+    """The device to use where none is named; see ``Registry.default``."""
     return registry().default(accelerator)
 
 
@@ -144,7 +145,7 @@ def load_file(path: Path) -> Descriptor:
     if spec is None or spec.loader is None:
         raise DescriptorError(f"{file}: not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses in it look their module up
+    sys.modules[name] = module  # dataclasses in it look up their module
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -185,14 +186,16 @@ def _descriptor_in(module: ModuleType, source: str) -> Descriptor:
     missing = object()
     found = getattr(module, _VARIABLE, missing)
     if found is missing:
-        raise DescriptorError(f"{source}: it has no {_VARIABLE}: add {_VARIABLE} = Descriptor(...)")
+        raise DescriptorError(
+            f"{source}: there is no {_VARIABLE}: add {_VARIABLE} = Descriptor(...)"
+        )
     if not isinstance(found, Descriptor):
         raise DescriptorError(f"{source}: {_VARIABLE} must be a Descriptor, got {found!r}")
     return found
 
 
 def _placed(device: Descriptor, folder: Path) -> Descriptor:
-    """The descriptor with its folder and manifest, where it does not name others itself."""
+    """The descriptor with its folder and manifest, unless it names others itself."""
     folder = device.folder or folder
     manifest = folder / "expected.toml"
     expectations = device.expectations or (manifest if manifest.is_file() else None)
@@ -205,9 +208,9 @@ def _source(entry: importlib.metadata.EntryPoint) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """What went wrong, in one line: the type is left out where the text is written for people."""
+    """What went wrong, in one line; without the type if the text is written for people."""
     if isinstance(error, DescriptorError):
         return str(error)
     if isinstance(error, SyntaxError):
-        return f"line {error.lineno}: not Python that can be read: {error.msg}"
+        return f"line {error.lineno}: not valid Python: {error.msg}"
     return f"loading it raised {type(error).__name__}: {error}"

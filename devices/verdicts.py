@@ -1,20 +1,206 @@
-"""The verdict on a cell: what was observed, held against what the manifest expects."""
+"""Which blocks of a manifest match a cell, what they expect of it, and the verdict on what was observed.
+
+On each axis (clause, op, dtype) an exact name is more specific than a prefix, and a longer prefix more
+specific than a shorter one; of a list, the most specific pattern that matches counts. A block is overridden
+by one that is at least as specific on every axis and more specific on one. The blocks that nothing overrides
+decide; if they expect different outcomes of one cell, that is a conflict.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Final
 
-from devices.block import Block, ExpectedOutcome
-from devices.cell import Observed, Outcome, Verdict
-from devices.matching import Expectation
+from devices.cell import CellKey, Observed, Outcome, Verdict
+from devices.manifest import Block, ExpectedOutcome, Manifest, ManifestError
+
+
+class ManifestConflict(ManifestError):
+    """Two blocks expect different outcomes of one cell, and neither overrides the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What the manifest expects of a cell.
+
+    ``layouts`` is the union over all ``blocks``, None if one of them allows any layout. Each
+    block is a separate cause, so a failure is as expected if one of them describes it.
+    """
+
+    outcome: ExpectedOutcome
+    layouts: frozenset[str] | None
+    deciding: tuple[Block, ...]  # those that nothing overrides
+    blocks: tuple[Block, ...]  # all that match and expect this outcome, the deciding ones first
+    overridden: tuple[Block, ...] = ()  # that match and expect another outcome
+
+    @property
+    def min_pass_rate(self) -> float | None:
+        """The share of its runs that a flaky cell must pass: the strictest of the deciding blocks."""
+        rates = [each.min_pass_rate for each in self.deciding if each.min_pass_rate is not None]
+        return max(rates, default=None)
+
+    def is_expired(self, today: date) -> bool:
+        """Whether every deciding block has expired."""
+        return all(block.is_expired(today) for block in self.deciding)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """All blocks that match a cell, and what they expect, or the two that conflict."""
+
+    blocks: tuple[Block, ...] = ()
+    expectation: Expectation | None = None
+    conflict: tuple[Block, Block] | None = None
+
+
+_NOTHING: Final = Match()
+
+
+class Matcher:
+    """Finds what the blocks of a manifest expect of cells.
+
+    ``manifest`` should be the active one (``Manifest.active``): conditions are not evaluated here.
+    A set of blocks is an int with a bit for each, so that a cell costs three look-ups and two
+    intersections however many blocks there are. Cells that the same blocks match share one result.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        blocks = self._blocks = manifest.blocks
+        self._clauses = _Axis(block.clause for block in blocks)
+        self._ops = _Axis(block.op for block in blocks)
+        self._dtypes = _Axis(block.dtype for block in blocks)
+        self._expecting = {
+            outcome: sum(1 << i for i, block in enumerate(blocks) if block.outcome is outcome)
+            for outcome in ExpectedOutcome
+        }
+        self._results: dict[tuple[int, int], Match] = {}
+
+    def expect(self, key: CellKey) -> Expectation | None:
+        """What is expected of a cell; None where no block matches. Raises ManifestConflict."""
+        match = self.match(key)
+        if match.conflict is not None:
+            raise ManifestConflict(conflict_text(match.conflict, key))
+        return match.expectation
+
+    def match(self, key: CellKey) -> Match:
+        """All blocks that match a cell, or the two that conflict. Does not raise."""
+        clause, op, dtype = key
+        clauses, by_clause = self._clauses[clause]
+        ops, by_op = self._ops[op]
+        dtypes, by_dtype = self._dtypes[dtype]
+        matching = clauses & ops & dtypes
+        if not matching:
+            return _NOTHING
+        deciding = matching
+        if matching & (matching - 1):  # more than one
+            deciding = _deciding(matching, by_clause, by_op, by_dtype)
+        found = self._results.get((matching, deciding))
+        if found is None:
+            found = self._results[matching, deciding] = self._resolve(matching, deciding)
+        return found
+
+    def _resolve(self, matching: int, deciding: int) -> Match:
+        decide = self._members(deciding)
+        first = decide[0]
+        for other in decide:
+            if other.outcome is not first.outcome:
+                return Match(self._members(matching), None, (first, other))
+        same = self._expecting[first.outcome]
+        blocks = (*decide, *self._members(matching & ~deciding & same))
+        listed = [block.layouts for block in blocks if block.layouts is not None]
+        layouts = frozenset().union(*listed) if len(listed) == len(blocks) else None
+        overridden = self._members(matching & ~same)
+        expectation = Expectation(first.outcome, layouts, decide, blocks, overridden)
+        return Match(self._members(matching), expectation)
+
+    def _members(self, bits: int) -> tuple[Block, ...]:
+        """The blocks of a set, in the manifest's order."""
+        digits = bin(bits)[:1:-1]  # from the lowest bit up
+        members, index = [], digits.find("1")
+        while index >= 0:
+            members.append(self._blocks[index])
+            index = digits.find("1", index + 1)
+        return tuple(members)
+
+
+def pattern_matches(pattern: str, name: str) -> bool:
+    """Whether a block's pattern (an exact name, or a prefix and ``*``) matches a name."""
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def conflict_text(conflict: tuple[Block, Block], key: CellKey, cells: int = 1) -> str:
+    """What a conflict is about and how to resolve it; ``cells`` is the number of cells that have it."""
+    one, other = conflict
+    more = f" and {cells - 1} more" if cells > 1 else ""
+    return (
+        f"{other.where}: this block expects '{other.outcome}' of {key}{more}, but the one at"
+        f" {one.where} expects '{one.outcome}'; neither is more specific: narrow one of them, or"
+        " add a block for just these cells"
+    )
+
+
+def _deciding(
+    matching: int, by_clause: tuple[int, ...], by_op: tuple[int, ...], by_dtype: tuple[int, ...]
+) -> int:
+    """Those of ``matching`` that nothing overrides; each axis splits them, the most specific first."""
+    decide = 0
+    best: list[tuple[int, int, int]] = []
+    for i, of_clause in enumerate(by_clause):
+        rest = matching & of_clause
+        if not rest:
+            continue
+        for j, of_op in enumerate(by_op):
+            rest_op = rest & of_op
+            if not rest_op:
+                continue
+            for k, of_dtype in enumerate(by_dtype):
+                members = rest_op & of_dtype
+                # In this order, blocks that override these have come before.
+                if members and not any(a <= i and b <= j and c <= k for a, b, c in best):
+                    best.append((i, j, k))
+                    decide |= members
+    return decide
+
+
+class _Axis(dict[str, tuple[int, tuple[int, ...]]]):
+    """The patterns of all blocks on one axis.
+
+    ``axis[name]`` is the set of blocks that match a name, and the same set split by how specific
+    the match is, the most specific first.
+    """
+
+    __slots__ = ("_exact", "_prefixes")
+
+    def __init__(self, patterns: Iterable[Sequence[str]]) -> None:
+        super().__init__()
+        self._exact: dict[str, int] = {}
+        prefixes: dict[int, dict[str, int]] = {}
+        for index, names in enumerate(patterns):
+            for name in names:
+                if name.endswith("*"):
+                    of_length = prefixes.setdefault(len(name) - 1, {})
+                    of_length[name[:-1]] = of_length.get(name[:-1], 0) | 1 << index
+                else:
+                    self._exact[name] = self._exact.get(name, 0) | 1 << index
+        self._prefixes = sorted(prefixes.items(), reverse=True)
+
+    def __missing__(self, name: str) -> tuple[int, tuple[int, ...]]:
+        found = self._exact.get(name, 0)
+        levels = [found]
+        for length, of_length in self._prefixes:
+            # A block counts where it is most specific.
+            level = of_length.get(name[:length], 0) & ~found
+            found |= level
+            levels.append(level)
+        result = self[name] = (found, tuple(level for level in levels if level))
+        return result
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, why it came to that (for people; empty where there is nothing to say), and the
-    blocks of the manifest that it rests on."""
+    """A verdict, the reason for people (may be empty), and the blocks of the manifest it rests on."""
 
     verdict: Verdict
     why: str = ""
@@ -22,9 +208,9 @@ class Judgement:
 
 
 _OK: Final = Judgement(Verdict.OK)
-_AMBIGUOUS: Final = Judgement(Verdict.OK, "ambiguous reference: in no numerator")
+_AMBIGUOUS: Final = Judgement(Verdict.OK, "ambiguous reference: not counted")
 _DECLARED: Final = Judgement(Verdict.OK, "unsupported by declaration: never a pass")
-_MISSING: Final = Judgement(Verdict.MISSING, "planned, and has no outcome: the run is incomplete")
+_MISSING: Final = Judgement(Verdict.MISSING, "planned but not run: the run is incomplete")
 _RECORD: Final = "`conform manifest update RUN` narrows or removes the block"
 
 
@@ -38,9 +224,9 @@ def judge(
     """Judge a cell, strictly both ways and by the exact outcome.
 
     ``ran`` are the layouts that were run: an expected layout among them that did not fail is an
-    improvement. Without it no layout is held to have passed. ``expired`` says that the
-    expectation's last day is over: it ends what a flaky block allows; of any other block it is
-    lint's to complain.
+    improvement. Without it no layout is taken to have passed. ``expired`` says that the
+    expectation's last day has passed: a flaky block then allows nothing; other blocks still hold
+    (lint reports them).
 
     ============  ==========  ===========  ===========  ===========  ===========  ==========
     observed      no block    fail         crash        hang         unsupported  flaky
@@ -55,14 +241,13 @@ def judge(
     not-run       missing     missing      missing      missing      missing      missing
     ============  ==========  ===========  ===========  ===========  ===========  ==========
 
-    ``*``: a regression instead where a layout failed that is not listed, where layouts are listed
-    and it failed in none, or where no block has this exception type and message; an improvement
-    instead (not for flaky) where a listed layout passed. An expired flaky expectation counts as
-    no block.
+    ``*``: a regression instead if a layout failed that is not listed, if layouts are listed and none
+    failed, or if no block describes this exception; an improvement instead (not for flaky) if a
+    listed layout passed. An expired flaky expectation counts as no block.
 
-    A cell that is unsupported by declaration is ``ok`` without a block and counted apart, never as
-    a pass. A block that covers it is an ``improvement``, whatever it expects: what a device does
-    not support is said in its descriptor, so the block goes.
+    A cell that is unsupported by declaration is ``ok`` without a block, and counted separately, never
+    as a pass. With a block it is an ``improvement``, whatever the block expects: the descriptor says
+    what a device does not support, so the block must be removed.
     """
     outcome = observed.outcome
     if outcome is Outcome.NOT_RUN:
@@ -72,7 +257,7 @@ def judge(
     if expectation is None:
         return _without_block(observed)
     if outcome is Outcome.ERROR:
-        why = f"the check could not be made{_details(observed)}; the manifest cannot expect that"
+        why = f"the check could not be made{_details(observed)}; a manifest cannot expect that"
         return Judgement(Verdict.REGRESSION, why, expectation.blocks)
     if expectation.outcome is ExpectedOutcome.FLAKY:
         return _flaky(expectation, observed, expired)
@@ -96,7 +281,7 @@ def _without_block(observed: Observed) -> Judgement:
         return _OK
     if observed.outcome is Outcome.AMBIGUOUS:
         return _AMBIGUOUS
-    why = f"{observed.outcome}{_details(observed)}, and no block of the manifest expects it"
+    why = f"{observed.outcome}{_details(observed)}, but no block of the manifest expects it"
     return Judgement(Verdict.REGRESSION, why)
 
 
@@ -110,7 +295,7 @@ def _declared(expectation: Expectation | None) -> Judgement:
 def _flaky(expectation: Expectation, observed: Observed, expired: bool) -> Judgement:
     if expired:
         plain = _without_block(observed)
-        over = f"the time is over in which it may be flaky ({_places(expectation.blocks)})"
+        over = f"it is no longer allowed to be flaky: expired ({_places(expectation.blocks)})"
         return Judgement(plain.verdict, f"{plain.why or 'passes'}; {over}", expectation.blocks)
     why = f"{observed.outcome}, expected {_expected(expectation)}"
     if observed.outcome is Outcome.PASS:
@@ -129,8 +314,7 @@ def judge_flaky(
 ) -> Judgement:
     """Judge what several runs saw of a flaky cell: each of them, and the share of them that passed.
 
-    A single run says nothing about a rate, so it is judged as ``judge`` does. Outcomes that are
-    missing count for nothing.
+    A single run says nothing about a rate, so it is judged as by ``judge``. Missing outcomes are not counted.
     """
     judgements = [judge(expectation, each, expired=expired) for each in seen]
     for each in judgements:
@@ -163,23 +347,23 @@ def _as_expected(
                 each for each in expectation.blocks if each.layouts and each.layouts & passed
             )
             why = (
-                f"the layouts {_names(passed)} pass, and are listed at {_places(blocks)}: {_RECORD}"
+                f"the layouts {_names(passed)} pass, but are listed at {_places(blocks)}: {_RECORD}"
             )
             return Judgement(Verdict.IMPROVEMENT, why, blocks)
     return Judgement(Verdict.EXPECTED, f"expected {_expected(expectation)}", expectation.blocks)
 
 
 def _differs(expectation: Expectation, observed: Observed) -> str:
-    """How a cell with the expected outcome is not as the blocks describe it; empty where it is."""
+    """How a cell with the expected outcome differs from what the blocks describe; empty if it does not."""
     outcome = observed.outcome
     if expectation.layouts is not None:
         outside = observed.layouts - expectation.layouts
         if outside:
             return (
-                f"{outcome} in the layouts {_names(outside)} too,"
+                f"{outcome} also in the layouts {_names(outside)},"
                 f" which are not listed at {_places(expectation.blocks)}"
             )
-        # A crash or a hang may have been in any layout; a failure knows its own.
+        # A crash or a hang may be in any layout; a failure knows its own.
         if outcome is Outcome.FAIL and not observed.layouts:
             return (
                 f"{outcome}{_details(observed)} in no layout, expected in"
@@ -194,25 +378,23 @@ def _differs(expectation: Expectation, observed: Observed) -> str:
 
 
 def describes(block: Block, observed: Observed) -> bool:
-    """Whether a block expects the exception type and the message that were seen."""
+    """Whether a block expects the exception type, and the exception's text, that were seen."""
     if block.raises is not None and block.raises != observed.raises:
         return False
-    return block.match is None or block.match.search(observed.message) is not None
+    said = observed.message if observed.said is None else observed.said
+    return block.match is None or block.match.search(said) is not None
 
 
 def _exception(block: Block) -> str:
     parts = [block.raises] if block.raises else []
     if block.match:
-        parts.append(f"a message that matches {block.match.pattern!r}")
+        parts.append(f"a text that matches {block.match.pattern!r}")
     return " and ".join(parts)
 
 
 def _details(observed: Observed) -> str:
-    """The exception and the first line of its message, as " (RuntimeError: …)"."""
-    message = observed.message.strip().partition("\n")[0]
-    if len(message) > 120:
-        message = f"{message[:117]}..."
-    text = ": ".join(part for part in (observed.raises, message) if part)
+    """The exception and the first line of the message, as " (RuntimeError: …)"."""
+    text = ": ".join(part for part in (observed.raises, observed.headline) if part)
     return f" ({text})" if text else ""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
+from itertools import islice
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ class UnsupportedTorch(RuntimeError):
 class Op:
     """One OpInfo, with the fields that the harness uses under stable names.
 
-    Raises AttributeError at first use where upstream has renamed a field; the pinning test says which.
+    Raises AttributeError at first use if upstream has renamed a field; the pinning test says which.
     """
 
     info: Any
@@ -55,7 +56,7 @@ class Op:
         return frozenset(dtype_name(d) for d in self.info.dtypes)
 
     def dtypes_on(self, torch_type: str) -> frozenset[str]:
-        """Names of the dtypes that the database lists for a device type; CPU's where it lists none."""
+        """Names of the dtypes that the database lists for a device type; the CPU's if it lists none."""
         listed = self.info.dtypesIf.get(torch_type) if torch_type != "cpu" else None
         return frozenset(dtype_name(d) for d in listed) if listed else self.dtypes
 
@@ -176,12 +177,12 @@ class Op:
 
     @property
     def takes_conj_view(self) -> bool:
-        """Whether the database lets conjugated views be given to the op."""
+        """Whether the database allows conjugated views as inputs of the op."""
         return bool(self.info.test_conjugated_samples)
 
     @property
     def takes_neg_view(self) -> bool:
-        """Whether the database lets negated views be given to the op."""
+        """Whether the database allows negated views as inputs of the op."""
         return bool(self.info.test_neg_view)
 
     @cached_property
@@ -213,7 +214,7 @@ class Op:
             for inner in getattr(decorator, "decorators", [decorator]):
                 override = getattr(inner, "d", None)
                 if isinstance(override, dict) and target in override:
-                    value = override[target]  # a precisionOverride holds atol alone
+                    value = override[target]  # a precisionOverride contains only atol
                     rtol, atol = getattr(value, "rtol", 0.0), getattr(value, "atol", value)
                     found.append((float(rtol or 0.0), float(atol or 0.0)))
         if not found:
@@ -229,6 +230,20 @@ class Op:
         """
         samples: Iterator[Any] = self.info.sample_inputs_func(self.info, "cpu", dtype, False)
         return samples
+
+
+def database_entry(op_id: str) -> Any:
+    """The database's own entry of an op: what a repro script uses, which carries this function."""
+    from torch.testing._internal.common_methods_invocations import op_db  # needs expecttest
+
+    return next(info for info in op_db if info.full_name == op_id)
+
+
+def drawn_sample(op_id: str, dtype: str, index: int) -> Any:
+    """The database's own sample of this number. A repro script may carry this function, too."""
+    info = database_entry(op_id)
+    drawn = info.sample_inputs_func(info, "cpu", getattr(torch, dtype), False)
+    return next(islice(drawn, index, None))
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -253,7 +268,7 @@ def _without_deep_copies() -> Iterator[None]:
 def catalogue() -> dict[str, Op]:
     """All ops of the database by id, in its order. Loading takes 1 to 3 s and 100 MB beyond torch's own.
 
-    Raises UnsupportedTorch where the database cannot be imported.
+    Raises UnsupportedTorch if the database cannot be imported.
     """
     # The database is a million objects that live for ever: collecting garbage while they are made, and
     # walking them in every later collection, would double the time of loading and cost it again and again.
@@ -276,6 +291,6 @@ def catalogue() -> dict[str, Op]:
     for info in op_db:
         op = Op(info)
         if op.id in ops:
-            raise UnsupportedTorch(f"torch's op database names {op.id!r} twice")
+            raise UnsupportedTorch(f"torch's op database has two entries named {op.id!r}")
         ops[op.id] = op
     return ops

@@ -1,13 +1,90 @@
-"""Comparison of results with their reference: bit-equal first, within tolerance second."""
+"""Calls and results: taken apart into tensors and put together again, and compared: bit-equal first, within tolerance
+second."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from opinfo.structure import tensors_of
+from devices.failure import sentence
+
+
+def tensors_of(value: Any, into: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
+    """All tensors inside lists, tuples, dicts, in order."""
+    found: list[torch.Tensor] = [] if into is None else into
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            tensors_of(item, found)
+    elif isinstance(value, dict):
+        for item in value.values():
+            tensors_of(item, found)
+    return found
+
+
+def replace_tensors(value: Any, swap: Callable[[torch.Tensor], Any]) -> Any:
+    """A copy of the structure with each tensor exchanged, in the order of :func:`tensors_of`."""
+    if isinstance(value, torch.Tensor):
+        return swap(value)
+    if isinstance(value, tuple):
+        items = [replace_tensors(item, swap) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, list):
+        return [replace_tensors(item, swap) for item in value]
+    if isinstance(value, dict):
+        return {key: replace_tensors(item, swap) for key, item in value.items()}
+    return value
+
+
+def on_device(kwargs: dict[str, Any], device: torch.device | str) -> dict[str, Any]:
+    """Arguments drawn on the CPU, with the device in them replaced by the requested one."""
+    if "device" in kwargs and kwargs["device"] is not None:
+        return {**kwargs, "device": torch.device(device)}
+    return kwargs
+
+
+class Call:
+    """Positional and keyword arguments of one call, with the tensors taken out.
+
+    ``bind(tensors)`` gives the arguments with these tensors in their places.
+    """
+
+    __slots__ = ("_arg_holds", "_kwargs_hold", "args", "kwargs", "tensors")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self.tensors = tensors_of(kwargs, tensors_of(args))
+        # What holds no tensor is passed as it is: lists of thousands of numbers are common arguments.
+        self._arg_holds = [bool(tensors_of(a)) for a in args]
+        self._kwargs_hold = bool(tensors_of(kwargs))
+
+    def on(
+        self, tensors: list[torch.Tensor], device: torch.device
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with these tensors, and with this device if they name one."""
+        args, kwargs = self.bind(tensors)
+        return args, on_device(kwargs, device)
+
+    def bind(self, tensors: list[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with ``tensors`` in place of the call's own, in order."""
+        feed = iter(tensors)
+
+        def swap(_: torch.Tensor) -> torch.Tensor:
+            return next(feed)
+
+        args = tuple(
+            (next(feed) if isinstance(a, torch.Tensor) else replace_tensors(a, swap))
+            if holds
+            else a
+            for a, holds in zip(self.args, self._arg_holds, strict=True)
+        )
+        return args, replace_tensors(self.kwargs, swap) if self._kwargs_hold else self.kwargs
+
 
 #: (rtol, atol) by dtype, as ``torch.testing.assert_close`` documents them
 #: (https://docs.pytorch.org/docs/stable/testing.html). Other dtypes must be equal.
@@ -32,12 +109,51 @@ _COMPARABLE = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """Why two results differ. ``error`` is the largest absolute difference, where there is one."""
+class Wrong:
+    """What is wrong with an answer: the fields of :class:`devices.failure.Failure` that a judge knows.
 
-    text: str
+    Plain, because repro scripts carry it. ``kind`` is the value of a :class:`devices.failure.Kind`;
+    ``count`` of ``total`` elements differ, the first at ``first``; ``error`` is the largest absolute difference.
+    ``raises`` is the type of an exception, ``said`` its text.
+    """
+
+    kind: str
+    expected: object = ""
+    found: object = ""
+    subject: str = ""
+    detail: str = ""
+    count: int = 0
+    total: int = 0
+    first: tuple[int, ...] = ()
     error: float | None = None
+    raises: str | None = None
+    said: str | None = None
 
+    def about(self, subject: str) -> Wrong:
+        """The same of a subject."""
+        inner = f", {self.subject}" if self.subject else ""
+        return replace(self, subject=subject + inner)
+
+    def __str__(self) -> str:
+        return sentence(
+            self.subject,
+            self.expected,
+            self.found,
+            self.detail,
+            self.count,
+            self.total,
+            self.first,
+        )
+
+
+def raised(error: BaseException, expected: str = "no exception", **more: Any) -> Wrong:
+    """An exception where none was expected, or another one."""
+    line = (str(error).strip().splitlines() or [""])[0][:300]
+    name = type(error).__name__
+    return Wrong("raised", expected, f"{name}: {line}", raises=name, said=line, **more)
+
+
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 #: How many roundings at the size of its largest element a sum of many terms may be off by.
 SUM_ROUNDINGS = 4.0
@@ -49,7 +165,7 @@ def difference(
     tolerances: dict[str, tuple[float, float]],
     *,
     roundings: float = 0.0,
-) -> Difference | None:
+) -> Wrong | None:
     """How ``actual`` (on the CPU) differs from ``expected``, or None. NaN equals NaN.
 
     ``tolerances`` maps dtype names to (rtol, atol); a dtype that it lacks must be equal bit for bit
@@ -60,14 +176,13 @@ def difference(
         return tensor_difference(actual, expected, tolerances, roundings=roundings)
     got, want = tensors_of(actual), tensors_of(expected)
     if len(got) != len(want):
-        return Difference(f"{len(want)} tensors expected, {len(got)} came")
+        return Wrong("count", f"{len(want)} tensors", len(got))
     for place, (a, e) in enumerate(zip(got, want, strict=True)):
         found = tensor_difference(a, e, tolerances, roundings=roundings)
         if found is not None:
-            prefix = f"output {place}: " if len(got) > 1 else ""
-            return Difference(prefix + found.text, found.error)
+            return found.about(f"output {place}") if len(got) > 1 else found
     if not want and not _same_plain(actual, expected):
-        return Difference(f"expected {expected!r}, got {actual!r}")
+        return Wrong("values", repr(expected), repr(actual))
     return None
 
 
@@ -77,7 +192,7 @@ def tensor_difference(
     tolerances: dict[str, tuple[float, float]],
     *,
     roundings: float = 0.0,
-) -> Difference | None:
+) -> Wrong | None:
     """The same for one pair of tensors on the CPU."""
     if (
         actual.dtype == expected.dtype
@@ -87,12 +202,12 @@ def tensor_difference(
     ):
         return None
     if actual.dtype != expected.dtype:
-        return Difference(f"dtype {expected.dtype} expected, {actual.dtype} came")
+        return Wrong("dtype", expected.dtype, actual.dtype)
     if actual.shape != expected.shape:
-        return Difference(f"shape {tuple(expected.shape)} expected, {tuple(actual.shape)} came")
+        return Wrong("shape", f"shape {tuple(expected.shape)}", tuple(actual.shape))
     if actual.layout != torch.strided or expected.layout != torch.strided:
         if actual.layout != expected.layout:
-            return Difference(f"layout {expected.layout} expected, {actual.layout} came")
+            return Wrong("strides", f"layout {expected.layout}", actual.layout)
         actual, expected = actual.to_dense(), expected.to_dense()
     if actual.dtype.itemsize == 1 and actual.dtype.is_floating_point:  # torch.equal lacks float8
         actual, expected = actual.float(), expected.float()
@@ -101,21 +216,22 @@ def tensor_difference(
         actual, expected = actual.to(torch.complex64), expected.to(torch.complex64)
     if torch.equal(actual, expected):
         return None
-    if actual.dtype in (torch.uint16, torch.uint32, torch.uint64):  # no comparison kernels
-        wrong = int((actual.view(torch.uint8) != expected.view(torch.uint8)).any(-1).sum())
-        return Difference(f"{wrong} of {actual.numel()} elements differ")
+    if actual.dtype in _UNSIGNED:  # no comparison kernels
+        actual, expected = _signed(actual), _signed(expected)
     if roundings and rtol:
         atol = max(atol, roundings * rtol * _largest(expected))
     close = torch.isclose(actual, expected, rtol=rtol, atol=atol, equal_nan=True)
     if bool(close.all()):
         return None
-    wrong = int((~close).sum())
     where = tuple((~close).nonzero()[0].tolist())
-    error = _largest_error(actual, expected, close)
-    return Difference(
-        f"{wrong} of {actual.numel()} elements differ; first at {list(where)}: "
-        f"expected {expected[where].item()!r}, got {actual[where].item()!r}",
-        error,
+    return Wrong(
+        "values",
+        repr(expected[where].item()),
+        repr(actual[where].item()),
+        count=int((~close).sum()),
+        total=actual.numel(),
+        first=where,
+        error=_largest_error(actual, expected, close),
     )
 
 
@@ -133,6 +249,10 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     # Not contiguous(): it returns a one-element tensor as it is, whatever its stride.
     flat = tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     return flat.view(-1).view(torch.uint8)
+
+
+def _signed(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(torch.int64) if tensor.dtype == torch.uint64 else tensor.to(torch.int64)
 
 
 def _largest(tensor: torch.Tensor) -> float:

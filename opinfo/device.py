@@ -1,9 +1,10 @@
-"""The device under test, as the matrix uses it: moving tensors there and back."""
+"""The device under test, as the matrix uses it: moving tensors there and back, and guarded buffers on it."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,182 @@ import torch
 
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
-from opinfo.guarded import Move, identity
-from opinfo.structure import tensors_of
+from opinfo.compare import tensors_of
+from opinfo.layouts import Geometry
+
+#: Known bytes after every view, at least: 32 elements of the widest dtype, because a kernel that steps by a
+#: wrong stride misses by elements. A multiple of the widest vector register (64 bytes), so that a
+#: kernel that rounds its loop up to whole vectors is caught. The storage also has room for the view's
+#: elements in a row: a kernel that ignores strides (and there are such) then damages the guard, not the heap.
+GUARD_BYTES = 512
+
+#: Around floating-point and complex elements the guard reads as NaN, so that a read outside the view
+#: poisons the result; around others it is a value that no sample holds by chance.
+_NAN_BYTE, _INT_BYTE = 0xFF, 0x5B
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+_TEMPLATES: dict[int, torch.Tensor] = {}
+_TEMPLATE_BYTES = 2**20
+
+Move = Callable[[torch.Tensor], torch.Tensor]
+
+
+def identity(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that changed, by their position relative to the view."""
+
+    inside: int  # bytes of the view's own elements
+    between: int  # bytes between its first and last element that belong to none
+    outside: int  # bytes before its first element or after its last
+    first_offset: int  # storage byte of the first change
+
+    def __bool__(self) -> bool:
+        return bool(self.inside or self.between or self.outside)
+
+
+class Guarded:
+    """A tensor on the device under test inside a storage of known bytes.
+
+    ``view`` is what the op is given; ``base`` is the whole storage as uint8 on the device; ``before`` the
+    bytes it held, on the CPU.
+    """
+
+    __slots__ = (
+        "_element_mask",
+        "base",
+        "before",
+        "built_as_asked",
+        "geometry",
+        "itemsize",
+        "view",
+    )
+
+    def __init__(
+        self, values: torch.Tensor, geometry: Geometry, to_device: Move, *, fill: Any = None
+    ) -> None:
+        """Lay ``values`` (a contiguous CPU tensor, already narrowed where the geometry expands) out.
+
+        With ``fill`` the elements hold that value instead: for ``out=`` targets.
+        """
+        dtype = values.dtype
+        self.itemsize = dtype.itemsize
+        self.geometry = geometry
+        nbytes = storage_bytes(geometry, self.itemsize)
+        nbytes += -nbytes % 16  # so that the storage can be viewed as any dtype
+        byte = _NAN_BYTE if dtype.is_floating_point or dtype.is_complex else _INT_BYTE
+        staged = _known_bytes(byte, nbytes)
+        elements = strided_view(staged, dtype, geometry)
+        if fill is not None:
+            elements.fill_(fill)
+        elif geometry.expanded is None:
+            elements.copy_(values)
+        else:
+            elements.narrow(geometry.expanded, 0, 1).copy_(values.narrow(geometry.expanded, 0, 1))
+        self.base = to_device(staged)
+        if self.base is staged:
+            self.before, self.view = staged.clone(), elements
+        else:
+            self.before, self.view = staged, strided_view(self.base, dtype, geometry)
+        self._element_mask: torch.Tensor | None = None
+        self.built_as_asked = self.as_asked()
+
+    def as_asked(self) -> bool:
+        """Whether the device gave the view the requested strides and offset."""
+        view = self.view
+        return (
+            view.stride() == self.geometry.stride
+            and view.storage_offset() == self.geometry.offset
+            and tuple(view.shape) == self.geometry.shape
+        )
+
+    def intact(self, from_device: Move) -> bool:
+        """Whether every byte of the storage is as it was. The fast path: one comparison."""
+        return torch.equal(from_device(self.base), self.before)
+
+    def damage(self, from_device: Move) -> Damage:
+        """Where bytes changed."""
+        changed = from_device(self.base) != self.before
+        inside = self.element_mask()
+        start, stop = self._span()
+        outside = changed.clone()
+        outside[start:stop] = False
+        where = changed.nonzero()
+        return Damage(
+            inside=int((changed & inside).sum()),
+            between=int((changed & ~inside).sum()) - int(outside.sum()),
+            outside=int(outside.sum()),
+            first_offset=int(where[0]) if len(where) else -1,
+        )
+
+    def outside_intact(self, from_device: Move) -> bool:
+        """Whether every byte that belongs to no element of the view is as it was."""
+        after, expected = from_device(self.base), self.before.clone()
+        bits = _BITS[self.itemsize]  # integers, so that no bit of a NaN or a bool is touched
+        there = strided_view(expected, bits, self.geometry)
+        came = strided_view(after, bits, self.geometry)
+        if self.geometry.expanded is not None:
+            dim = self.geometry.expanded
+            there, came = there.narrow(dim, 0, 1), came.narrow(dim, 0, 1)
+        there.copy_(came)
+        return torch.equal(after, expected)
+
+    def element_mask(self) -> torch.Tensor:
+        """One bool a storage byte: does it belong to an element of the view?"""
+        if self._element_mask is None:
+            mask = torch.zeros(len(self.before) // self.itemsize * self.itemsize, dtype=torch.uint8)
+            rows = mask.view(-1, self.itemsize)
+            geometry = self.geometry
+            index = torch.full(geometry.shape, geometry.offset, dtype=torch.int64)
+            for dim, (size, stride) in enumerate(zip(geometry.shape, geometry.stride, strict=True)):
+                steps = torch.arange(size) * stride
+                index += steps.view([-1 if d == dim else 1 for d in range(len(geometry.shape))])
+            rows[index.reshape(-1)] = 1
+            full = torch.zeros(len(self.before), dtype=torch.bool)
+            full[: len(mask)] = mask.bool()
+            self._element_mask = full
+        return self._element_mask
+
+    def remember(self, from_device: Move) -> None:
+        """Take the bytes as they are now for the known ones."""
+        self.before = from_device(self.base).clone()
+
+    def restore(self, to_device: Move) -> None:
+        """Write the known bytes back, after a call that was allowed to change them."""
+        self.base.copy_(to_device(self.before))
+
+    def lay_again(self) -> None:
+        """Make the view again: a call may have given it another shape or storage."""
+        self.view = strided_view(self.base, self.view.dtype, self.geometry)
+
+    def _span(self) -> tuple[int, int]:
+        return self.geometry.offset * self.itemsize, self.geometry.extent * self.itemsize
+
+
+def _known_bytes(byte: int, count: int) -> torch.Tensor:
+    """A fresh tensor of ``count`` bytes. Copying a template takes a third of the time of filling."""
+    if count > _TEMPLATE_BYTES:
+        return torch.full((count,), byte, dtype=torch.uint8)
+    template = _TEMPLATES.get(byte)
+    if template is None:
+        template = torch.full((_TEMPLATE_BYTES,), byte, dtype=torch.uint8)
+        _TEMPLATES[byte] = template
+    return template[:count].clone()
+
+
+def storage_bytes(geometry: Geometry, itemsize: int) -> int:
+    """Size of the storage that a guarded view gets, in bytes."""
+    row = geometry.offset + math.prod(geometry.shape)
+    return max(geometry.extent, row) * itemsize + GUARD_BYTES
+
+
+def strided_view(base: torch.Tensor, dtype: torch.dtype, geometry: Geometry) -> torch.Tensor:
+    """The view of ``base`` (uint8, one dimension) with this geometry."""
+    return base.view(dtype).as_strided(geometry.shape, geometry.stride, geometry.offset)
+
 
 #: What a device must declare before tensors can be laid out on it in more than one way, and guarded.
 LAYOUT_CAPABILITIES = frozenset({"strides", "storage"})
@@ -40,8 +215,9 @@ class Device:
 
     @property
     def fake_only(self) -> bool:
-        """On ``cpu`` itself eager CPU is no second opinion: only FakeTensor counts."""
-        return self.descriptor.name == "cpu"
+        """Whether FakeTensor is the only stride reference: on the CPU itself, eager CPU is not a second opinion. A
+        device of the CPU's type with its own ``to_device`` is another device."""
+        return self.torch_device.type == "cpu" and self.descriptor.to_device is None
 
     @property
     def lays_out(self) -> bool:
@@ -63,16 +239,21 @@ class Device:
 
     def synchronise(self) -> None:
         """Wait for all work on the device, by the function that modules of asynchronous devices have
-        (``torch.cuda.synchronize`` and its likes). A module without one has nothing to wait for."""
+        (such as ``torch.cuda.synchronize``). For a module without one there is nothing to wait for."""
         module = getattr(torch, self.torch_device.type, None)
         wait = getattr(module, "synchronize", None)
         if self.torch_device.type != "cpu" and wait is not None:
             wait()
 
 
+def limit_threads() -> None:
+    """One thread per process in every mode, so that outcomes are the same for ``-n 0`` and ``-n 2``."""
+    torch.set_num_threads(1)
+
+
 def open_device(descriptor: Descriptor, index: int = 0, *, unused: bool = False) -> Device:
     """Import and start the device's module, limit torch to one thread, make the device of this index
-    current, and run a tiny op on it (not where it is to be left ``unused``).
+    current, and run a tiny op on it (unless it must stay ``unused``).
 
     Raises DeviceUnusable with what went wrong.
     """
@@ -87,14 +268,14 @@ def open_device(descriptor: Descriptor, index: int = 0, *, unused: bool = False)
             raise DeviceUnusable(
                 f"device {descriptor.name!r}: {doing} failed: {type(exc).__name__}: {exc}"
             ) from exc
-    torch.set_num_threads(1)
+    limit_threads()
     kind = descriptor.torch_type
     try:
         torch_device = torch.device("cpu") if kind == "cpu" else torch.device(kind, index)
     except RuntimeError as exc:
         after = f", after importing {descriptor.module!r}" if descriptor.module else ""
         raise DeviceUnusable(
-            f"device {descriptor.name!r}: torch knows no device type {kind!r}{after}: "
+            f"device {descriptor.name!r}: torch does not know the device type {kind!r}{after}: "
             f"{(str(exc).splitlines() or [''])[0]}"
         ) from exc
     if index:
@@ -114,7 +295,10 @@ def open_device(descriptor: Descriptor, index: int = 0, *, unused: bool = False)
         descriptor.from_device or (identity if on_cpu else back),
     )
     if not unused:
-        preflight(device)
+        try:
+            preflight(device)
+        except DeviceUnusable as error:
+            raise DeviceUnusable(f"{error}. Nothing was tested.") from error.__cause__
     return device
 
 
@@ -134,7 +318,7 @@ def first_index(device: Device) -> Iterator[Device]:
 
 
 def _make_current(descriptor: Descriptor, device: torch.device) -> None:
-    """What is asked of the device type without an index is asked of this one. Raises DeviceUnusable."""
+    """Make this index the current one, which calls without an index use. Raises DeviceUnusable."""
     choose = getattr(getattr(torch, device.type, None), "set_device", None)
     if choose is None:
         return
@@ -142,7 +326,7 @@ def _make_current(descriptor: Descriptor, device: torch.device) -> None:
         choose(device.index)
     except Exception as exc:  # a vendor's module may raise anything
         raise DeviceUnusable(
-            f"device {descriptor.name!r}: {device} cannot be made current: {type(exc).__name__}: {exc}"
+            f"device {descriptor.name!r}: {device} cannot be made the current device: {type(exc).__name__}: {exc}"
         ) from exc
 
 
@@ -153,11 +337,9 @@ def preflight(device: Device) -> None:
         answer = device.from_device(there + there)
     except Exception as exc:  # a dead driver may raise anything
         raise DeviceUnusable(
-            f"device {device.name!r} does not run a tiny op: {type(exc).__name__}: {exc}. "
-            "Nothing was tested."
+            f"device {device.name!r} failed to run a tiny op: {type(exc).__name__}: {exc}"
         ) from exc
     if answer.tolist() != [0, 2, 4, 6]:
         raise DeviceUnusable(
-            f"device {device.name!r}: arange(4) + arange(4) gave {answer.tolist()}, not [0, 2, 4, 6]. "
-            "Nothing was tested."
+            f"device {device.name!r}: arange(4) + arange(4) returned {answer.tolist()}; expected [0, 2, 4, 6]"
         )

@@ -6,14 +6,15 @@ or that excludes a cell which would not have been planned, fails a test.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from devices._toml import tomllib
 from devices.errors import ConformError
+from devices.files import tomllib
 
 
 class ExceptionsError(ConformError):
@@ -123,7 +124,7 @@ def _text(entry: dict[str, Any], key: str) -> str:
     value = entry.get(key)
     if not isinstance(value, str) or not value.strip():
         raise ExceptionsError(
-            f"opinfo/exceptions.toml: {entry}: {key} must be a text, got {value!r}"
+            f"opinfo/exceptions.toml: {entry}: {key} must be a string, got {value!r}"
         )
     return value
 
@@ -132,6 +133,64 @@ def _texts(entry: dict[str, Any], key: str) -> tuple[str, ...]:
     value = entry.get(key)
     if not isinstance(value, list) or not value or not all(isinstance(v, str) for v in value):
         raise ExceptionsError(
-            f"opinfo/exceptions.toml: {entry}: {key} must be a list of texts, got {value!r}"
+            f"opinfo/exceptions.toml: {entry}: {key} must be a list of strings, got {value!r}"
         )
     return tuple(value)
+
+
+#: Namespaces that are one library's worth of kernels.
+_NAMESPACES = ("fft", "linalg", "special", "masked", "signal")
+
+#: The first word that an op's last name contains names its family.
+_WORDS = (
+    ("conv", "conv"),
+    ("pool", "pool"),
+    ("_norm", "norm"),
+    ("norm_", "norm"),
+    ("loss", "loss"),
+    ("attention", "attention"),
+    ("embedding", "embedding"),
+    ("interpolate", "resampling"),
+    ("upsample", "resampling"),
+    ("grid_sample", "resampling"),
+    ("pad", "pad"),
+    ("softmax", "softmax"),
+    ("scatter", "indexing"),
+    ("gather", "indexing"),
+    ("index", "indexing"),
+    ("take", "indexing"),
+    ("put", "indexing"),
+    ("masked", "indexing"),
+    ("addr", "matmul"),
+    ("matmul", "matmul"),
+    ("mm", "matmul"),
+    ("mv", "matmul"),
+    ("linear", "matmul"),
+    ("as_strided", "as_strided"),
+    ("new_", "factory"),
+    ("_like", "factory"),
+    ("split", "split"),
+    ("stack", "cat"),
+    ("cat", "cat"),
+    ("sort", "sort"),
+    ("topk", "sort"),
+    ("median", "sort"),
+    ("cum", "scan"),
+    ("tri", "triangle"),
+)
+
+
+def op_family(op: str, kind: str = "") -> str:
+    """The family of the op with this id. ``kind`` is ``unary``, ``binary``, ``reduction`` or empty."""
+    if kind in ("unary", "binary"):
+        return f"elementwise {kind}"
+    if kind:
+        return kind
+    space, _, rest = op.partition(".")
+    if space in _NAMESPACES and rest:
+        return space
+    name = op.removeprefix("nn.functional.").partition(".")[0]
+    for word, family in _WORDS:
+        if word in name:
+            return family
+    return re.sub(r"_copy$|\d*d?$", "", name) or name

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-from devices._toml import tomllib
+from devices.files import tomllib
 
 #: Elements before a view that has an offset. Odd, so that no vector width divides the address, and
 #: large enough that a kernel which forgets the offset writes into known bytes.
@@ -262,7 +262,7 @@ _INTERNED: dict[Geometry, Geometry] = {}
 
 
 def forget_geometries() -> None:
-    """Drop what is interned: random shapes and layouts would gather without end. Only between items, since
+    """Drop the interned geometries: random shapes and layouts would accumulate forever. Only between items, since
     within one geometries are told apart by ``id``."""
     _INTERNED.clear()
     _geometry.cache_clear()

@@ -7,15 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from devices._toml import tomllib
 from devices.cell import CellKey
 from devices.errors import ConformError
+from devices.files import tomllib
 from opinfo.exceptions import Exceptions
-
-FORMAT = 1
 
 
 class UnknownPlan(ConformError):
@@ -63,7 +60,7 @@ def plan_spec(name: str) -> PlanSpec:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """Ops that a clause would apply to and that are left out, with the reason."""
+    """Ops that a clause would apply to but that are skipped, with the reason."""
 
     clause: str
     reason: str
@@ -101,7 +98,7 @@ def build(
     fake_only: bool,
     pinned: Iterable[CellKey] = (),
 ) -> Plan:
-    """Plan the cells of ``subjects`` (:class:`opinfo.traits.Traits`, or anything with ``op`` and ``dtype``).
+    """Plan the cells of ``subjects`` (:class:`opinfo.samples.Traits`, or anything with ``op`` and ``dtype``).
 
     ``applies`` gives the clauses of one subject; exclusions take cells out again, each with its reason.
     Cells of ``pinned`` examples that the plan would not have come last: that such an example can no longer
@@ -130,70 +127,3 @@ def plan_hash(cells: Sequence[CellKey], recipe: Mapping[str, str | int]) -> str:
     for cell in cells:
         digest.update("\t".join(cell).encode() + b"\n")
     return digest.hexdigest()
-
-
-def nest(cells: Iterable[CellKey]) -> list[list[Any]]:
-    """``[[clause, {op: [dtype, …]}], …]``: the compact form of cells in ``plan.json``."""
-    by_clause: dict[str, dict[str, list[str]]] = {}
-    for clause, op, dtype in cells:
-        by_clause.setdefault(clause, {}).setdefault(op, []).append(dtype)
-    return [[clause, ops] for clause, ops in by_clause.items()]
-
-
-def unnest(nested: Iterable[Sequence[Any]]) -> list[CellKey]:
-    """The cells back from :func:`nest`, grouped by clause."""
-    return [
-        CellKey(clause, op, dtype)
-        for clause, ops in nested
-        for op, dtypes in ops.items()
-        for dtype in dtypes
-    ]
-
-
-def plan_document(
-    plan: Plan,
-    *,
-    torch_version: str,
-    suite: str,
-    contract: list[dict[str, Any]],
-    capabilities: Mapping[str, Mapping[str, bool | None]],
-    facts: Mapping[str, str],
-    selection: Mapping[str, str],
-    selected: Sequence[CellKey] | None,
-    untried: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
-    levels: Sequence[Mapping[str, Any]] = (),
-    partial: bool | None = None,
-) -> dict[str, Any]:
-    """What is written to ``plan.json``: enough for reports to need neither torch nor the suite. ``selected``
-    are the cells of a partial run, or of a shard, which is not ``partial`` for that."""
-    document: dict[str, Any] = {
-        "format": FORMAT,
-        "hash": plan.hash,
-        "device": plan.device,
-        "plan": plan.spec.name,
-        "torch": torch_version,
-        "suite": suite,
-        "partial": selected is not None if partial is None else partial,
-        "selection": dict(selection),
-        "recipe": dict(plan.recipe),
-        "clauses": contract,
-        "capabilities": {name: dict(state) for name, state in capabilities.items()},
-        "facts": dict(facts),
-        "untried": {clause: dict(cases) for clause, cases in untried.items()},
-        "layouts_version": plan.recipe["layouts"],
-        "exclusions": [
-            {
-                "clause": e.clause,
-                "reason": e.reason,
-                "ops": sorted({op for op, _ in e.cells}),
-                "cells": len(e.cells),
-            }
-            for e in plan.excluded
-        ],
-        "families": dict(plan.families),
-        "levels": [dict(level) for level in levels],
-        "cells": nest(plan.cells),
-    }
-    if selected is not None:
-        document["selected"] = nest(selected)
-    return document

@@ -7,35 +7,53 @@ as its device (it branches on the device), with eager CPU as an accepted alterna
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
-)
 
+from devices.files import cache_root as cache_root
+from devices.files import file_name, write_whole
+from opinfo.compare import Call, on_device, replace_tensors, tensors_of
 from opinfo.layouts import Geometry
-from opinfo.reference_cache import ReferenceCache
-from opinfo.structure import Call, replace_tensors, tensors_of
+from opinfo.torch_private import NO_FAKE_ANSWER, FakeTensorMode, storage_id, version_of
 
-# FakeTensor logs a traceback for each call that it refuses; a refusal is an answer here, not news.
-logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
+#: Raised when the meaning of a question or an answer changes.
+FORMAT = 1
 
-#: FakeTensor says in these ways that it has no answer, not that the call is wrong.
-_NO_ANSWER = (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
-    NotImplementedError,
-)
+
+class ReferenceCache:
+    """Answers for one op and dtype. ``save`` writes only what is new, through a rename."""
+
+    def __init__(self, root: Path, torch_build: str, torch_type: str, name: str) -> None:
+        folder = root / "references" / f"v{FORMAT}-{torch_build}" / torch_type
+        self._path = folder / f"{file_name(name)}.json"
+        self._answers: dict[str, Any] = {}
+        self._new = False
+        try:
+            self._answers = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Any])
+        except FileNotFoundError:
+            pass  # cold: every answer is computed and saved
+        except (OSError, msgspec.DecodeError):
+            # A damaged file costs its answers, which are computed again and overwrite it.
+            self._answers = {}
+
+    def get(self, key: str) -> Any | None:
+        return self._answers.get(key)
+
+    def put(self, key: str, answer: Any) -> None:
+        self._answers[key] = answer
+        self._new = True
+
+    def save(self) -> None:
+        """Write the file if something was added. Raises OSError if the folder cannot be written."""
+        if not self._new:
+            return
+        write_whole(self._path, msgspec.json.encode(self._answers))
+        self._new = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +89,13 @@ def significant(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
 
 def output_specs(result: Any, inputs: Sequence[torch.Tensor]) -> tuple[OutputSpec, ...]:
     """Describe the strided output tensors of a call."""
-    storages = {t.untyped_storage()._cdata: i for i, t in reversed(list(enumerate(inputs)))}
+    storages = {storage_id(t): i for i, t in reversed(list(enumerate(inputs)))}
     return tuple(
         OutputSpec(
             tuple(t.shape),
             tuple(t.stride()),
             int(t.storage_offset()),
-            storages.get(t.untyped_storage()._cdata),
+            storages.get(storage_id(t)),
             str(t.dtype).removeprefix("torch."),
         )
         for t in tensors_of(result)
@@ -143,7 +161,7 @@ class StrideReference:
             try:
                 result = function(*args, **on_device(kwargs, self._device))
                 return StrideAnswer(output_specs(result, fakes))
-            except _NO_ANSWER as exc:
+            except NO_FAKE_ANSWER as exc:
                 return StrideAnswer(None, unavailable=type(exc).__name__)
             except Exception as exc:  # whatever the call raises is the answer
                 return StrideAnswer(None, raises=type(exc).__name__)
@@ -174,13 +192,6 @@ def fake_strided(
     return torch.empty_strided(geometry.shape, geometry.stride, dtype=dtype, device=device)
 
 
-def on_device(kwargs: dict[str, Any], device: torch.device | str) -> dict[str, Any]:
-    """Arguments drawn on the CPU, with the device that they name exchanged for the one asked for."""
-    if "device" in kwargs and kwargs["device"] is not None:
-        return {**kwargs, "device": torch.device(device)}
-    return kwargs
-
-
 @dataclass(frozen=True, slots=True)
 class ValueAnswer:
     """The CPU's result on contiguous copies, or the exception that it raised."""
@@ -191,32 +202,32 @@ class ValueAnswer:
 
 def value_answer(
     function: Callable[..., Any],
-    call: Call,
+    arguments: Callable[[list[torch.Tensor], torch.device], Any],
     values: Sequence[torch.Tensor],
     *,
     mutates: bool = False,
 ) -> ValueAnswer:
-    """Run ``function`` on the CPU, on contiguous ``values``; on copies where it ``mutates`` its arguments.
+    """Run ``function`` on the CPU, on contiguous ``values``; on copies if it ``mutates`` its arguments.
 
-    Raises MutatedInput where it does so unannounced: the values would be wrong from then on.
+    Raises MutatedInput if it does so unexpectedly: the values would be wrong from then on.
     """
     if mutates:
         values = [v.clone() for v in values]
-    versions = [v._version for v in values]
-    args, kwargs = call.bind(list(values))
+    versions = [version_of(v) for v in values]
+    args, kwargs = arguments(list(values), torch.device("cpu"))
     try:
         answer = ValueAnswer(function(*args, **kwargs))
     except Exception as exc:  # whatever the call raises is the answer
         answer = ValueAnswer(None, exc)
-    if not mutates and [v._version for v in values] != versions:
+    if not mutates and [version_of(v) for v in values] != versions:
         raise MutatedInput(
-            "the CPU changed an argument of an op that is in no family mutates.* of opinfo/exceptions.toml"
+            "the CPU changed an argument of an op that is not in a family mutates.* of opinfo/exceptions.toml"
         )
     return answer
 
 
 class MutatedInput(RuntimeError):
-    """An op writes to its arguments and is not known to."""
+    """An op that is not listed as mutating writes to its arguments."""
 
 
 def _encode(answer: StrideAnswer) -> Any:
@@ -226,7 +237,7 @@ def _encode(answer: StrideAnswer) -> Any:
 
 
 def _decode(data: Any) -> StrideAnswer | None:
-    """The answer in a cache entry; None where there is none, or one that was not written by this module."""
+    """The answer in a cache entry; None if there is none, or if it was not written by this module."""
     try:
         if isinstance(data, dict):
             return StrideAnswer(None, data["raises"], data["unavailable"])

@@ -1,4 +1,4 @@
-"""What PyTorch's Cross-Repository CI Relay takes of a run: counts, and where they come from.
+"""The test results of a run for PyTorch's Cross-Repository CI Relay: counts, and where they come from.
 
 The relay's callback action (pytorch/test-infra, .github/actions/cross-repo-ci-relay-callback) takes a JSON object as
 its input ``test-results`` and sends it on as ``workflow.test_results``. PyTorch's HUD reads ``passed``, ``failed``,
@@ -9,13 +9,13 @@ however large the run: names of failures fill what the counts leave.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from reports.gate import GateResult
-from reports.junit import MISSING, element_of, headline
+from reports.junit import MISSING, clean, element_of, headline
 from reports.model import CellResult, Run
 
 #: Bytes of the whole text.
@@ -24,55 +24,100 @@ _LONGEST: Final = 300  # characters of one message
 _FORMAT: Final = 1
 
 
-def counts(run: Run) -> dict[str, int]:
-    """The counts that the HUD shows: those of the JUnit files. A planned cell without an outcome has failed."""
-    passed = failed = skipped = 0
+class Counts(msgspec.Struct):
+    """The counts that the HUD shows."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.passed + self.failed + self.skipped
+
+
+class NewFailure(msgspec.Struct):
+    """A failure that the manifest does not expect, by name."""
+
+    cell: str
+    verdict: str
+    outcome: str
+    message: str
+
+
+class Conformance(msgspec.Struct):
+    """What the HUD passes on without reading it."""
+
+    format: int
+    exit_code: int
+    verdict: str
+    problems: list[str]
+    clauses: dict[str, dict[str, int]]
+    environment: dict[str, str | int | bool]
+    new: list[NewFailure]
+    new_left_out: int
+
+
+class Payload(msgspec.Struct):
+    """The object for the relay. Nothing in it names the host or the device's uuid."""
+
+    passed: int
+    failed: int
+    skipped: int
+    total: int
+    conclusion: str
+    conformance: Conformance
+
+
+def counts(run: Run) -> Counts:
+    """The counts of the JUnit files. A planned cell without an outcome has failed."""
+    found = Counts()
     for cell in run.parsed.cells:
         result = run.results.get(cell)
         element = MISSING if result is None else element_of(result)
         if element is None:
-            passed += 1
+            found.passed += 1
         elif element[0] == "skipped":
-            skipped += 1
+            found.skipped += 1
         else:
-            failed += 1
-    total = passed + failed + skipped
-    return {"passed": passed, "failed": failed, "skipped": skipped, "total": total}
-
-
-def payload(run: Run, result: GateResult) -> dict[str, Any]:
-    """The object for the relay: counts, the gate's answer, the counts by clause, the environment, and as many
-    new failures as fit. Nothing in it names the host or the device's uuid."""
-    origin = asdict(run.provenance)
-    environment = {
-        name: value
-        for name, value in origin.items()
-        if name not in ("host", "device_uuid", "expectations") and value != ""
-    }
-    found: dict[str, Any] = {
-        **counts(run),
-        "conclusion": "success" if result.judgement.green else "failure",
-        "conformance": {
-            "format": _FORMAT,
-            "exit_code": int(result.exit_code),
-            "verdict": result.exit_code.label,
-            "problems": [problem[:_LONGEST] for problem in result.problems[:20]],
-            "clauses": _by_clause(result),
-            "environment": environment,
-            "new": [],
-            "new_left_out": 0,
-        },
-    }
-    _fill(found, [_told(each) for each in result.judgement.new])
+            found.failed += 1
     return found
 
 
-def text_of(found: Mapping[str, Any]) -> str:
-    """As one line of ASCII."""
-    return json.dumps(found, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+def payload(judged: GateResult) -> Payload:
+    """Counts, the gate's answer, the counts by clause, the environment, and as many new failures as fit."""
+    run, code = judged.run, judged.exit_code
+    found = counts(run)
+    environment = {
+        name: value
+        for name, value in asdict(run.provenance).items()
+        if name not in ("host", "device_uuid", "expectations") and value != ""
+    }
+    problems = [problem[:_LONGEST] for problem in judged.problems[:20]]
+    ours = Conformance(
+        _FORMAT, int(code), code.label, problems, _by_clause(judged), environment, [], 0
+    )
+    made = Payload(
+        found.passed, found.failed, found.skipped, found.total,
+        "success" if judged.green else "failure", ours,
+    )  # fmt: skip
+    _fill(made, [_new_failure(each) for each in judged.new])
+    return made
 
 
-def _by_clause(result: GateResult) -> dict[str, dict[str, int]]:
+def text_of(found: msgspec.Struct) -> str:
+    """As one line of ASCII, for shells and environment variables."""
+    text = msgspec.json.encode(found).decode()
+    return "".join(char if char.isascii() else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    """A character as JSON escapes it, in UTF-16."""
+    units = char.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+def _by_clause(judged: GateResult) -> dict[str, dict[str, int]]:
     """Passed of judged, and what else there is, by clause."""
     return {
         clause: {"passed": tally.passed, "judged": tally.judged}
@@ -81,27 +126,23 @@ def _by_clause(result: GateResult) -> dict[str, dict[str, int]]:
             for name in ("expected", "regressions", "improvements", "crashes", "hangs", "missing")
             if (value := getattr(tally, name))
         }
-        for clause, tally in result.judgement.tallies.items()
+        for clause, tally in judged.tallies.items()
     }
 
 
-def _told(result: CellResult) -> dict[str, str]:
-    return {
-        "cell": str(result.key),
-        "verdict": result.verdict.value,
-        "outcome": result.outcome.value,
-        "message": headline(result)[:_LONGEST],
-    }
+def _new_failure(result: CellResult) -> NewFailure:
+    message = clean(headline(result))[:_LONGEST]
+    return NewFailure(str(result.key), result.verdict.value, result.outcome.value, message)
 
 
-def _fill(found: dict[str, Any], new: list[dict[str, str]]) -> None:
+def _fill(found: Payload, new: list[NewFailure]) -> None:
     """Put in as many of the new failures as the limit leaves room for."""
-    ours = found["conformance"]
-    ours["new_left_out"] = len(new)
+    ours = found.conformance
+    ours.new_left_out = len(new)
     room = LIMIT - len(text_of(found))
     for number, one in enumerate(new):
         room -= len(text_of(one)) + 1
         if room < 0:
             break
-        ours["new"].append(one)
-        ours["new_left_out"] = len(new) - number - 1
+        ours.new.append(one)
+        ours.new_left_out = len(new) - number - 1

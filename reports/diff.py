@@ -1,21 +1,23 @@
-"""Two runs compared: what newly fails, what is mended, what is gone, and what differs around them.
+"""Two runs compared: what newly fails, what is fixed, what is missing, and how their environments differ.
 
 The difference in environment comes first: most differences between two runs have their cause there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from enum import Enum
 from itertools import product
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from devices.cell import CellKey, Outcome
-from reports.judgement import number
-from reports.model import Provenance, Run
+from reports.gate import number
+from reports.model import Run
 from reports.statuses import ABSENT, KIND_OF, MISSING, OUTCOME_OF, VERDICT_OF, code_of
-from reports.text import one_line
+from reports.summary import one_line
 
 
 class Change(str, Enum):
@@ -34,13 +36,13 @@ class Change(str, Enum):
 
 
 MEANING: Final[Mapping[Change, str]] = {
-    Change.NEWLY_CRASHING: "crashes or hangs now, and did not",
-    Change.NEWLY_FAILING: "fails, errs or is unsupported now, and passed (or was ambiguous)",
-    Change.MISSING: "had an outcome, and is not planned or not run now",
-    Change.CHANGED_OUTCOME: "another outcome, neither the one before nor the one now a pass",
-    Change.CHANGED_EXPECTATION: "the same outcome, and the manifest says otherwise of it",
-    Change.FIXED: "passes now, and did not",
-    Change.ADDED: "has an outcome now, and had none",
+    Change.NEWLY_CRASHING: "crashes or hangs now, but did not before",
+    Change.NEWLY_FAILING: "fails, has an error or is unsupported now, but passed (or was ambiguous) before",
+    Change.MISSING: "had an outcome before, but is not planned or not run now",
+    Change.CHANGED_OUTCOME: "a different outcome; neither the old nor the new one is a pass",
+    Change.CHANGED_EXPECTATION: "the same outcome, but a different verdict of the manifest",
+    Change.FIXED: "passes now, but did not before",
+    Change.ADDED: "has an outcome now, but had none before",
 }
 
 WORSE: Final = (Change.NEWLY_CRASHING, Change.NEWLY_FAILING, Change.MISSING)
@@ -54,7 +56,7 @@ _FIRST: Final = ("torch", "driver", "device_name")
 
 
 def change(before: str, after: str) -> Change | None:
-    """What became of a cell, by its letters (``reports.statuses``); None where nothing changed."""
+    """How a cell changed, by its letters (``reports.statuses``); None if nothing changed."""
     if before == after or (before in _NONE and after in _NONE):
         return None
     if after in _NONE:
@@ -83,7 +85,7 @@ def table() -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Comparison:
     """Two runs compared. ``environment`` has (name, before, after), the likeliest causes first;
     ``cells`` has (cell, letter before, letter after) by what became of them, in plan order."""
 
@@ -108,7 +110,7 @@ def environment(
     )
 
 
-def diff(before: Run, after: Run) -> Difference:
+def diff(before: Run, after: Run) -> Comparison:
     """Compare two runs, of one device or of two, cell by cell."""
     cells = dict.fromkeys((*after.parsed.cells, *before.parsed.cells))
     found: dict[Change, list[tuple[CellKey, str, str]]] = {}
@@ -116,8 +118,8 @@ def diff(before: Run, after: Run) -> Difference:
         letters = _letter(before, cell), _letter(after, cell)
         if (what := change(*letters)) is not None:
             found.setdefault(what, []).append((cell, *letters))
-    return Difference(
-        environment(_facts(before.provenance), _facts(after.provenance)),
+    return Comparison(
+        environment(asdict(before.provenance), asdict(after.provenance)),
         {what: tuple(found[what]) for what in Change if what in found},
     )
 
@@ -127,11 +129,7 @@ def _letter(run: Run, cell: CellKey) -> str:
     return ABSENT if result is None else code_of(result)
 
 
-def _facts(provenance: Provenance) -> dict[str, object]:
-    return {field.name: getattr(provenance, field.name) for field in fields(provenance)}
-
-
-def told(letter: str) -> str:
+def in_words(letter: str) -> str:
     """A letter in words: ``pass``, ``fail (expected)``, ``absent``."""
     if letter in _NONE:
         return "absent" if letter == ABSENT else "not run"
@@ -139,7 +137,7 @@ def told(letter: str) -> str:
     return outcome if verdict in ("ok", "regression") else f"{outcome} ({verdict})"
 
 
-def as_text(found: Difference, *, limit: int = 20) -> str:
+def as_text(found: Comparison, *, limit: int = 20) -> str:
     """For a terminal: the environment, then the cells, ``limit`` of each kind of change."""
     lines = ["environment:"]
     lines += [
@@ -151,7 +149,7 @@ def as_text(found: Difference, *, limit: int = 20) -> str:
     for what, cells in found.cells.items():
         lines.append(f"{what} ({number(len(cells), 'cell')}: {MEANING[what]}):")
         lines += [
-            f"  {one_line(str(cell))}: {told(old)} -> {told(new)}"
+            f"  {one_line(str(cell))}: {in_words(old)} -> {in_words(new)}"
             for cell, old, new in cells[:limit]
         ]
         if len(cells) > limit:
@@ -161,21 +159,40 @@ def as_text(found: Difference, *, limit: int = 20) -> str:
     return "\n".join(lines)
 
 
-def as_data(found: Difference) -> dict[str, Any]:
-    """As JSON can hold it."""
-    return {
-        "environment": [
-            {"name": name, "before": old, "after": new} for name, old, new in found.environment
-        ],
-        "changes": {what.value: _cells(found.cells.get(what, ())) for what in Change},
-    }
+class DiffFact(msgspec.Struct):
+    """Something that differs in the provenance."""
+
+    name: str
+    before: str
+    after: str
 
 
-def _cells(cells: Iterable[tuple[CellKey, str, str]]) -> list[dict[str, str]]:
-    return [
+class DiffCell(msgspec.Struct):
+    """A cell that changed, with what it was and what it is in words."""
+
+    clause: str
+    op: str
+    dtype: str
+    before: str
+    after: str
+
+
+class DiffDocument(msgspec.Struct):
+    """``conform diff --json``: every kind of change is there, those without cells too."""
+
+    environment: list[DiffFact]
+    changes: dict[str, list[DiffCell]]
+
+
+def as_data(found: Comparison) -> DiffDocument:
+    """As JSON holds it."""
+    return DiffDocument(
+        [DiffFact(*fact) for fact in found.environment],
         {
-            "clause": cell.clause, "op": cell.op, "dtype": cell.dtype,
-            "before": told(old), "after": told(new),
-        }
-        for cell, old, new in cells
-    ]  # fmt: skip
+            what.value: [
+                DiffCell(*cell, in_words(old), in_words(new))
+                for cell, old, new in found.cells.get(what, ())
+            ]
+            for what in Change
+        },
+    )

@@ -1,91 +1,402 @@
-"""The gate: does this run let a change through? And what people and CI are told of it."""
+"""The gate: judges a run. Counts by clause, problems, and the exit code. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from enum import IntEnum
 
-from reports.against import hold_against
-from reports.judgement import ExitCode, Judgement, Tally, judge
-from reports.model import Run
-from reports.plan import RunError
-from reports.summary import markdown, text_summary, workflow_commands
+import msgspec
 
-__all__ = ["ExitCode", "GateResult", "Tally", "gate", "publish", "summarise"]
+from devices.cell import CellKey, Outcome, Verdict
+from reports.model import PLANNED, CellResult, Run, RunError, by_declaration, problem_with
+
+
+class ExitCode(IntEnum):
+    """What a run or the gate exits with; in line with pytest's own."""
+
+    GREEN = 0
+    REGRESSION = 1  # regressions, or improvements that the manifest does not record
+    INCOMPLETE = 2  # planned cells without an outcome; partial or empty runs
+    INFRASTRUCTURE = 3  # not a single cell could be checked: the machine, not the device's ops
+    USAGE = 4  # bad arguments or unreadable files
+    NOTHING_SELECTED = 5
+
+    @property
+    def label(self) -> str:
+        return self.name.lower().replace("_", " ")
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of cells. Always ``passed`` of ``judged``: never only a percentage.
+
+    ``unsupported``, ``crashes``, ``hangs`` and ``errors`` count outcomes, less the cells that are
+    unsupported by declaration: those are ``declared``, passed over and not judged; ``expected``,
+    ``regressions``, ``improvements`` and ``flaky`` count verdicts, so a cell may be in one of each.
+    ``no_evidence`` are results that contradict themselves, counted nowhere else.
+    """
+
+    planned: int = 0
+    passed: int = 0
+    ambiguous: int = 0
+    unsupported: int = 0
+    declared: int = 0
+    crashes: int = 0
+    hangs: int = 0
+    errors: int = 0
+    missing: int = 0
+    expected: int = 0
+    regressions: int = 0
+    improvements: int = 0
+    flaky: int = 0
+    no_evidence: int = 0
+
+    @property
+    def judged(self) -> int:
+        """The denominator: planned cells less those whose references disagree, and those that the
+        device does not support by declaration."""
+        return self.planned - self.ambiguous - self.declared
+
+    def add(self, result: CellResult | None) -> None:
+        """Count a planned cell."""
+        if result is None:
+            self.planned += 1
+            self.missing += 1
+        elif problem_with(result) is not None:
+            self.planned += 1
+            self.no_evidence += 1
+        elif result.outcome is Outcome.PASS and result.verdict is Verdict.OK:
+            self.planned += 1
+            self.passed += 1
+        else:
+            self.count(result.outcome, result.verdict)
+
+    def count(self, outcome: Outcome, verdict: Verdict, cells: int = 1) -> None:
+        """Count planned cells of this outcome and verdict."""
+        self.planned += cells
+        names = (_OUTCOMES.get(outcome), _VERDICTS.get(verdict))
+        if outcome is Outcome.UNSUPPORTED and verdict is Verdict.OK:
+            names = ("declared", None)
+        for name in names:
+            if name is not None:
+                setattr(self, name, getattr(self, name) + cells)
+
+    @classmethod
+    def sum(cls, tallies: Iterable[Tally]) -> Tally:
+        total = cls()
+        for tally in tallies:
+            for field in fields(cls):
+                setattr(total, field.name, getattr(total, field.name) + getattr(tally, field.name))
+        return total
+
+
+_OUTCOMES: Mapping[Outcome, str] = {
+    Outcome.PASS: "passed",
+    Outcome.AMBIGUOUS: "ambiguous",
+    Outcome.UNSUPPORTED: "unsupported",
+    Outcome.CRASH: "crashes",
+    Outcome.HANG: "hangs",
+    Outcome.ERROR: "errors",
+    Outcome.NOT_RUN: "missing",
+}
+_VERDICTS: Mapping[Verdict, str] = {
+    Verdict.EXPECTED: "expected",
+    Verdict.REGRESSION: "regressions",
+    Verdict.IMPROVEMENT: "improvements",
+    Verdict.FLAKY: "flaky",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """The gate's answer. ``annotations`` are GitHub workflow commands, one line each."""
+    """The gate's answer. ``tallies`` is by clause, in plan order; ``counts`` their sum.
 
+    ``new`` are the results that the gate stops at or reports, regressions before improvements;
+    those of provisional clauses are among ``provisional`` instead, and gate nothing. ``notes`` is what else
+    is reported.
+    """
+
+    run: Run
     exit_code: ExitCode
-    counts: Tally
     problems: tuple[str, ...]
-    markdown: str
-    annotations: tuple[str, ...]
-    judgement: Judgement
+    tallies: dict[str, Tally]
+    counts: Tally
+    new: tuple[CellResult, ...]
+    provisional: tuple[CellResult, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def green(self) -> bool:
+        return self.exit_code is ExitCode.GREEN
 
 
 def gate(
-    run: Run,
-    *,
-    allow_improvements: bool = False,
-    partial: bool = False,
-    against: Run | None = None,
+    run: Run, *, allow_improvements: bool = False, partial: bool = False, against: Run | None = None
 ) -> GateResult:
-    """Judge a run: green only if complete and free of regressions; of new ones, where a baseline is given to
-    hold it ``against``. Raises NoBaseline where that cannot be one.
+    """Judge every planned cell of a run.
 
-    Unrecorded improvements stop it unless ``allow_improvements``; provisional clauses never do.
-    A partial run, a lone shard and an empty run are incomplete. ``partial`` judges the selected
-    cells alone: that is what pytest exits by, and never what `conform gate` does.
+    Green only if each cell has an outcome that its verdict can follow from, a pass at least one
+    executed check, and no cell is a regression (or an improvement, unless ``allow_improvements``); provisional
+    clauses never gate. A partial run, a lone shard and an empty run are incomplete. ``partial`` judges the
+    selected cells alone: that is what pytest exits by, and never what `conform gate` does. With a baseline to
+    compare it ``against``, only what is new counts; raises NoBaseline where that run cannot be one.
     """
-    compared = hold_against(run, against) if against is not None else None
-    judgement = judge(
-        run,
-        allow_improvements=allow_improvements,
-        partial=partial,
-        inherited=compared.inherited if compared else (),
-        gone=compared.gone if compared else (),
+    compared = Against.of(run, against) if against is not None else None
+    cells = run.parsed.selected if partial else run.parsed.cells
+    tallies = tally(run, cells)
+    counts = Tally.sum(tallies.values())
+    inherited = compared.inherited if compared else frozenset()
+    new, provisional = (
+        _new(run, [cell for cell in cells if cell not in inherited])
+        if counts.regressions or counts.improvements
+        else ((), ())
     )
-    if compared is not None:
-        judgement = replace(judgement, notes=(compared.note,))
-    return GateResult(
-        judgement.exit_code,
-        judgement.counts,
-        judgement.problems,
-        markdown(run, judgement),
-        workflow_commands(judgement),
-        judgement,
+    incomplete = _incomplete(run, cells, counts, partial=partial)
+    if compared is not None and (gone := compared.gone):
+        incomplete.append(
+            f"{number(len(gone), 'cell')} of the baseline {'is' if len(gone) == 1 else 'are'} no longer "
+            f"planned, although torch and the suite are the same; the first is {gone[0]}"
+        )
+    problems = list(incomplete)
+    if nothing := _nothing_checked(run, cells):
+        problems.insert(0, nothing)
+    regressions = sum(result.verdict is Verdict.REGRESSION for result in new)
+    improvements = len(new) - regressions
+    if regressions:
+        problems.append(f"{number(regressions, 'regression')}: not expected by the manifest")
+    if improvements and not allow_improvements:
+        problems.append(
+            f"{number(improvements, 'improvement')} that the manifest does not record: "
+            f"`conform manifest update {run.folder}` narrows or removes the blocks, or allow them "
+            "with --allow-improvements"
+        )
+    if partial and not cells:
+        code = ExitCode.NOTHING_SELECTED
+    elif nothing:
+        code = ExitCode.INFRASTRUCTURE
+    elif incomplete:
+        code = ExitCode.INCOMPLETE
+    elif problems:
+        code = ExitCode.REGRESSION
+    else:
+        code = ExitCode.GREEN
+    notes = (compared.note,) if compared is not None else ()
+    return GateResult(run, code, tuple(problems), tallies, counts, new, provisional, notes)
+
+
+def tally(run: Run, cells: Iterable[CellKey]) -> dict[str, Tally]:
+    """Counts by clause, in the order of the cells."""
+    tallies: dict[str, Tally] = {}
+    for cell in cells:
+        counts = tallies.get(cell.clause)
+        if counts is None:
+            counts = tallies[cell.clause] = Tally()
+        counts.add(run.results.get(cell))
+    return tallies
+
+
+def number(count: int, noun: str) -> str:
+    """``1 cell``, ``1,234 cells``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _new(
+    run: Run, cells: Iterable[CellKey]
+) -> tuple[tuple[CellResult, ...], tuple[CellResult, ...]]:
+    found: dict[Verdict, list[CellResult]] = {Verdict.REGRESSION: [], Verdict.IMPROVEMENT: []}
+    for cell in cells:
+        result = run.results.get(cell)
+        if result is None or result.verdict not in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
+            continue
+        if problem_with(result) is None:
+            found[result.verdict].append(result)
+    both = [*found[Verdict.REGRESSION], *found[Verdict.IMPROVEMENT]]
+    clauses = run.parsed.clauses
+    return (
+        tuple(result for result in both if not clauses[result.key.clause].provisional),
+        tuple(result for result in both if clauses[result.key.clause].provisional),
     )
 
 
-def summarise(
-    run: Run, result: GateResult | None = None, *, limit: int = 20, styled: bool = False
-) -> str:
-    """The end of a run as text: the verdict by clause, new failures with their repro commands.
+def _incomplete(run: Run, cells: tuple[CellKey, ...], counts: Tally, *, partial: bool) -> list[str]:
+    problems: list[str] = []
+    if not cells:
+        problems.append("no cells are " + ("selected" if partial else "planned") + ": no evidence")
+    if run.provenance.partial and not partial:
+        problems.append(
+            f"a partial run: {len(run.parsed.selected):,} of "
+            f"{number(len(run.parsed.cells), 'planned cell')} were selected; only a run of all of "
+            "them, without --ops, --dtypes, --clauses, -k, --lf, -x or paths, can pass the gate"
+        )
+    if run.provenance.is_shard and not partial:
+        problems.append(
+            f"only shard {run.provenance.shard}: join all shards with `conform merge` first"
+        )
+    if counts.missing:
+        missing = set(run.missing)
+        first = next(cell for cell in cells if cell in missing)
+        problems.append(
+            f"{number(counts.missing, 'cell')} of {counts.planned:,} "
+            f"{'has' if counts.missing == 1 else 'have'} no outcome; the first is {first}"
+        )
+    if counts.no_evidence:
+        cell, why = next(
+            (cell, why)
+            for cell in cells
+            if cell in run.results and (why := problem_with(run.results[cell])) is not None
+        )
+        problems.append(f"{number(counts.no_evidence, 'result')} without evidence: {cell} {why}")
+    return problems
 
-    At most ``limit`` failures are shown. ``styled`` adds ANSI colours. Without ``result`` the run
-    is judged as the gate does.
+
+def _nothing_checked(run: Run, cells: Iterable[CellKey]) -> str | None:
+    """Why the machine is to blame, where something was tried and nothing could be checked."""
+    results = [run.results[cell] for cell in cells if cell in run.results]
+    unchecked = (Outcome.ERROR, Outcome.NOT_RUN)
+    checked = (r for r in results if r.outcome not in unchecked and not by_declaration(r))
+    if not results or any(checked):
+        return None
+    if all(map(by_declaration, results)):
+        return (
+            f"not one of {number(len(results), 'cell')} was checked: all are unsupported by "
+            "declaration; expected a device that declares what at least one selected clause requires"
+        )
+    said = next((result.message for result in results if result.message), "no message")
+    return (
+        f"not one of {number(len(results), 'cell')} could be checked: expected a working device "
+        f"and harness; the first says: {said}"
+    )
+
+
+# -- against a baseline: a cell that failed there in the same way does not fail the gate
+
+
+class NoBaseline(RunError):
+    """This run cannot be compared with that one. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """A run compared with an earlier one, for a device whose manifest lags its failures: the gate then asks
+    whether a change makes anything worse.
+
+    ``inherited`` are the cells that stand as badly in the baseline; ``gone`` those that it has an outcome for, but
+    that are not planned any more though torch and suite are the same.
     """
-    judgement = judge(run) if result is None else result.judgement
-    return text_summary(run, judgement, limit=limit, styled=styled)
+
+    baseline: Run
+    inherited: frozenset[CellKey]
+    gone: tuple[CellKey, ...]
+
+    @property
+    def note(self) -> str:
+        """What is reported of the baseline."""
+        origin = self.baseline.provenance
+        return (
+            f"against the run of {origin.start} (torch {origin.torch}): "
+            f"{number(len(self.inherited), 'cell')} failed there in the same way and {'is' if len(self.inherited) == 1 else 'are'} not counted as new"
+        )
+
+    @classmethod
+    def of(cls, run: Run, baseline: Run) -> Against:
+        """Compare cell by cell. Raises NoBaseline if the baseline is of another device or plan, or not
+        whole."""
+        mine, its = run.provenance, baseline.provenance
+        for name in ("device", "plan"):
+            here, there = getattr(mine, name), getattr(its, name)
+            if here != there:
+                raise NoBaseline(
+                    f"--against {baseline.folder}: its {name} is {there!r}, not {here!r}"
+                )
+        if its.partial or its.is_shard:
+            raise NoBaseline(
+                f"--against {baseline.folder}: is a partial run or a shard; expected a whole run"
+            )
+        if missing := baseline.missing:
+            raise NoBaseline(
+                f"--against {baseline.folder}: {number(len(missing), 'cell')} of that run "
+                f"{'has' if len(missing) == 1 else 'have'} no outcome; expected a complete run"
+            )
+        inherited = frozenset(
+            cell
+            for cell, result in run.results.items()
+            if result.verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT)
+            and _as_bad(result, baseline.results.get(cell))
+        )
+        gone: tuple[CellKey, ...] = ()
+        if (mine.torch, mine.suite_version) == (its.torch, its.suite_version):
+            gone = tuple(cell for cell in baseline.parsed.cells if cell not in run.parsed.known)
+        return cls(baseline, inherited, gone)
 
 
-def publish(result: GateResult, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Tell GitHub: append to ``$GITHUB_STEP_SUMMARY`` where set, return the lines to print.
+def _as_bad(now: CellResult, before: CellResult | None) -> bool:
+    """Whether the baseline has the same verdict for the same reason: the outcome, what was raised, and no
+    layout that fails now and did not."""
+    return (
+        before is not None
+        and (before.verdict, before.outcome, before.raises)
+        == (now.verdict, now.outcome, now.raises)
+        and set(now.layouts) <= set(before.layouts)
+    )
 
-    The lines are annotations, and none outside GitHub Actions. Raises RunError where the summary
-    cannot be written.
+
+# -- levels of conformance: what the cells come to against each level's frozen list
+
+
+class Level(msgspec.Struct, frozen=True):
+    """A level of conformance: how many cells that its frozen list, in that version, has passed.
+
+    ``unplanned`` cells of the list are not in the run's plan, and count against the device. ``open``
+    are clauses, of the level's ``clauses``, that the suite does not check yet. ``reached`` is true only
+    if there are none of these and every listed cell passes.
     """
-    path = environ.get("GITHUB_STEP_SUMMARY")
-    if path:
-        try:
-            with Path(path).open("a", encoding="utf-8") as stream:
-                stream.write(result.markdown + "\n")
-        except OSError as error:
-            raise RunError(
-                f"$GITHUB_STEP_SUMMARY: {path} cannot be written: {error.strerror or error}"
-            ) from None
-    return result.annotations if environ.get("GITHUB_ACTIONS") == "true" else ()
+
+    level: int
+    title: str
+    version: str
+    passed: int
+    listed: int
+    unplanned: int
+    clauses: int
+    open: int
+    reached: bool
+
+    def __str__(self) -> str:
+        short = f"; {self.unplanned:,} are not in this plan" if self.unplanned else ""
+        still = (
+            f"; {self.open} of its {self.clauses} clauses are not checked yet" if self.open else ""
+        )
+        return (
+            f"level {self.level} {self.title} ({self.version}): {self.passed:,} of "
+            f"{self.listed:,} cells pass{short}{still}"
+        )
+
+
+def levels_of(run: Run) -> list[Level]:
+    """Each level that the run's plan states."""
+    clauses = run.parsed.clauses.values()
+    passed = [
+        result is not None and result.outcome is Outcome.PASS and problem_with(result) is None
+        for result in map(run.results.get, run.parsed.cells)
+    ] if run.plan.levels else []  # fmt: skip
+    found = []
+    for stated in run.plan.levels:
+        within = [clause for clause in clauses if clause.level <= stated.level]
+        open_clauses = sum(clause.status == PLANNED for clause in within)
+        passes = sum(sum(passed[first : first + length]) for first, length in stated.planned)
+        planned = sum(length for _, length in stated.planned)
+        found.append(
+            Level(
+                stated.level,
+                stated.title,
+                stated.version,
+                passes,
+                stated.listed,
+                stated.listed - planned,
+                len(within),
+                open_clauses,
+                reached=not open_clauses and 0 < stated.listed == passes,
+            )
+        )
+    return found

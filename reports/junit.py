@@ -1,57 +1,58 @@
-"""JUnit XML written from cells: one suite a clause family, one testcase a cell.
+"""JUnit XML made from a run, for CI systems and other tools: one suite a clause family, one testcase a cell.
 
-The form is that of the Jenkins schema (junit-10.xsd), which GitHub, GitLab and Jenkins read. What
-JUnit has no place for stands in each testcase's ``system-out``: a first line ``conform {json}``
-without the defaults, from which ``reports.junit_read`` rebuilds the result exactly, then text for
-people. Files are written as they go; a suite is never held in memory.
+The form is that of the Jenkins schema (junit-10.xsd), which GitHub, GitLab and Jenkins read. Nothing here is read
+back but times, where JUnit files are all that is left of a run.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, BinaryIO
-from xml.sax.saxutils import escape, quoteattr
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import asdict
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
 
-import msgspec
+from junitparser import (
+    Error,
+    Failure,
+    JUnitXml,
+    JUnitXmlError,
+    Skipped,
+    SystemOut,
+    TestCase,
+    TestSuite,
+)
+
+# lxml, or xml.etree where that is not installed: elements must be of the kind that junitparser makes.
+from junitparser.junitparser import etree  # type: ignore[attr-defined]
 
 from devices.cell import CellKey, Outcome, Verdict
-from reports.model import CellResult, Provenance, problem_with
-from reports.plan import case_name
-
-# The first word of a testcase's system-out.
-MARK = "conform "
-
-# Suite properties that are not provenance.
-PLAN_DIGEST = "plan_digest"
-RAN_LAYOUTS = "ran_layouts"
+from reports.model import CellResult, Run, RunError, case_name, problem_with
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _HEADLINE = 500
-
-# ASCII alone, so that nothing which XML cannot hold is left in it.
-_encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
-
-_encode_fast = msgspec.json.Encoder().encode
-
-
-def _text_of(wire: Mapping[str, Any]) -> str:
-    """JSON of what has no infinities, in ASCII."""
-    try:
-        text = _encode_fast(wire)
-    except (UnicodeEncodeError, msgspec.MsgspecError):  # lone surrogates
-        return _encode(wire)
-    return text.decode() if text.isascii() else _encode(wire)
-
 
 Element = tuple[str, str]  # tag, type
 
 MISSING: Element = ("error", "missing")
 NO_EVIDENCE: Element = ("error", "error")
+_TAGS = {"failure": Failure, "error": Error, "skipped": Skipped}
+
+
+class _Seconds(float):
+    """A time as XML's decimals are written: never with an exponent, which not every reader takes."""
+
+    def __str__(self) -> str:
+        return f"{self:.6f}"
+
+
+def junit_file(family: str) -> str:
+    """The name of a family's file in the results folder."""
+    return f"junit-{family}.xml"
 
 
 def clean(text: str) -> str:
@@ -67,9 +68,9 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def element_of(result: CellResult) -> Element | None:
-    """The element that tells JUnit readers what became of the cell, None for a plain pass.
+    """The element that shows JUnit readers the result of the cell, None for a plain pass.
 
-    A result that is no evidence (see ``problem_with``) becomes an error, whatever it claims.
+    A result that contradicts itself (see ``problem_with``) becomes an error.
     """
     outcome, verdict = result.outcome, result.verdict
     if problem_with(result) is not None:
@@ -87,246 +88,104 @@ def element_of(result: CellResult) -> Element | None:
     return None if outcome is Outcome.PASS else ("skipped", outcome.value)
 
 
-@dataclass(slots=True)
-class Counts:
-    """What a suite's header says of its elements."""
-
-    tests: int = 0
-    failures: int = 0
-    errors: int = 0
-    skipped: int = 0
-    seconds: float = 0.0
-
-    def add(self, tag: str | None) -> None:
-        self.tests += 1
-        if tag == "failure":
-            self.failures += 1
-        elif tag == "error":
-            self.errors += 1
-        elif tag == "skipped":
-            self.skipped += 1
-
-    def header(self, *, skipped: bool) -> str:
-        """The counts as attributes; the schema gives ``testsuites`` no ``skipped``."""
-        last = f' skipped="{self.skipped}"' if skipped else ""
-        return (
-            f'tests="{self.tests}" failures="{self.failures}" errors="{self.errors}"{last} '
-            f'time="{self.seconds:.3f}"'
-        )
+def junit_of(run: Run, record: str, sha256: str) -> dict[str, TestSuite]:
+    """The suites of a run by family, for :func:`suites_as_xml`. ``record`` is the name of the run's record, of that
+    SHA-256. A selected cell without a result is an error of the type ``missing``."""
+    plan = run.parsed
+    selected = plan.known if plan.selected is plan.cells else frozenset(plan.selected)
+    properties = asdict(run.provenance) | {"record": record, "record_sha256": sha256}
+    of_family: dict[str, list[CellKey]] = {}
+    for clause, cells in groupby(plan.cells, attrgetter("clause")):
+        family = of_family.setdefault(plan.clauses[clause].family, [])
+        family += [cell for cell in cells if cell in selected or cell in run.results]
+    made: dict[str, TestSuite] = {}
+    for name, listed in of_family.items():
+        if listed:
+            element = etree.Element("testsuite", name=name)
+            suite = made[name] = TestSuite.fromelem(element)
+            suite.timestamp = run.provenance.start
+            if run.provenance.host:
+                suite.hostname = run.provenance.host
+            for key, value in properties.items():
+                text = str(value).lower() if isinstance(value, bool) else str(value)
+                suite.add_property(key, clean(text))
+            _add_cases(suite, element, listed, run)
+    return made
 
 
-@dataclass(frozen=True, slots=True)
-class Suite:
-    """One family's cells, in plan order; a cell without a result is written as missing."""
-
-    family: str
-    cells: Sequence[CellKey]
-    results: Mapping[CellKey, CellResult]
-
-
-@dataclass(slots=True)
-class _Surveyed:
-    """A suite as its head and its cases need it: read once, as runs have hundreds of thousands of cells."""
-
-    suite: Suite
-    counts: Counts = field(default_factory=Counts)
-    #: Of each cell its result, and of a plain pass the time as it is written.
-    cases: list[tuple[CellKey, CellResult | None, str | None]] = field(default_factory=list)
-    #: The distinct ``ran_layouts``, numbered: they repeat from cell to cell.
-    sets: dict[tuple[str, ...], int] = field(default_factory=dict)
-
-
-def _survey(suite: Suite) -> _Surveyed:
-    found = _Surveyed(suite)
-    counts, sets, get = found.counts, found.sets, suite.results.get
-    for cell in suite.cells:
-        result = get(cell)
-        time = None if result is None else _time_of_plain(result)
-        found.cases.append((cell, result, time))
-        if result is None:
-            counts.add(MISSING[0])
-            continue
-        if result.ran_layouts:
-            sets.setdefault(result.ran_layouts, len(sets))
-        if time is not None:
-            counts.tests += 1
-            counts.seconds += result.seconds
-            continue
-        element = element_of(result)
-        counts.add(None if element is None else element[0])
-        if math.isfinite(result.seconds):
-            counts.seconds += max(result.seconds, 0.0)
-    return found
-
-
-class Sink:
-    """A binary file that counts the SHA-256 of what goes into it."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._sum = hashlib.sha256()
-
-    def write(self, data: bytes) -> None:
-        self._sum.update(data)
-        self._stream.write(data)
-
-    @property
-    def sha256(self) -> str:
-        return self._sum.hexdigest()
-
-
-def write_suites(
-    sink: Sink, suites: Sequence[Suite], provenance: Provenance, plan_digest: str
-) -> None:
-    """Write a whole document holding the suites."""
-    surveyed = [_survey(suite) for suite in suites]
-    total = Counts()
-    for counts in (each.counts for each in surveyed):
-        total.tests += counts.tests
-        total.failures += counts.failures
-        total.errors += counts.errors
-        total.seconds += counts.seconds
-    head = f'<testsuites name="torch-conformance" {total.header(skipped=False)}>\n'
-    sink.write(('<?xml version="1.0" encoding="utf-8"?>\n' + head).encode())
-    for each in surveyed:
-        for chunk in _chunks(_suite(each, provenance, plan_digest)):
-            sink.write(chunk)
-    sink.write(b"</testsuites>\n")
-
-
-def _chunks(lines: Iterable[str], size: int = 2000) -> Iterator[bytes]:
-    held: list[str] = []
-    for line in lines:
-        held.append(line)
-        if len(held) >= size:
-            yield "".join(held).encode()
-            held.clear()
-    yield "".join(held).encode()
-
-
-def _suite(surveyed: _Surveyed, provenance: Provenance, plan_digest: str) -> Iterator[str]:
-    host = f" hostname={_attribute(provenance.host)}" if provenance.host else ""
-    yield (
-        f"<testsuite name={_attribute(surveyed.suite.family)} "
-        f"{surveyed.counts.header(skipped=True)} "
-        f"timestamp={_attribute(provenance.start)}{host}>\n<properties>\n"
-    )
-    sets = surveyed.sets
-    properties = provenance_properties(provenance)
-    properties[PLAN_DIGEST] = plan_digest
-    properties[RAN_LAYOUTS] = _encode(list(sets))
-    for name, value in properties.items():
-        yield f"<property name={_attribute(name)} value={_attribute(value)}/>\n"
-    yield "</properties>\n"
-    wires: dict[object, str] = {}
+def _add_cases(suite: TestSuite, element: Any, cells: Sequence[CellKey], run: Run) -> None:
+    """Add a testcase for each cell to a suite and its XML ``element``. The counts are set here: junitparser would
+    count anew for each."""
+    counts = {"failure": 0, "error": 0, "skipped": 0}
+    seconds = 0.0
     names: dict[tuple[str, str], str] = {}
-    clause, opened = None, ""
-    for cell, result, time in surveyed.cases:
-        if result is not None and time is not None:
-            if cell.clause != clause:
-                clause, opened = cell.clause, f"<testcase classname={_attribute(cell.clause)} name="
-            case = names.get(cell[1:])
-            if case is None:
-                case = names[cell[1:]] = _attribute(case_name(cell))
-            wire = _wire_of_plain(result, sets, wires)
-            yield f'{opened}{case} time="{time}"><system-out>{wire}</system-out></testcase>\n'
-        else:
-            yield _testcase(cell, result, sets)
-    yield "</testsuite>\n"
+    passes: dict[str, Any] = {}  # an element of each clause
+    for cell in cells:
+        name = names.get(cell[1:])
+        if name is None:
+            name = names[cell[1:]] = clean(case_name(cell))
+        result = run.results.get(cell)
+        if result is not None and result.plain:
+            # Most cells are such; to copy an element takes a quarter of what it takes to make one.
+            if cell.clause not in passes:
+                passes[cell.clause] = etree.Element("testcase", classname=clean(cell.clause))
+            passed = copy(passes[cell.clause])
+            passed.set("name", name)
+            passed.set("time", f"{result.seconds:.6f}")
+            element.append(passed)
+            seconds += result.seconds
+            continue
+        case = TestCase(name, clean(cell.clause))
+        suite.append(case)
+        if result is None:
+            case.append(Error("planned and selected, but has no outcome", MISSING[1]))
+            counts["error"] += 1
+            continue
+        case.time = _Seconds(result.seconds)
+        seconds += max(result.seconds, 0.0) if math.isfinite(result.seconds) else 0.0
+        text = clean(explain(result))
+        shown = element_of(result)
+        if shown is not None:
+            tag, kind = shown
+            counts[tag] += 1
+            case_element = _TAGS[tag](clean(headline(result)), kind)
+            # Viewers show the body of failures and errors, and the message alone of what was skipped.
+            case_element.text = "" if tag == "skipped" else text
+            case.append(case_element)
+        case.append(SystemOut(text))
+    suite.tests, suite.time = len(cells), round(seconds, 3)
+    suite.failures, suite.errors, suite.skipped = counts.values()
 
 
-def _time_of_plain(result: CellResult) -> str | None:
-    """The time of a pass with nothing to tell but its counts, if six digits hold it. Most cells are such."""
-    plain = (
-        result.outcome is Outcome.PASS
-        and result.verdict is Verdict.OK
-        and result.checks > 0
-        and result.samples >= 0
-        and not (result.why or result.layouts or result.message or result.example)
-        and result.raises is None
-        and result.repro is None
-        and 0 <= result.seconds < math.inf
-    )
-    text = f"{result.seconds:.6f}"
-    return text if plain and float(text) == result.seconds else None
+def suites_as_xml(suites: Sequence[TestSuite]) -> bytes:
+    """One document with these suites, a line for each suite and testcase."""
+    whole = JUnitXml("torch-conformance")
+    for name in ("tests", "failures", "errors"):  # the schema has no ``skipped`` here
+        setattr(whole, name, sum(getattr(suite, name) for suite in suites))
+    whole.time = round(sum(suite.time for suite in suites), 3)
+    for suite in suites:
+        whole.append(suite)
+    text: bytes = whole.tostring()
+    for tag in (b"<testsuite ", b"<properties>", b"<property ", b"<testcase ", b"</testsuite"):
+        text = text.replace(tag, b"\n" + tag)  # in text and attributes < is written &lt;
+    return b'<?xml version="1.0" encoding="utf-8"?>\n' + text + b"\n"
 
 
-def _wire_of_plain(
-    result: CellResult, sets: Mapping[tuple[str, ...], int], wires: dict[object, str]
-) -> str:
-    """The JSON of a plain pass. ``wires`` keeps it, as it repeats from cell to cell."""
-    key = (result.checks, result.samples, result.ran_layouts, result.worst_error, result.worker)
-    wire = wires.get(key)
-    if wire is None or result.worst_error is not None:  # 0.0 and -0.0 are one key
-        wire = wires[key] = MARK + escape(_text_of(wire_of(result, sets)))
-    return wire
-
-
-def provenance_properties(provenance: Provenance) -> dict[str, str]:
-    """Each field as the text of a suite property."""
-    properties: dict[str, str] = {}
-    for each in fields(provenance):
-        value = getattr(provenance, each.name)
-        properties[each.name] = str(value).lower() if isinstance(value, bool) else str(value)
-    return properties
-
-
-# Text that an attribute holds as it is.
-_PLAIN = re.compile(r"[A-Za-z0-9_.\[\]-]*").fullmatch
-
-
-def _attribute(text: str) -> str:
-    return f'"{text}"' if _PLAIN(text) else quoteattr(clean(text))
-
-
-def _testcase(cell: CellKey, result: CellResult | None, sets: Mapping[tuple[str, ...], int]) -> str:
-    names = f"<testcase classname={_attribute(cell.clause)} name={_attribute(case_name(cell))}"
-    if result is None:
-        return (
-            f'{names}><error type="missing" message="planned and selected, and has no outcome"/>'
-            "</testcase>\n"
-        )
-    wire = _text_of(wire_of(result, sets))
-    opened = f'{names} time="{result.seconds:.6f}">'
-    element = element_of(result)
-    if element is None:
-        return f"{opened}<system-out>{MARK}{escape(wire)}</system-out></testcase>\n"
-    tag, kind = element
-    text = escape(clean(explain(result)))
-    message = _attribute(headline(result))
-    # Viewers show the body of failures and errors, and the message alone of what was skipped.
-    body = "" if tag == "skipped" else text
-    return (
-        f"{opened}<{tag} type={_attribute(kind)} message={message}>{body}</{tag}>"
-        f"<system-out>{MARK}{escape(wire)}\n{text}</system-out></testcase>\n"
-    )
-
-
-def wire_of(result: CellResult, sets: Mapping[tuple[str, ...], int]) -> dict[str, Any]:
-    """The result as JSON, without its key and without what has its default value."""
-    wire: dict[str, Any] = {}
-    if result.outcome is not Outcome.PASS:
-        wire["outcome"] = result.outcome.value
-    if result.verdict is not Verdict.OK:
-        wire["verdict"] = result.verdict.value
-    for name in ("why", "checks", "samples", "layouts", "raises", "message", "repro", "worker"):
-        value = getattr(result, name)
-        if value or (value == "" and name in ("raises", "repro")):
-            wire[name] = value
-    if result.ran_layouts:
-        wire["ran"] = sets[result.ran_layouts]
-    if result.worst_error is not None:
-        wire["worst_error"] = _number(result.worst_error)
-    if float(f"{result.seconds:.6f}") != result.seconds:
-        wire["seconds"] = _number(result.seconds)
-    if result.example is not None:
-        wire["example"] = asdict(result.example)
-    return wire
-
-
-def _number(value: float) -> float | str:
-    """JSON has no infinities and no NaN: they go as text."""
-    return value if math.isfinite(value) else str(value)
+def seconds_in(path: Path) -> dict[CellKey, float]:
+    """The times of the cells in a JUnit file of a run. Raises RunError if it is not one."""
+    try:
+        read = JUnitXml.fromfile(str(path))
+        cases = [
+            case for each in read for case in (each if isinstance(each, TestSuite) else [each])
+        ]
+        return {
+            CellKey.parse(f"{case.classname or ''}::{case.name or ''}"): case.time or 0.0
+            for case in cases
+        }
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (JUnitXmlError, SyntaxError, ValueError) as error:  # both XML parsers raise SyntaxErrors
+        raise RunError(f"{path}: not the JUnit file of a run: {error}") from None
 
 
 def headline(result: CellResult) -> str:
@@ -347,7 +206,7 @@ def headline(result: CellResult) -> str:
 
 
 def explain(result: CellResult) -> str:
-    """What a person needs of a result that is no plain pass."""
+    """A result in full, for people."""
     lines = [f"{result.key}: {result.outcome}, {result.verdict}"]
     if result.why:
         lines.append(result.why)

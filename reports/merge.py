@@ -13,11 +13,20 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from devices.cell import CellKey, Outcome
-from reports.model import CellResult, Provenance, Run, problem_with
-from reports.plan import Plan, RunError, fold
+from reports.model import (
+    CellResult,
+    Plan,
+    PlanDocument,
+    Provenance,
+    Run,
+    RunError,
+    fold,
+    problem_with,
+)
 from reports.run import collector_paused, load_run
-from reports.shared_plans import SharedPlans
 
 #: What must be the same in all shards, in the order in which people look for a cause.
 _SAME: Final = (
@@ -38,7 +47,7 @@ class Merged:
     """The shards as one run: what ``write_run`` takes, ``plan`` as its ``like``. ``absent`` are the numbers of
     shards that were not given, ``missing`` the planned cells that no shard has an outcome for, in plan order."""
 
-    document: dict[str, Any]
+    document: PlanDocument
     provenance: Provenance
     results: dict[CellKey, CellResult]
     plan: Plan
@@ -48,9 +57,8 @@ class Merged:
 
 def load_shards(paths: Sequence[Path]) -> list[Run]:
     """Read the folders of shards. Raises RunError."""
-    shared = SharedPlans()
     with collector_paused():
-        return [load_run(path, shared) for path in paths]
+        return [load_run(path) for path in paths]
 
 
 def merge(runs: Sequence[Run]) -> Merged:
@@ -64,12 +72,13 @@ def merge(runs: Sequence[Run]) -> Merged:
     absent = tuple(number for number in range(1, count + 1) if number not in numbered)
     results = _joined([numbered[number] for number in sorted(numbered)])
     first = numbered[min(numbered)]
-    document = {name: part for name, part in first.plan.items() if name != "selected"}
+    selected = None
     planned: Iterable[CellKey] = first.parsed.cells
     if first.provenance.partial:
         chosen = {cell for run in runs for cell in run.parsed.selected}
         planned = [cell for cell in first.parsed.cells if cell in chosen]
-        document["selected"] = [list(entry) for entry in fold(planned)]
+        selected = fold(planned)
+    document = msgspec.structs.replace(first.plan, selected=selected)
     missing = tuple(cell for cell in planned if cell not in results)
     provenance = _provenance([numbered[number].provenance for number in sorted(numbered)], absent)
     return Merged(document, provenance, results, first.parsed, absent, missing)
@@ -79,8 +88,8 @@ def _shard(run: Run) -> tuple[int, int]:
     said = run.provenance.shard
     match = _SHARD.fullmatch(said)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        what = f"says shard {said!r}" if said else "is a run of its own"
-        raise CannotMerge(f"{run.folder}: {what}; expected a shard, run with --shard I/N")
+        what = f"{said!r} is not a shard" if said else "not a shard, but a whole run"
+        raise CannotMerge(f"{run.folder}: {what}; expected a run with --shard I/N")
     return int(match[1]), int(match[2])
 
 
@@ -93,7 +102,7 @@ def _numbered(runs: Sequence[Run]) -> dict[int, Run]:
         if of != count:
             raise CannotMerge(
                 f"{run.folder} is shard {number}/{of}, and {runs[0].folder} is one of {count}: "
-                "shards of one run are of the same number"
+                "expected shards of one run, which have the same N in I/N"
             )
         if number in found:
             raise CannotMerge(
@@ -111,8 +120,8 @@ def _same(one: Run, other: Run) -> None:
                 f"{one.folder} and {other.folder} are not shards of one run: {name} is {here!r} and "
                 f"{there!r}"
             )
-    for name in {**one.plan, **other.plan}:
-        if name not in _OWN and one.plan.get(name) != other.plan.get(name):
+    for name in one.plan.__struct_fields__:
+        if name not in _OWN and getattr(one.plan, name) != getattr(other.plan, name):
             raise CannotMerge(
                 f"{one.folder} and {other.folder} are not shards of one run: their plans differ in {name!r}"
             )
@@ -127,24 +136,24 @@ def _joined(runs: Sequence[Run]) -> dict[CellKey, CellResult]:
             before = found.setdefault(cell, result)
             if before is result:
                 continue
-            if Outcome.NOT_RUN not in (before.outcome, result.outcome) and _told(before) != _told(
+            if Outcome.NOT_RUN not in (before.outcome, result.outcome) and _seen(before) != _seen(
                 result
             ):
                 origin = next(each for each in runs if each.results.get(cell) is before)
                 raise CannotMerge(
                     f"{origin.folder} and {run.folder} disagree on {cell}: "
                     f"{before.outcome} ({before.verdict}) and {result.outcome} ({result.verdict}). "
-                    "They met different devices, or one that cannot be relied on"
+                    "The shards ran on different devices, or the device is unreliable"
                 )
     for run in runs:
         for cell in run.parsed.selected:
-            told = run.results.get(cell)
-            if told is None or told.outcome is Outcome.NOT_RUN:
+            own = run.results.get(cell)
+            if own is None or own.outcome is Outcome.NOT_RUN:
                 found.pop(cell, None)
     return found
 
 
-def _told(result: CellResult) -> object:
+def _seen(result: CellResult) -> object:
     return result.outcome, result.verdict, result.layouts, problem_with(result)
 
 

@@ -1,15 +1,248 @@
-"""A run as the reports see it: cells' results, and the provenance of the whole."""
+"""A run as data: its plan, its provenance, and the result of each cell."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import InitVar, dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
+from sys import intern
 
-from devices.cell import CellKey, Outcome, Verdict
-from reports.plan import Plan, RunError, read_plan
+import msgspec
+
+from devices.cell import CellFacts, CellKey, Observed, Outcome, Verdict
+from devices.errors import ConformError
+from devices.files import stays_inside, write_whole
+from devices.lifecycle.evidence import Evidence, Seen
+
+# A family names a file (``junit-<family>.xml``), so it must be harmless as a file name.
+_FAMILY = re.compile(r"[a-z][a-z0-9_]*")
+
+# Clauses that are written down and not checked yet; they have no cells and are never counted.
+PLANNED = "planned"
+
+Folded = list[tuple[str, dict[str, list[str]]]]
+
+
+class RunError(ConformError):
+    """A run that cannot be read or written: damaged, edited, or not a run at all.
+
+    Exits 4: the input is unusable. A run that can be read but lacks outcomes is not an error: the gate
+    answers it with 2.
+    """
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file at once. Raises RunError if it cannot be written."""
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+# -- the plan
+
+
+class Clause(msgspec.Struct, frozen=True, kw_only=True):
+    """A clause of the contract as it was when the run was planned."""
+
+    id: str
+    family: str
+    statement: str = ""
+    source: str = ""
+    requires: tuple[str, ...] = ()  # capabilities
+    level: int = 4  # of conformance; without one, the last
+    unit: str = ""
+    status: str
+    faults: tuple[str, ...] = ()
+    since: str = ""
+    provisional: bool = False  # reported, but does not gate, for one minor version
+
+
+class Capability(msgspec.Struct, frozen=True):
+    """A capability's declared and probed state; ``probed`` is None if nothing was asked."""
+
+    declared: bool
+    probed: bool | None = None
+
+
+class Exclusion(msgspec.Struct, frozen=True):
+    """Ops that a clause leaves out, why, and how many cells that takes away."""
+
+    clause: str
+    ops: list[str]
+    reason: str
+    cells: int = 0
+
+
+class StatedLevel(msgspec.Struct, frozen=True):
+    """A level of conformance: how many cells its list has (``listed``, in that version of it), and which
+    planned cells are among them, as (first, length) in plan order. The rest count against the device."""
+
+    level: int
+    title: str
+    version: str
+    listed: int
+    planned: list[tuple[int, int]]
+
+
+class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan of a run as its record holds it. ``selected`` are the cells of a partial run or of a shard;
+    ``untried`` says by clause and case (or op) why it is not tried on this machine."""
+
+    hash: str
+    device: str
+    plan: str
+    torch: str
+    suite: str
+    partial: bool
+    selection: dict[str, str]
+    recipe: dict[str, str | int] = {}
+    clauses: list[Clause]
+    capabilities: dict[str, Capability]
+    facts: dict[str, str | int | float | bool | None]
+    untried: dict[str, dict[str, str]] = {}
+    layouts_version: int | str
+    exclusions: list[Exclusion]
+    families: dict[str, str] = {}  # of ops, for the groups of failures
+    levels: list[StatedLevel] = []
+    cells: Folded
+    selected: Folded | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked plan: the document, its clauses by id, and its cells in plan order.
+
+    ``selected`` are the cells that this run was to run: all of them, unless it was partial or a shard.
+    """
+
+    document: PlanDocument
+    clauses: dict[str, Clause]
+    cells: tuple[CellKey, ...]
+    selected: tuple[CellKey, ...]
+    known: frozenset[CellKey]  # the cells, for membership tests
+
+    def undeclared(self, clause: str) -> tuple[str, ...]:
+        """The capabilities that a clause requires and the device does not declare."""
+        known = self.document.capabilities
+        return tuple(
+            name
+            for name in self.clauses[clause].requires
+            if name not in known or not known[name].declared
+        )
+
+    def untried(self, cell: CellKey) -> str:
+        """Why a case was not tried on this machine; empty if it was to be tried."""
+        return self.document.untried.get(cell.clause, {}).get(cell.op, "")
+
+
+def case_name(cell: CellKey) -> str:
+    """The name of the cell's testcase: ``op[dtype]``, or the case's name alone."""
+    return f"{cell.op}[{cell.dtype}]" if cell.dtype else cell.op
+
+
+def fold(cells: Iterable[CellKey]) -> Folded:
+    """Cells as the document holds them: one entry a clause, one list of dtypes an op."""
+    folded: dict[str, dict[str, list[str]]] = {}
+    for clause, op, dtype in cells:
+        folded.setdefault(clause, {}).setdefault(op, []).append(dtype)
+    return list(folded.items())
+
+
+def checked_plan(
+    document: PlanDocument, source: str = "the plan", like: Plan | None = None
+) -> Plan:
+    """Check a plan and unfold its cells. Raises RunError, whose text begins with ``source``.
+
+    The unfolded cells of ``like`` are shared where it has the same clauses and cells.
+    """
+    clauses = _clauses(document, source)
+    if like is not None and like.document.cells == document.cells and like.clauses == clauses:
+        cells, known = like.cells, like.known
+    else:
+        cells = _unfold(document.cells, "cells", clauses, source)
+        known = frozenset(cells)
+    selected = cells
+    if document.selected is not None:
+        selected = _unfold(document.selected, "selected", clauses, source)
+        if strangers := set(selected) - known:
+            raise RunError(
+                f"{source}: {len(strangers)} selected cells are not planned, {min(strangers)} first"
+            )
+    elif document.partial:
+        raise RunError(f"{source}: a partial run must say which cells were selected")
+    for level in document.levels:
+        _check_level(level, len(cells), source)
+    return Plan(document, clauses, cells, selected, known)
+
+
+def _check_level(level: StatedLevel, cells: int, source: str) -> None:
+    end = 0
+    for first, length in level.planned:
+        if first < end or length < 1:
+            raise RunError(
+                f"{source}: the cells of level {level.level} are out of order, at {first}"
+            )
+        end = first + length
+    planned = sum(length for _, length in level.planned)
+    if end > cells or planned > level.listed:
+        raise RunError(
+            f"{source}: level {level.level} lists {level.listed:,} cells and claims {planned:,}, up to "
+            f"number {end:,} of {cells:,} planned"
+        )
+
+
+def _clauses(document: PlanDocument, source: str) -> dict[str, Clause]:
+    clauses: dict[str, Clause] = {}
+    for clause in document.clauses:
+        if clause.id in clauses:
+            raise RunError(f"{source}: clause {clause.id!r} is listed twice")
+        if not _FAMILY.fullmatch(clause.family):
+            raise RunError(
+                f"{source}: clause {clause.id!r} is of family {clause.family!r}; expected "
+                "lower-case letters, digits and underscores"
+            )
+        clauses[clause.id] = clause
+    return clauses
+
+
+def _unfold(
+    folded: Folded, part: str, clauses: Mapping[str, Clause], source: str
+) -> tuple[CellKey, ...]:
+    """The cells of a part of the document; no two of them have the same name in JUnit."""
+    cells: list[CellKey] = []
+    cases = 0
+    for name, ops in folded:
+        clause = clauses.get(name)
+        if clause is None:
+            raise RunError(f"{source}: {part} name the clause {name!r}, which is not in clauses")
+        if clause.status == PLANNED:
+            raise RunError(f"{source}: {part} name the clause {name!r}, which is not checked yet")
+        name = intern(name)  # equal names are one object: a million keys are compared by identity
+        for op, dtypes in ops.items():
+            if not op or not op.isprintable():
+                raise RunError(f"{source}: {part} of {name!r} have the unprintable op {op!r}")
+            op = intern(op)
+            for dtype in dtypes:
+                if not dtype.isprintable():
+                    raise RunError(f"{source}: {part} of {name!r} have the dtype {dtype!r}")
+                cells.append(CellKey(name, op, intern(dtype)))
+                cases += not dtype and op.endswith("]")  # may be called like an op's cell
+    distinct: set[object] = set(cells)
+    if cases:
+        distinct = {(cell.clause, case_name(cell)) for cell in cells}
+    if len(distinct) != len(cells):
+        seen: set[tuple[str, str]] = set()
+        for cell in cells:
+            if (cell.clause, case_name(cell)) in seen:
+                raise RunError(f"{source}: {part} hold {cell} twice")
+            seen.add((cell.clause, case_name(cell)))
+    return tuple(cells)
+
+
+# -- what became of a cell
 
 # What the manifest can make of each outcome. Any other pair is not evidence: it was edited, or
 # the harness that wrote it is at fault.
@@ -75,33 +308,30 @@ class Example:
         return [*found, f"    {self.message}"]
 
 
-@dataclass(frozen=True, slots=True)
-class CellResult:
-    """What became of one cell.
+class CellResult(CellFacts, frozen=True, gc=False):
+    """What became of one cell, judged: what the record keeps.
 
-    ``why`` is the expectation's reason or the judgement's text. ``checks`` counts executed
-    comparisons, ``samples`` the inputs they were made on. ``layouts`` are the ids of the layouts
-    that failed, sorted; ``ran_layouts`` those that ran. ``worst_error`` is the largest absolute
-    difference seen, None where nothing was compared by value. ``repro`` is a path relative to the
-    results folder. ``seconds`` is wall time; kept to the microsecond it costs no space of its own.
-    ``example`` is the minimised failure, where the failure was minimised.
+    ``why`` is the expectation's reason or the judgement's text. ``example`` is the minimised failure, if the failure
+    was minimised.
     """
 
     key: CellKey
     outcome: Outcome
     verdict: Verdict
     why: str = ""
-    checks: int = 0
-    samples: int = 0
-    layouts: tuple[str, ...] = ()
-    ran_layouts: tuple[str, ...] = ()
-    worst_error: float | None = None
-    raises: str | None = None
-    message: str = ""
-    repro: str | None = None
-    seconds: float = 0.0
-    worker: str = ""
     example: Example | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a pass with nothing more to say, as most results are."""
+        return (
+            self.outcome is Outcome.PASS
+            and self.verdict is Verdict.OK
+            and self.checks > 0
+            and self.samples >= 0
+            and 0 <= self.seconds < math.inf
+            and not (self.why or self.note or self.layouts or self.repro)
+        )
 
 
 def by_declaration(result: CellResult) -> bool:
@@ -126,21 +356,12 @@ def problem_with(result: CellResult) -> str | None:
             return f"passed with failing layouts ({', '.join(result.layouts[:3])})"
     if result.checks < 0 or result.samples < 0 or not result.seconds >= 0:
         return "has a negative count or time"
-    if result.repro is not None and not _inside(result.repro):
+    if result.repro is not None and not stays_inside(result.repro):
         return f"has a repro outside the results folder ({result.repro!r})"
     return None
 
 
-def _inside(path: str) -> bool:
-    """Whether a relative path stays in its folder, on POSIX and on Windows."""
-    parts = PurePosixPath(path.replace("\\", "/"))
-    return (
-        bool(path)
-        and path.isprintable()
-        and not parts.is_absolute()
-        and ".." not in parts.parts
-        and ":" not in path
-    )
+# -- the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,27 +393,32 @@ class Provenance:
     expectations: str
     reference_cache: str
 
+    @property
+    def is_shard(self) -> bool:
+        """Whether other shards are needed to make a whole run."""
+        return self.shard not in ("", "1/1")
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run: its plan's document, its provenance, and a result for each cell that has one.
+    """A run: its plan, its provenance, and a result for each cell that has one.
 
-    ``parsed`` is the checked plan. Raises RunError where the document is malformed, the
+    ``parsed`` is the checked plan. Raises RunError if the plan contradicts itself, the
     provenance belongs to another plan, a result is for a cell that was not planned, or claims to be
     unsupported by declaration where the plan's capabilities are all declared.
     """
 
     folder: Path
-    plan: dict[str, Any]
+    plan: PlanDocument
     provenance: Provenance
     results: dict[CellKey, CellResult]
     parsed: Plan = field(init=False, repr=False, compare=False)
     given: InitVar[Plan | None] = None
 
     def __post_init__(self, given: Plan | None) -> None:
-        plan = read_plan(self.plan) if given is None else given
+        plan = checked_plan(self.plan) if given is None else given
         object.__setattr__(self, "parsed", plan)
-        check_provenance(plan, self.provenance, "the run")
+        check_provenance(plan.document, self.provenance, "the run")
         if not self.results.keys() <= plan.known:
             stranger = min(self.results.keys() - plan.known)
             raise RunError(f"the run holds a result for {stranger}, which was not planned")
@@ -202,7 +428,7 @@ class Run:
             key = result.key
             if not (plan.undeclared(key.clause) or plan.untried(key)):
                 raise RunError(
-                    f"{key} claims to be unsupported by declaration, and the plan declares "
+                    f"{key} is recorded as unsupported by declaration, but the plan declares "
                     "everything that its clause requires"
                 )
 
@@ -216,17 +442,53 @@ class Run:
         )
 
 
-def check_provenance(plan: Plan, provenance: Provenance, source: str) -> None:
+def check_provenance(plan: PlanDocument, provenance: Provenance, source: str) -> None:
     """Raise RunError where the provenance is that of another plan."""
-    document = plan.document
     for name, planned, given in (
-        ("hash", document.hash, provenance.plan_hash),
-        ("device", document.device, provenance.device),
-        ("plan", document.plan, provenance.plan),
-        ("partial", document.partial, provenance.partial),
+        ("hash", plan.hash, provenance.plan_hash),
+        ("device", plan.device, provenance.device),
+        ("plan", plan.plan, provenance.plan),
+        ("partial", plan.partial, provenance.partial),
     ):
         if planned != given:
             raise RunError(
                 f"{source}: its plan has {name} {planned!r} and its provenance {given!r}: "
                 "they are not of the same run"
             )
+
+
+# -- a run as evidence for a manifest
+
+
+def evidence_of(run: Run, name: str) -> Evidence:
+    """The outcomes of a run that are evidence; ``name`` is what the user calls it."""
+    origin = run.provenance
+    return Evidence(
+        name=name,
+        device=origin.device,
+        plan=origin.plan,
+        plan_hash=origin.plan_hash,
+        torch=origin.torch,
+        driver=origin.driver,
+        start=origin.start,
+        facts={fact: str(value) for fact, value in run.plan.facts.items() if value is not None},
+        planned=run.parsed.cells,
+        cells={
+            key: seen_of(result)
+            for key, result in run.results.items()
+            if result.outcome is not Outcome.NOT_RUN and problem_with(result) is None
+        },
+    )
+
+
+def seen_of(result: CellResult) -> Seen:
+    """What a run saw of one cell."""
+    observed = Observed(
+        result.outcome,
+        frozenset(result.layouts),
+        result.raises,
+        result.message,
+        by_declaration(result),
+        result.said if result.failure is None else result.failure.device_text,
+    )
+    return Seen(observed, frozenset(result.ran_layouts))

@@ -1,50 +1,195 @@
-"""The folder of a run: ``plan.json`` and one JUnit file a clause family, written and read.
+"""The folder of a run: its record, written and read, and the files that are made from it.
 
-``plan.json`` goes last and holds the checksums of the others, so that a folder is either a whole
-run or refused. Every refusal is a ``RunError`` (exit 4: unusable input) naming the file; a run
-that reads well but lacks outcomes is left to the gate.
+The record (``run.conform``) is one line of text and a msgpack body. The line names the format, the version that
+wrote it and the SHA-256 of the body; the body holds the plan, the provenance and the results. It is written last,
+so that a folder holds a whole run or is refused. Every refusal is a ``RunError`` (exit 4: unusable input) that
+names the file; a run that can be read but lacks outcomes is left to the gate.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import gc
-import json
-import os
+import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from itertools import groupby
-from operator import attrgetter
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, get_type_hints
 
 import msgspec
 
 from devices.cell import CellKey
-from reports.junit import PLAN_DIGEST, Sink, Suite, clean, write_suites
-from reports.junit_read import provenance_of, read_suite
-from reports.model import CellResult, Provenance, Run, check_provenance
-from reports.plan import ADDED, Plan, RunError, digest, read_plan
-from reports.scan import results_of
-from reports.shared_plans import SharedPlans
+from reports.junit import clean, junit_file, junit_of, seconds_in, suites_as_xml
+from reports.model import (
+    CellResult,
+    Folded,
+    Plan,
+    PlanDocument,
+    Provenance,
+    Run,
+    RunError,
+    check_provenance,
+    checked_plan,
+    write_file,
+)
 
 __all__ = ["CellResult", "Provenance", "Run", "RunError", "load_run", "write_run"]
 
-PLAN_FILE = "plan.json"
-MANIFEST_FILE = "expected.toml"
-_REDACTED = "[redacted]"
+RECORD_FILE: Final = "run.conform"
+MANIFEST_FILE: Final = "expected.toml"
+FORMAT: Final = 1
+_MAGIC: Final = b"torch-conformance-run "
+_HEADER: Final = re.compile(_MAGIC + rb"(\d{1,9}) (\S{1,80})(?: ([0-9a-f]{64})\n)?")
+_REDACTED: Final = "[redacted]"
 
 
-def junit_file(family: str) -> str:
-    """The name of a family's file in the results folder."""
-    return f"junit-{family}.xml"
+# -- the record
+
+
+class _Record(msgspec.Struct, array_like=True, frozen=True):
+    """The body. ``plan`` is the encoded plan without what differs from shard to shard (``facts``, ``selected``), so
+    that it is the same in all shards; the provenance says whether it is partial. ``cells`` are the positions of the cells that have a result, empty if all have one.
+
+    The results are stored by field, as distinct values and, for each cell, the position of its value; both are
+    left out where they say nothing: the positions where all values are distinct, the field where all results have
+    its default.
+    """
+
+    plan: bytes
+    facts: dict[str, str | int | float | bool | None]
+    selected: Folded | None
+    provenance: Provenance
+    count: int
+    cells: bytes
+    fields: dict[str, tuple[msgspec.Raw, bytes]]
+
+
+_FIELDS: Final = msgspec.structs.fields(CellResult)[1:]  # all but the key
+_DECODERS: Final[dict[str, msgspec.msgpack.Decoder[list[Any]]]] = {
+    name: msgspec.msgpack.Decoder(list.__class_getitem__(kind))
+    for name, kind in get_type_hints(CellResult).items()
+}
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def _encoded(plan: Plan, provenance: Provenance, results: Mapping[CellKey, CellResult]) -> bytes:
+    """The body of a record. Raises UnicodeEncodeError if a text holds a lone surrogate."""
+    document = plan.document
+    found = [(place, results[cell]) for place, cell in enumerate(plan.cells) if cell in results]
+    places = array("I", [place for place, _ in found])
+    return _encode(
+        _Record(
+            _encode(msgspec.structs.replace(document, facts={}, selected=None, partial=False)),
+            document.facts,
+            document.selected,
+            provenance,
+            len(found),
+            b"" if len(found) == len(plan.cells) else _little(places),
+            dict(_columns([result for _, result in found])),
+        )
+    )
+
+
+def _columns(results: list[CellResult]) -> Iterator[tuple[str, tuple[msgspec.Raw, bytes]]]:
+    for field in _FIELDS:
+        given = [getattr(result, field.name) for result in results]
+        values = {value: place for place, value in enumerate(dict.fromkeys(given))}
+        if not field.required and list(values) == [field.default]:
+            continue
+        which = array(_width(len(values)))
+        if len(values) != len(given):
+            which.extend(map(values.__getitem__, given))
+        yield field.name, (msgspec.Raw(_encode(list(values))), _little(which))
+
+
+def _width(values: int) -> str:
+    return "B" if values <= 1 << 8 else "H" if values <= 1 << 16 else "I"
+
+
+def _little(numbers: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _numbers(kind: str, raw: bytes) -> array[int]:
+    numbers = array(kind)
+    numbers.frombytes(raw)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+@lru_cache(maxsize=1)  # shards of one run hold the same plan, to the byte
+def _shared_plan(raw: bytes) -> Plan:
+    return checked_plan(msgspec.msgpack.decode(raw, type=PlanDocument), "its plan")
+
+
+def _decoded(body: bytes) -> tuple[Plan, Provenance, dict[CellKey, CellResult]]:
+    """Raises RunError, msgspec.DecodeError or ValueError where the body is malformed."""
+    record = msgspec.msgpack.decode(body, type=_Record)
+    plan = _shared_plan(record.plan)
+    document = msgspec.structs.replace(
+        plan.document,
+        facts=record.facts,
+        selected=record.selected,
+        partial=record.provenance.partial,
+    )
+    plan = checked_plan(document, "its plan", plan)
+    cells: Iterable[CellKey] = plan.cells
+    if record.cells:
+        places = _numbers("I", record.cells)
+        if any(one >= other for one, other in pairwise(places)):
+            raise ValueError("its cells are out of order")
+        if len(places) != record.count or places[-1] >= len(plan.cells):
+            raise ValueError("it has a result for a cell that is not planned")
+        cells = [plan.cells[place] for place in places]
+    elif record.count not in (0, len(plan.cells)):
+        raise ValueError(f"it has {record.count:,} results for {len(plan.cells):,} cells")
+    if unknown := record.fields.keys() - _DECODERS.keys():
+        raise ValueError(
+            f"its results have the field {min(unknown)!r}, which this version does not know: "
+            "it was written by a newer version"
+        )
+    columns = {field.name: _column(record, field) for field in _FIELDS if _holds(record, field)}
+    rows = zip(*columns.values()) if record.count else ()
+    names = tuple(columns)
+    made = {cell: CellResult(cell, **dict(zip(names, row))) for cell, row in zip(cells, rows)}
+    return plan, record.provenance, made
+
+
+def _holds(record: _Record, field: msgspec.structs.FieldInfo) -> bool:
+    """Whether the record has values of a field; without, every result has the default."""
+    if field.name in record.fields:
+        return True
+    if field.required and record.count:
+        raise ValueError(f"its results lack the field {field.name!r}")
+    return False
+
+
+def _column(record: _Record, field: msgspec.structs.FieldInfo) -> Iterable[Any]:
+    """The values of one field, cell by cell."""
+    raw, which = record.fields[field.name]
+    values = _DECODERS[field.name].decode(raw)
+    index = _numbers(_width(len(values)), which)
+    if len(index if which else values) != record.count:
+        raise ValueError(f"field {field.name!r} is not of {record.count:,} results")
+    if which and max(index) >= len(values):
+        raise ValueError(f"field {field.name!r} has a value that is not listed")
+    return map(values.__getitem__, index) if which else values
+
+
+# -- writing
 
 
 def write_run(
     folder: Path,
-    plan_document: Mapping[str, Any],
+    plan: PlanDocument,
     results: Mapping[CellKey, CellResult],
     provenance: Provenance,
     junitxml: Path | None = None,
@@ -52,156 +197,190 @@ def write_run(
     manifest: bytes = b"",
     like: Plan | None = None,
 ) -> Run:
-    """Write the run's files into ``folder``, and all suites into ``junitxml`` where it is given.
+    """Write the run's files into ``folder``, and all JUnit suites into ``junitxml`` where it is given.
 
     A selected cell without a result is written as missing. Each file is replaced at once; those of
     an earlier run in the same folder are removed. ``redact`` leaves out the device's uuid and the
     host's name, in free text too. ``manifest`` is the text of the expected failures that the run was
-    judged by, kept beside the rest as ``expected.toml``. ``like`` is a plan that was read already: where it has the same
-    cells they are not unfolded again. Returns the run as it was written. Raises RunError where plan, results and
-    provenance do not belong together, or a file cannot be written.
+    judged by, kept as ``expected.toml``. The unfolded cells of the plan ``like`` are used again where it has
+    the same. Returns the run as it was written. Raises RunError if plan, results and provenance do not belong
+    together, or a file cannot be written.
     """
-    document = _plain(plan_document)
-    provenance = _cleaned(provenance)
+    origin: dict[str, Any] = dataclasses.asdict(provenance)
+    texts = {name: clean(text) for name, text in origin.items() if isinstance(text, str)}
+    provenance = Provenance(**{**origin, **texts})
     if redact:
-        document, results, provenance = redacted(document, results, provenance)
-    plan = read_plan(document, like=like)
-    run = Run(folder, document, provenance, dict(results), given=plan)
-    bound = digest(document)
-    suites = _suites(plan, run.results)
+        plan, results, provenance = redacted(plan, results, provenance)
+    parsed = checked_plan(plan, like=like)
+    # In the plan's order, in which they are read.
+    ordered = {cell: results[cell] for cell in parsed.cells if cell in results}
+    run = Run(folder, plan, provenance, ordered if len(ordered) == len(results) else dict(results), parsed)  # fmt: skip
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        files: dict[str, str] = {}
-        for suite in suites:
-            name = junit_file(suite.family)
-            files[name] = _replace(folder / name, partial(_write, [suite], provenance, bound))
-        if junitxml is not None:
-            if junitxml.resolve().parent == folder.resolve() and junitxml.name in files:
-                raise RunError(f"{junitxml}: is the file of one family; choose another name")
-            junitxml.parent.mkdir(parents=True, exist_ok=True)
-            _replace(junitxml, partial(_write, suites, provenance, bound))
-        for family in {clause.family for clause in plan.clauses.values()}:
-            if junit_file(family) not in files and junit_file(family) != _name_in(folder, junitxml):
-                (folder / junit_file(family)).unlink(missing_ok=True)
-        if manifest:
-            _replace(folder / MANIFEST_FILE, lambda sink: sink.write(manifest))
-        else:
-            (folder / MANIFEST_FILE).unlink(missing_ok=True)
-        whole = {**document, "provenance": dataclasses.asdict(provenance), "files": files}
-        text = json.dumps(whole, separators=(",", ":"), allow_nan=False) + "\n"
-        _replace(folder / PLAN_FILE, lambda sink: sink.write(text.encode()))
+        body = _encoded(parsed, provenance, run.results)
+    except UnicodeEncodeError:
+        kept = {cell: _with_texts(result, clean) for cell, result in run.results.items()}
+        run = dataclasses.replace(run, results=kept, given=parsed)
+        body = _encoded(parsed, provenance, kept)
+    sha256 = hashlib.sha256(body).hexdigest()
+    path = folder / RECORD_FILE
+    try:
+        path.unlink(missing_ok=True)
     except OSError as error:
-        raise RunError(f"{error.filename or folder}: cannot be written: {error.strerror}") from None
+        raise RunError(f"{path}: cannot be written: {error.strerror or error}") from None
+    written = _write_junit(run, junitxml, sha256)
+    for family in {clause.family for clause in parsed.clauses.values()}:
+        if (stale := folder.absolute() / junit_file(family)) not in written:
+            stale.unlink(missing_ok=True)
+    if manifest:
+        write_file(folder / MANIFEST_FILE, manifest)
+    else:
+        (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    writer = clean(plan.suite).replace(" ", "_")[:80] or "unknown"
+    write_file(path, f"{_MAGIC.decode()}{FORMAT} {writer} {sha256}\n".encode() + body)
     return run
 
 
-def _write(suites: Sequence[Suite], provenance: Provenance, bound: str, sink: Sink) -> None:
-    write_suites(sink, suites, provenance, bound)
-
-
-def _name_in(folder: Path, path: Path | None) -> str | None:
-    return path.name if path is not None and path.resolve().parent == folder.resolve() else None
-
-
-def _suites(plan: Plan, results: Mapping[CellKey, CellResult]) -> list[Suite]:
-    """The cells that belong into each family's file, in plan order."""
-    selected = set(plan.selected)
-    cells: dict[str, list[CellKey]] = {}
-    for clause, of_clause in groupby(plan.cells, attrgetter("clause")):
-        family = cells.setdefault(plan.clauses[clause].family, [])
-        family += [cell for cell in of_clause if cell in selected or cell in results]
-    cells = {family: of_family for family, of_family in cells.items() if of_family}
-    return [Suite(family, of_family, results) for family, of_family in cells.items()]
-
-
-def _replace(path: Path, write: Callable[[Sink], None]) -> str:
-    """Write a file beside its place and move it there. Returns its SHA-256."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as stream:
-            sink = Sink(stream)
-            write(sink)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return sink.sha256
-
-
-def _plain(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document as it will be read back: tuples become lists, and so on."""
-    if taken := [name for name in ADDED if name in document]:
-        raise RunError(f"the plan must not hold {taken[0]!r}: it is added to plan.json")
-    try:
-        text = json.dumps(document, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise RunError(f"the plan is not JSON: {error}") from None
-    plain: dict[str, Any] = json.loads(text)
-    return plain
-
-
-def _cleaned(provenance: Provenance) -> Provenance:
-    """Text that XML can hold, so that it reads back as it was written."""
-    values: dict[str, Any] = dataclasses.asdict(provenance)
-    for name, value in values.items():
-        if isinstance(value, str):
-            values[name] = clean(value)
-    return Provenance(**values)
+def _write_junit(run: Run, junitxml: Path | None, sha256: str) -> set[Path]:
+    """Write one file a family, and one with all of them. Returns their absolute paths."""
+    made = junit_of(run, RECORD_FILE, sha256)
+    folder = run.folder.absolute()
+    files = {folder / junit_file(family): [suite] for family, suite in made.items()}
+    if junitxml is not None:
+        if junitxml.absolute() in files:
+            raise RunError(f"{junitxml}: is the file of one family; choose another name")
+        files[junitxml.absolute()] = list(made.values())
+    for path, suites in files.items():
+        write_file(path, suites_as_xml(suites))
+    return set(files)
 
 
 def redacted(
-    document: Mapping[str, Any], results: Mapping[CellKey, CellResult], provenance: Provenance
-) -> tuple[dict[str, Any], dict[CellKey, CellResult], Provenance]:
+    plan: PlanDocument, results: Mapping[CellKey, CellResult], provenance: Provenance
+) -> tuple[PlanDocument, Mapping[CellKey, CellResult], Provenance]:
     """Leave out host and uuid: the fields, and where they appear in facts and free text."""
     hosts = provenance.host.split(", ")  # the controller's, and those of workers elsewhere
     secrets = [secret for secret in (*hosts, provenance.device_uuid) if secret]
     plain = dataclasses.replace(provenance, host="", device_uuid="")
     if not secrets:
-        return dict(document), dict(results), plain
+        return plan, results, plain
     pattern = re.compile("|".join(rf"(?<!\w){re.escape(secret)}(?!\w)" for secret in secrets))
 
     def hide(text: str) -> str:
         return pattern.sub(_REDACTED, text)
 
     facts = {
-        name: hide(value) if isinstance(value, str) else value
-        for name, value in document.get("facts", {}).items()
+        name: hide(value) if isinstance(value, str) else value for name, value in plan.facts.items()
     }
-    kept: dict[CellKey, CellResult] = {}
-    for cell, result in results.items():
-        why, message, worker = (hide(result.why), hide(result.message), hide(result.worker))
-        if (why, message, worker) != (result.why, result.message, result.worker):
-            result = dataclasses.replace(result, why=why, message=message, worker=worker)
-        if result.example is not None:
-            told = dataclasses.replace(result.example, message=hide(result.example.message))
-            result = dataclasses.replace(result, example=told)
-        kept[cell] = result
-    plain = dataclasses.replace(plain, expectations=hide(plain.expectations))
-    return {**document, "facts": facts}, kept, plain
+    return (
+        msgspec.structs.replace(plan, facts=facts),
+        {cell: _with_texts(result, hide) for cell, result in results.items()},
+        dataclasses.replace(plain, expectations=hide(plain.expectations)),
+    )
 
 
-def load_run(path: Path, shared: SharedPlans | None = None) -> Run:
-    """Read a results folder, or its ``plan.json``.
+def _with_texts(result: CellResult, change: Callable[[str], str]) -> CellResult:
+    """The result with its free texts changed; names of layouts, files and types are not free."""
+    texts = _changed(result, ("why", "note", "said", "worker"), change)
+    failure, example = result.failure, result.example
+    if failure is not None:
+        names = ("subject", "expected", "found", "detail", "said", "call")
+        failure = msgspec.structs.replace(failure, **_changed(failure, names, change))
+    if example is not None:
+        message, call = change(example.message), change(example.call)
+        example = dataclasses.replace(example, message=message, call=call)
+    changed = {**texts, "failure": failure, "example": example}
+    if all(getattr(result, name) == value for name, value in changed.items()):
+        return result
+    return msgspec.structs.replace(result, **changed)
 
-    ``shared`` remembers from one shard to the next what all have. Raises RunError where a file is absent, truncated, edited since, malformed, or of another run.
-    """
-    source = path / PLAN_FILE if path.is_dir() else path
-    quickly, shared = shared is not None, shared or SharedPlans()
+
+def _changed(
+    struct: msgspec.Struct, names: Iterable[str], change: Callable[[str], str]
+) -> dict[str, str]:
+    return {name: change(text) for name in names if (text := getattr(struct, name)) is not None}
+
+
+# -- reading
+
+
+def record_file(path: Path) -> Path:
+    """The record of a run, given its folder or the file itself."""
+    return path / RECORD_FILE if path.is_dir() else path
+
+
+def load_run(path: Path) -> Run:
+    """Read a results folder, or its record. Raises RunError if the record is absent, truncated, edited since,
+    malformed, or of a newer format."""
+    source = record_file(path)
+    body = _body(source)
     try:
-        document = shared.parse(source.read_bytes(), str(source))
+        with collector_paused():
+            plan, provenance, results = _decoded(body)
+            check_provenance(plan.document, provenance, str(source))
+            return Run(source.parent, plan.document, provenance, results, given=plan)
+    except RunError as error:
+        said = str(error).removeprefix(f"{source}: ")
+        raise RunError(f"{source}: {said}") from None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise RunError(f"{source}: malformed: {error}") from None
+
+
+def _body(source: Path) -> bytes:
+    """The body of a record whose header is in order."""
+    try:
+        raw = source.read_bytes()
     except FileNotFoundError:
-        raise RunError(
-            f"{source}: not found; expected the folder that a run wrote with --results"
-        ) from None
+        raise RunError(f"{source}: not found; {_instead(source.parent)}") from None
     except OSError as error:
         raise RunError(f"{source}: cannot be read: {error.strerror or error}") from None
-    provenance, files = _added(document, source)
-    plan = shared.plan = read_plan(document, str(source), shared.plan)
-    check_provenance(plan, provenance, str(source))
-    with collector_paused():
-        bound = shared.digest(document)
-        results = _read_files(source.parent, plan, files, provenance, bound, quickly=quickly)
-    return Run(source.parent, document, provenance, results, given=plan)
+    header = _HEADER.match(raw)
+    if header is None:
+        if raw.startswith(_MAGIC):
+            raise RunError(f"{source}: its first line is damaged or truncated")
+        raise RunError(f"{source}: not the record of a run; {_instead(source.parent)}")
+    written, writer = int(header[1]), header[2].decode("ascii", "replace")
+    if written != FORMAT:
+        newer = "update torch-conformance" if written > FORMAT else "run the suite again"
+        raise RunError(
+            f"{source}: expected format {FORMAT}, found {written}, written by torch-conformance "
+            f"{writer}: {newer}"
+        )
+    if header[3] is None:
+        raise RunError(f"{source}: its first line is damaged or truncated")
+    body = raw[header.end() :]
+    if hashlib.sha256(body).hexdigest() != header[3].decode():
+        raise RunError(
+            f"{source}: truncated or changed since the run wrote it (its SHA-256 differs)"
+        )
+    return body
+
+
+def _instead(folder: Path) -> str:
+    """What to do if there is no record."""
+    if any(folder.glob("junit*.xml")):
+        return (
+            f"JUnit files are not a complete run: they contain neither the plan nor the failures. Copy {RECORD_FILE} "
+            "with them; without it, only --shard-times can use them"
+        )
+    return f"expected the folder that a run wrote with --results, which holds {RECORD_FILE}"
+
+
+def as_json(run: Run) -> bytes:
+    """All that the record of a run holds, for programs that read no msgpack."""
+    cells = [
+        {**msgspec.to_builtins(result), "key": result.key._asdict()}
+        for result in run.results.values()
+    ]
+    whole = {"format": FORMAT, "plan": run.plan, "provenance": run.provenance, "results": cells}
+    return msgspec.json.encode(whole)
+
+
+def times_of(path: Path) -> dict[CellKey, float]:
+    """How long each cell took in an earlier run: from its record, or from JUnit files alone. Raises RunError."""
+    junit = [path] if path.suffix == ".xml" else sorted(path.glob("junit*.xml"))
+    if junit and not record_file(path if path.is_dir() else path.parent).is_file():
+        return {cell: time for file in junit for cell, time in seconds_in(file).items()}
+    return {cell: result.seconds for cell, result in load_run(path).results.items()}
 
 
 @contextmanager
@@ -214,62 +393,3 @@ def collector_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _added(document: dict[str, Any], source: Path) -> tuple[Provenance, dict[str, str]]:
-    """Take off what the writer added to the plan's document."""
-    parts = []
-    for name in ADDED:
-        if name not in document:
-            raise RunError(f"{source}: has no {name!r}: a plan, but not that of a finished run")
-        parts.append(document.pop(name))
-    try:
-        return (msgspec.convert(parts[0], Provenance), msgspec.convert(parts[1], dict[str, str]))
-    except msgspec.ValidationError as error:
-        raise RunError(f"{source}: malformed provenance or files: {error}") from None
-
-
-def _read_files(
-    folder: Path,
-    plan: Plan,
-    files: Mapping[str, str],
-    provenance: Provenance,
-    bound: str,
-    *,
-    quickly: bool,
-) -> dict[CellKey, CellResult]:
-    wanted: dict[str, list[CellKey]] = {}
-    for cell in plan.selected:
-        wanted.setdefault(plan.family(cell), []).append(cell)
-    families = {junit_file(family): family for family in plan.families}
-    _same_files(folder, files, families, [junit_file(family) for family in wanted])
-    results: dict[CellKey, CellResult] = {}
-    for name, sha256 in files.items():
-        path, family = folder / name, families[name]
-        if quickly:
-            properties, found = results_of(path, family, wanted.get(family, []), plan, sha256)
-        else:
-            suite = read_suite(path, family, plan, sha256)
-            properties, found = suite.properties, suite.results
-        if properties.get(PLAN_DIGEST) != bound:
-            raise RunError(f"{path}: belongs to another plan than {folder / PLAN_FILE}")
-        if provenance_of(properties, path) != provenance:
-            raise RunError(f"{path}: its properties are not those of {folder / PLAN_FILE}")
-        lost = [cell for cell in wanted.get(family, ()) if cell not in found]
-        if lost:
-            raise RunError(f"{path}: lacks {len(lost)} cells of the plan, {lost[0]} first")
-        for cell, result in found.items():
-            if result is not None:
-                results[cell] = result
-    return results
-
-
-def _same_files(
-    folder: Path, files: Mapping[str, str], families: Mapping[str, str], wanted: Sequence[str]
-) -> None:
-    for name in wanted:
-        if name not in files:
-            raise RunError(f"{folder / PLAN_FILE}: lists no {name}, though the plan has its cells")
-    for name in files:
-        if name not in families:
-            raise RunError(f"{folder / PLAN_FILE}: lists {name!r}, which no family of its plan has")

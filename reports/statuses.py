@@ -1,4 +1,4 @@
-"""The one letter that stands for what became of a cell, and how it is shown.
+"""The letter that represents the result of a cell, and how it is shown.
 
 A run's cells are one text, a letter each, so that a quarter of a million of them are a file of a
 quarter of a megabyte that compresses to a few kilobytes and that any program can read.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from devices.cell import Outcome, Verdict
-from reports.judgement import Tally
+from reports.gate import Tally
 from reports.model import CellResult, problem_with
 
 ABSENT: Final = " "
@@ -21,7 +21,7 @@ ERROR: Final = "E"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Status:
     """How a status is shown: its name, what it means, and its rank where several meet."""
 
     name: str
@@ -29,25 +29,25 @@ class Kind:
     meaning: str
 
 
-KINDS: Final[tuple[Kind, ...]] = (
-    Kind("crash", "crash", "the process died in this cell, and the manifest does not expect it"),
-    Kind("hang", "hang", "the cell did not return in its time, unexpectedly"),
-    Kind("fail", "fail", "at least one check did not hold, and no block of the manifest expects it"),
-    Kind("error", "error", "the check itself could not be made, or none was executed"),
-    Kind("unsupported", "unsupported", "the device raised NotImplementedError"),
-    Kind("improvement", "improvement", "did better than the manifest expects: to be recorded"),
-    Kind("flaky", "flaky", "declared flaky: passes and fails from run to run"),
-    Kind("expected", "expected failure", "failed, crashed or hung as a block of the manifest says; "
+KINDS: Final[tuple[Status, ...]] = (
+    Status("crash", "crash", "the process died in this cell, and the manifest does not expect it"),
+    Status("hang", "hang", "the cell did not return within its time limit, and the manifest does not expect it"),
+    Status("fail", "fail", "at least one check failed, and no block of the manifest expects it"),
+    Status("error", "error", "the check could not be made, or no check was executed"),
+    Status("unsupported", "unsupported", "the device raised NotImplementedError"),
+    Status("improvement", "improvement", "the result is better than the manifest expects; update the manifest"),
+    Status("flaky", "flaky", "declared flaky: sometimes passes and sometimes fails"),
+    Status("expected", "expected failure", "failed, crashed or hung as a block of the manifest says; "
          "it still counts against the device"),
-    Kind("ambiguous", "ambiguous reference", "the references differ and the device equals neither: "
+    Status("ambiguous", "ambiguous reference", "the references differ and the device equals neither: "
          "in no numerator and no denominator"),
-    Kind("not-run", "not run", "planned, and without an outcome"),
-    Kind("pass", "pass", "every executed check held, and at least one was executed"),
-    Kind("undeclared", "unsupported by declaration", "nothing was tried: the descriptor does not "
+    Status("not-run", "not run", "planned, but has no outcome"),
+    Status("pass", "pass", "every executed check held, and at least one was executed"),
+    Status("undeclared", "unsupported by declaration", "nothing was tried: the descriptor does not "
          "declare what the clause requires, or the machine has too few devices for the case"),
-    Kind("absent", "not planned", "this run has no such cell"),
+    Status("absent", "not planned", "the run does not have this cell"),
 )  # fmt: skip
-"""Every kind, the most urgent first: a square that stands for several cells shows the first."""
+"""Every kind, the most urgent first: a square that represents several cells shows the first."""
 
 _O, _V = Outcome, Verdict
 _CODES: Final[Mapping[tuple[Outcome, Verdict], tuple[str, str]]] = {
@@ -97,33 +97,14 @@ def tally(counts: Mapping[str, int]) -> Tally:
     """The counts of letters as the gate counts cells."""
     total = Tally()
     for code, count in counts.items():
-        if code == ABSENT:
-            continue
-        total.planned += count
-        for name in _fields(code):
-            setattr(total, name, getattr(total, name) + count)
+        if code != ABSENT:
+            total.count(OUTCOME_OF[code], VERDICT_OF[code], count)
     return total
 
 
-def _fields(code: str) -> list[str]:
-    """The fields of a Tally that a cell of this letter adds to."""
-    by_outcome = {
-        _O.PASS: "passed", _O.AMBIGUOUS: "ambiguous", _O.UNSUPPORTED: "unsupported",
-        _O.CRASH: "crashes", _O.HANG: "hangs", _O.ERROR: "errors", _O.NOT_RUN: "missing",
-    }  # fmt: skip
-    by_verdict = {
-        _V.EXPECTED: "expected", _V.REGRESSION: "regressions",
-        _V.IMPROVEMENT: "improvements", _V.FLAKY: "flaky",
-    }  # fmt: skip
-    if KIND_OF[code] == "undeclared":
-        return ["declared"]
-    names = (by_outcome.get(OUTCOME_OF[code]), by_verdict.get(VERDICT_OF[code]))
-    return [name for name in names if name is not None]
-
-
-def table() -> list[dict[str, Any]]:
+def table() -> list[dict[str, str]]:
     """Every letter with its outcome, verdict and kind, for the pages and the published schema."""
-    rows: list[dict[str, Any]] = [
+    rows = [
         {"code": code, "outcome": pair[0].value, "verdict": pair[1].value, "kind": kind}
         for pair, (code, kind) in _CODES.items()
     ]

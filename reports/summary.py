@@ -1,19 +1,42 @@
-"""What people read at the end of a run: text for a terminal, markdown and annotations for CI."""
+"""What people read of a run: its failures in groups, the text of a terminal, markdown and annotations for CI.
+
+Failures are grouped by what they seem to have in common, so that one line represents hundreds. A group's key is the
+clause, how the cells failed, the op's family, and where (the factors of the layout of the minimised example, else
+of the simplest layout that fails): what one cause in a kernel's addressing usually shares.
+"""
 
 from __future__ import annotations
 
+import re
+import shlex
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final, NamedTuple
 
-from devices.cell import Outcome
-from reports.failures import MARKDOWN_FILE, groups_of, text_lines
-from reports.groups import Group
-from reports.judgement import ExitCode, Judgement, Tally, number
-from reports.junit import headline
-from reports.levels import levels_of
-from reports.model import CellResult, Run
-from reports.plan import PLANNED, Exclusion, case_name
-from reports.text import md, one_line, repro_command, table_row
+import msgspec
+
+from devices.cell import Outcome, Verdict
+from reports.gate import ExitCode, GateResult, Tally, levels_of, number
+from reports.junit import clean, headline
+from reports.model import (
+    PLANNED,
+    CellResult,
+    Example,
+    Exclusion,
+    Run,
+    RunError,
+    case_name,
+    write_file,
+)
+
+JSON_FILE, MARKDOWN_FILE = "failures.json", "failures.md"
+_FORMAT: Final = 1
+
+# Cells of a group that are named in the line under its example.
+_NAMED = 6
 
 # More clauses than this are shown by family.
 _MANY = 25
@@ -40,13 +63,275 @@ _ALWAYS = ("expected", "regressions", "improvements", "ambiguous", "unsupported"
 _STYLES = {"good": "32", "bad": "31", "note": "33", "bold": "1"}
 
 
-def text_summary(run: Run, judgement: Judgement, *, limit: int = 20, styled: bool = False) -> str:
-    """The summary for a terminal, without a final newline; ``styled`` adds ANSI colours."""
+# -- text without what could forge output, quoted for the shell, escaped for markdown
+
+
+def repro_command(folder: Path, result: CellResult) -> str | None:
+    """The command that shows the fault again, to be run from here."""
+    if result.repro is None:
+        return None
+    return f"python {shlex.quote(str(folder / result.repro))}"
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks and control characters, which could forge output."""
+    spaced = re.sub(r"\s+", " ", clean(text)).strip()
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in spaced)
+
+
+_MD = re.compile(r"([\\`*_\[\](){}|~#$!+@-])")
+_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+
+def md(text: str) -> str:
+    """Text that markdown shows as it is, in a table too."""
+    entities = re.sub("[&<>]", lambda match: _HTML[match.group()], one_line(text))
+    # A colon between slashes would be made a link.
+    return _MD.sub(r"\\\1", entities).replace("://", "&#58;//")
+
+
+def table_row(cells: Iterable[str], *, escaped: bool = True) -> str:
+    return "| " + " | ".join(md(cell) if escaped else cell for cell in cells) + " |"
+
+
+# -- failures in groups
+
+
+def kind_of(result: CellResult) -> str:
+    """How a cell failed, for people: ``values``, ``raised RuntimeError``, ``crash: killed by SIGSEGV``."""
+    if result.outcome is Outcome.FAIL:
+        return result.failure.title if result.failure is not None else "fail"
+    more = result.raises
+    if more is None and result.failure is not None:
+        more = result.failure.found or result.failure.detail
+    return f"{result.outcome}: {more}" if more else str(result.outcome)
+
+
+MEMORY: Final = ("contiguous", "transposed", "reversed", "channels_last")
+
+
+def place_of(layouts: tuple[str, ...]) -> str:
+    """What the failing layouts have in common, from the simplest of them: its factors.
+
+    ``contiguous`` where the plain layout fails, else ``offset``, ``step``, ``order`` (of the
+    dimensions in memory), ``expand`` and their sums; ``out=…`` for targets; a directed check's own name.
+    """
+    return min((_factors(layout) for layout in layouts), key=_simplicity, default="")
+
+
+def _simplicity(place: str) -> tuple[int, int, str]:
+    if place in ("contiguous", "out=contiguous"):
+        return (0, 0, place)
+    return (1, place.count("+"), place)
+
+
+def _factors(layout: str) -> str:
+    """The factors of one layout id."""
+    target = layout.startswith("out=")
+    found: list[str] = []
+    for single in layout.removeprefix("out=").split("/"):
+        memory, *rest = single.split("+")
+        if memory not in MEMORY:
+            return layout  # a directed check, or a pinned example
+        if memory != "contiguous":
+            found.append("order")
+        found += ["step" if r.startswith("step_") else r.partition("_")[0] for r in rest]
+    text = "+".join(f for f in ("order", "step", "expand", "offset") if f in found) or "contiguous"
+    return f"out={text}" if target else text
+
+
+class GroupKey(NamedTuple):
+    """What the cells of one group share."""
+
+    verdict: Verdict
+    clause: str
+    kind: str
+    family: str
+    place: str
+
+    def __str__(self) -> str:
+        where = f", {self.place}" if self.place else ""
+        return f"{self.verdict} {self.clause}: {self.kind}, {self.family}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Cells that fail alike. ``example`` is the one to read first; ``results`` keep the plan's order."""
+
+    key: GroupKey
+    results: tuple[CellResult, ...]
+
+    @property
+    def example(self) -> CellResult:
+        """The cell with the smallest minimised example, else the first that has a repro script."""
+        return min(self.results, key=_telling)
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(result.key.op for result in self.results))
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(result.key.dtype for result in self.results))
+
+
+def _telling(result: CellResult) -> tuple[int, int, int, int]:
+    example = result.example
+    if example is None:
+        return (1 + (result.repro is None), 0, 0, 0)
+    return (0, *example.complexity)
+
+
+def key_of(result: CellResult, families: Mapping[str, str]) -> GroupKey:
+    """A result's group. ``families`` names the family of each op; an op without one is its own."""
+    return GroupKey(
+        result.verdict,
+        result.key.clause,
+        kind_of(result),
+        families.get(result.key.op, result.key.op),
+        place_of((result.example.layout,) if result.example is not None else result.layouts),
+    )
+
+
+def grouped(results: Iterable[CellResult], families: Mapping[str, str]) -> tuple[Group, ...]:
+    """The groups: regressions before improvements, then the largest first, then in the plan's order."""
+    found: dict[GroupKey, list[CellResult]] = {}
+    for result in results:
+        found.setdefault(key_of(result, families), []).append(result)
+    groups = [Group(key, tuple(members)) for key, members in found.items()]
+    groups.sort(key=lambda g: (g.key.verdict is not Verdict.REGRESSION, -len(g.results)))
+    return tuple(groups)
+
+
+def groups_of(run: Run, results: Iterable[CellResult]) -> tuple[Group, ...]:
+    """These results of the run, grouped."""
+    return grouped(results, run.plan.families)
+
+
+# -- failures.json for programs, failures.md for people: made from the record, and no evidence
+
+
+class _GroupExample(msgspec.Struct):
+    cell: str
+    outcome: Outcome
+    message: str
+    repro: str | None
+    minimised: Example | None
+
+
+class _GroupDocument(msgspec.Struct):
+    verdict: Verdict
+    clause: str
+    kind: str
+    family: str
+    place: str
+    count: int
+    example: _GroupExample
+    cells: list[str]
+
+
+class FailuresDocument(msgspec.Struct):
+    """``failures.json``: the groups, largest first, each with its example and the names of all its cells."""
+
+    format: int
+    cells: int
+    groups: list[_GroupDocument]
+
+
+def write_failures(result: GateResult) -> None:
+    """Write both files into the run's folder. Raises RunError if they cannot be written."""
+    run = result.run
+    groups = groups_of(run, (*result.new, *result.provisional))
+    data = msgspec.json.format(msgspec.json.encode(document(groups)), indent=1)
+    write_file(run.folder / JSON_FILE, data + b"\n")
+    write_file(run.folder / MARKDOWN_FILE, markdown_of(groups).encode())
+
+
+def document(groups: Sequence[Group]) -> FailuresDocument:
+    """The groups as ``failures.json`` holds them."""
+    made = []
+    for group in groups:
+        key, shown = group.key, group.example
+        example = _GroupExample(
+            str(shown.key), shown.outcome, clean(shown.message), shown.repro, shown.example
+        )
+        cells = [str(result.key) for result in group.results]
+        made.append(
+            _GroupDocument(
+                key.verdict, key.clause, key.kind, key.family, key.place, len(cells), example, cells
+            )
+        )
+    return FailuresDocument(_FORMAT, sum(group.count for group in made), made)
+
+
+def markdown_of(groups: Sequence[Group]) -> str:
+    """The same for people (GitHub-flavoured)."""
+    cells = sum(len(group.results) for group in groups)
+    lines = [f"# {cells:,} new in {len(groups):,} groups", ""]
+    for place, group in enumerate(groups, 1):
+        example = group.example
+        lines += [f"## {place}. {md(str(group.key))} ({len(group.results):,})", ""]
+        lines += [f"- example: {md(str(example.key))}: {md(headline(example))}"]
+        if example.example is not None:
+            lines += [f"- {md(line)}" for line in example.example.lines()]
+        if example.repro is not None:
+            lines.append(f"- `python {example.repro}` in this folder")
+        lines += ["", ", ".join(md(str(result.key)) for result in group.results), ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def text_lines(
+    folder: Path, groups: Sequence[Group], kind: str, limit: int, style: Callable[[str, str], str]
+) -> list[str]:
+    """The first groups for a terminal, each with an example and the command that shows it again."""
+    lines: list[str] = []
+    for group in groups[:limit]:
+        bad = "bad" if group.key.verdict == "regression" else "note"
+        label = style(f"{kind} {group.key.verdict}", bad)
+        result = group.example
+        lines.append(f"{label}: {result.key}: {result.outcome}: {one_line(headline(result))}")
+        if result.example is not None:
+            lines += [_indented(line) for line in result.example.lines()]
+        if (command := repro_command(folder, result)) is not None:
+            lines.append(f"    {command}")
+        if len(group.results) > 1:
+            lines.append(f"    {alike(group)}")
+    return lines
+
+
+def _indented(line: str) -> str:
+    """A line of an example one level deeper, its own indentation kept."""
+    return " " * (4 + len(line) - len(line.lstrip(" "))) + one_line(line)
+
+
+def alike(group: Group) -> str:
+    """How many more cells there are in a group, what they share, and some of their names."""
+    others = [r for r in group.results if r is not group.example]
+    key = group.key
+    where = f", {key.place}" if key.place else ""
+    names = [f"{r.key.op}[{r.key.dtype}]" if r.key.dtype else r.key.op for r in others[:_NAMED]]
+    more = ", …" if len(others) > _NAMED else ""
+    cells = "cell" if len(others) == 1 else "cells"
+    return one_line(
+        f"and {len(others):,} more {cells} alike ({key.kind}, {key.family}{where}): "
+        f"{', '.join(names)}{more}"
+    )
+
+
+# -- the summary of a run
+
+
+def summarise(judged: GateResult, *, limit: int = 20, styled: bool = False) -> str:
+    """The end of a run as text: the verdict by clause, new failures with their repro commands.
+
+    At most ``limit`` groups of failures are shown. ``styled`` adds ANSI colours.
+    """
+    run = judged.run
 
     def style(text: str, name: str) -> str:
         return f"\x1b[{_STYLES[name]}m{text}\x1b[0m" if styled else text
 
-    header, rows = table(run, judgement)
+    header, rows = table(judged)
     cells = [header, *rows]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     lines = [style(title(run), "bold"), work_done(run)]
@@ -58,12 +343,12 @@ def text_summary(run: Run, judgement: Judgement, *, limit: int = 20, styled: boo
     if not run.provenance.partial:
         lines += [str(level) for level in levels_of(run)]
     lines += [_wrap(note) for note in (*unchecked(run), *noted(run))]
-    lines += _failures(run, judgement.new, "new", limit, style)
-    lines += _failures(run, judgement.provisional, "provisional, not gating", limit, style)
-    lines += [f"note: {one_line(note)}" for note in judgement.notes]
-    lines += [style(f"problem: {one_line(problem)}", "bad") for problem in judgement.problems]
-    good = "good" if judgement.green else "bad"
-    lines.append(style(verdict_line(judgement), good))
+    lines += _failures(run, judged.new, "new", limit, style)
+    lines += _failures(run, judged.provisional, "provisional, not gating", limit, style)
+    lines += [f"note: {one_line(note)}" for note in judged.notes]
+    lines += [style(f"problem: {one_line(problem)}", "bad") for problem in judged.problems]
+    good = "good" if judged.green else "bad"
+    lines.append(style(verdict_line(judged), good))
     lines.append(f"report: {run.folder}")
     return "\n".join(lines)
 
@@ -90,9 +375,9 @@ def work_done(run: Run) -> str:
     )
 
 
-def verdict_line(judgement: Judgement) -> str:
+def verdict_line(judged: GateResult) -> str:
     """Numerator and denominator, the expected failures, and the exit code with its name."""
-    counts, code = judgement.counts, judgement.exit_code
+    counts, code = judged.counts, judged.exit_code
     parts = [f"{counts.passed:,} of {number(counts.judged, 'cell')} pass"]
     if counts.ambiguous:
         parts.append(f"{counts.ambiguous:,} more have no agreed reference")
@@ -103,20 +388,20 @@ def verdict_line(judgement: Judgement) -> str:
     return f"{code.label} (exit {code.value}): " + "; ".join(parts)
 
 
-def table(run: Run, judgement: Judgement) -> tuple[list[str], list[list[str]]]:
+def table(judged: GateResult) -> tuple[list[str], list[list[str]]]:
     """Header and rows, by clause, or by family where clauses are many; the last row is the sum.
 
-    Columns of rarer things are left out where all their counts are nought.
+    Columns of rare results are omitted if all their counts are zero.
     """
-    clauses = run.parsed.clauses
-    grouped: dict[str, list[Tally]] = {}
-    by_family = len(judgement.tallies) > _MANY
-    for clause, counts in judgement.tallies.items():
+    clauses = judged.run.parsed.clauses
+    named: dict[str, list[Tally]] = {}
+    by_family = len(judged.tallies) > _MANY
+    for clause, counts in judged.tallies.items():
         known = clauses[clause]
         name = known.family if by_family else clause + (" *" if known.provisional else "")
-        grouped.setdefault(name, []).append(counts)
-    rows = {name: Tally.sum(counts) for name, counts in grouped.items()}
-    total = judgement.counts
+        named.setdefault(name, []).append(counts)
+    rows = {name: Tally.sum(counts) for name, counts in named.items()}
+    total = judged.counts
     columns = [
         (label, name) for label, name in _COLUMNS if name in _ALWAYS or getattr(total, name) > 0
     ]
@@ -130,7 +415,7 @@ def table(run: Run, judgement: Judgement) -> tuple[list[str], list[list[str]]]:
 
 
 def unchecked(run: Run) -> list[str]:
-    """What the contract says and this run does not speak of."""
+    """Clauses of the contract that this run did not check."""
     clauses = run.parsed.clauses.values()
     having = {clause for clause, ops in run.parsed.document.cells if any(ops.values())}
     planned = [clause.id for clause in clauses if clause.status == PLANNED]
@@ -143,14 +428,14 @@ def unchecked(run: Run) -> list[str]:
     left_out: dict[str, list[str]] = {}
     for item in _exclusions(run):
         left_out.setdefault(item.reason, []).append(f"{item.clause} {_ops(item.ops)}")
-    notes += [f"left out: {', '.join(where)}. {reason}" for reason, where in left_out.items()]
+    notes += [f"skipped: {', '.join(where)}. {reason}" for reason, where in left_out.items()]
     if any(clause.provisional and clause.id in having for clause in clauses):
         notes.append("* provisional: reported, not gating")
     return notes
 
 
 def _exclusions(run: Run) -> Iterable[Exclusion]:
-    """The plan's, and of a partial run those of its own clauses and ops."""
+    """The plan's exclusions; for a partial run only those of its clauses and ops."""
     every = run.parsed.document.exclusions
     if not run.provenance.partial:
         return every
@@ -171,14 +456,14 @@ def noted(run: Run) -> list[str]:
         if result.outcome is Outcome.PASS and result.message:
             found.setdefault(result.key.clause, []).append(result)
     return [
-        f"{clause}: {number(len(results), 'cell')} passed with something to report, such as "
+        f"{clause}: {number(len(results), 'cell')} passed with a note, such as "
         f"{case_name(results[0].key)}: {one_line(results[0].message)}"
         for clause, results in found.items()
     ]
 
 
 def _ops(ops: Sequence[str]) -> str:
-    """How many ops (``plan.json`` names them); an exclusion without ops takes the whole clause."""
+    """How many ops (the plan names them); an exclusion without ops takes the whole clause."""
     if not ops:
         return "every op"
     return number(len(ops), "op")
@@ -194,14 +479,9 @@ def _names(clauses: Iterable[str]) -> str:
 
 
 def _wrap(text: str) -> str:
-    lines, line = [], ""
-    for word in text.split(" "):
-        if line and len(line) + len(word) >= _WIDTH:
-            lines.append(line)
-            line = "    " + word
-        else:
-            line = f"{line} {word}" if line else word
-    return "\n".join([*lines, line])
+    return textwrap.fill(
+        text, _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _failures(
@@ -215,29 +495,26 @@ def _failures(
 
 
 def _rest(run: Run, groups: Sequence[Group]) -> str:
-    """What is not shown, and where it is."""
+    """How many groups are not shown, and where they are."""
     report = run.folder / MARKDOWN_FILE
     where = report if report.exists() else run.folder
     cells = sum(len(group.results) for group in groups)
     return f"and {number(len(groups), 'more group')} ({number(cells, 'cell')}) in {where}"
 
 
-def markdown(run: Run, judgement: Judgement, *, limit: int = 20) -> str:
+def markdown(judged: GateResult, *, limit: int = 20) -> str:
     """The summary for a CI's page (GitHub-flavoured)."""
-    code = judgement.exit_code
+    run, code = judged.run, judged.exit_code
     lines = [f"## torch-conformance: {code.label} (exit {code.value})", "", md(title(run)), ""]
-    lines += [md(verdict_line(judgement)), ""]
-    if judgement.problems or judgement.notes:
-        said = (*judgement.problems, *judgement.notes)
+    lines += [md(verdict_line(judged)), ""]
+    if judged.problems or judged.notes:
+        said = (*judged.problems, *judged.notes)
         lines += [f"- {md(one)}" for one in said] + [""]
-    header, rows = table(run, judgement)
+    header, rows = table(judged)
     lines.append(table_row(header))
     lines.append(table_row(["---"] + ["---:"] * (len(header) - 1), escaped=False))
     lines += [table_row(row) for row in rows] + [""]
-    for heading, results in (
-        ("New", judgement.new),
-        ("Provisional, not gating", judgement.provisional),
-    ):
+    for heading, results in (("New", judged.new), ("Provisional, not gating", judged.provisional)):
         if results:
             lines += _md_failures(run, heading, results, limit)
     lines += [f"{md(note)}\n" for note in (*unchecked(run), *noted(run))]
@@ -273,15 +550,15 @@ def _md_failures(run: Run, heading: str, results: Sequence[CellResult], limit: i
     return lines
 
 
-def workflow_commands(judgement: Judgement) -> tuple[str, ...]:
+def workflow_commands(judged: GateResult) -> tuple[str, ...]:
     """GitHub workflow commands: the problems, then new failures, ten at most in all."""
-    if judgement.green:
+    if judged.green:
         return ()
-    wanted = [(f"conformance: {judgement.exit_code.label}", text) for text in judgement.problems]
-    if judgement.exit_code is not ExitCode.INFRASTRUCTURE:
+    wanted = [(f"conformance: {judged.exit_code.label}", text) for text in judged.problems]
+    if judged.exit_code is not ExitCode.INFRASTRUCTURE:
         wanted += [
             (f"{result.verdict}: {result.key}", f"{result.outcome}: {headline(result)}")
-            for result in judgement.new
+            for result in judged.new
         ]
     shown = wanted if len(wanted) <= _ANNOTATIONS else wanted[: _ANNOTATIONS - 1]
     lines = [_command(name, text) for name, text in shown]
@@ -299,3 +576,21 @@ def _command(name: str, text: str) -> str:
     title = "".join(_PROPERTY.get(char, char) for char in one_line(name))
     data = "".join(_DATA.get(char, char) for char in one_line(text))
     return f"::error title={title}::{data}"
+
+
+def publish(judged: GateResult, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Report to GitHub: append to ``$GITHUB_STEP_SUMMARY`` where it is set, return the lines to print.
+
+    The lines are annotations; there are none outside GitHub Actions. Raises RunError if the summary
+    cannot be written.
+    """
+    path = environ.get("GITHUB_STEP_SUMMARY")
+    if path:
+        try:
+            with Path(path).open("a", encoding="utf-8") as stream:
+                stream.write(markdown(judged) + "\n")
+        except OSError as error:
+            raise RunError(
+                f"$GITHUB_STEP_SUMMARY: {path} cannot be written: {error.strerror or error}"
+            ) from None
+    return workflow_commands(judged) if environ.get("GITHUB_ACTIONS") == "true" else ()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from devices.cache import cache_root
 from devices.cell import CellKey
+from devices.files import cache_root
 from reports.model import CellResult
 from tests.plugin.running import ForkServer, Ran, cells_of, only_one, run_pytest
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.items import Item
-from conformance.order import informative_first
+from conformance.plan.selection import Item, informative_first
 from devices.cell import CellKey
 
 FAMILIES = {"sin": "unary", "cos": "unary", "tan": "unary", "mul": "binary", "add": "binary"}

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from conformance import subjects
 from conformance.contract import load
-from conformance.machine import machine_of
-from conformance.planner import make_plan
-from conformance.subjects import Subject, Subjects, file_of
+from conformance.plan import planner
+from conformance.plan.planner import Subject, Subjects, file_of, make_plan
+from conformance.plan.selection import Machine
 from devices import registry
 from opinfo.device import open_device
 from opinfo.plan import plan_spec
-from opinfo.traits import Traits
+from opinfo.samples import Traits
 
 SAMPLES = 2
 
@@ -34,7 +33,7 @@ def asked(path: Path | None) -> Subjects:
 
 @pytest.fixture
 def no_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subjects, "draw", lambda op, dtype: pytest.fail(f"drew {op.id}"))
+    monkeypatch.setattr(planner, "draw", lambda op, dtype: pytest.fail(f"drew {op.id}"))
 
 
 def test_an_op_is_asked_for_its_samples_and_clauses() -> None:
@@ -77,28 +76,28 @@ def test_a_folder_that_cannot_be_written_costs_no_answer(tmp_path: Path) -> None
 
 
 def test_few_files_are_kept(tmp_path: Path) -> None:
-    for number in range(2 * subjects._KEPT):
+    for number in range(2 * planner._KEPT):
         found = asked(tmp_path / f"{number}.json")
         found.of("add", "float32")
         found.keep()
-    assert len(list(tmp_path.glob("*.json"))) == subjects._KEPT
+    assert len(list(tmp_path.glob("*.json"))) == planner._KEPT
     assert not list(tmp_path.glob(".writing-*"))
 
 
 def test_the_file_is_of_one_state_of_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = {"torch": "2.13.0", "driver": "1"}
+    machine = Machine("2.13.0", "1", "a device", "0")
     files = [file_of(tmp_path, "cpu", 16, machine)]
-    assert files[0] == file_of(tmp_path, "cpu", 16, dict(machine))
+    assert files[0] == file_of(tmp_path, "cpu", 16, Machine("2.13.0", "1", "a device", "0"))
     files.append(file_of(tmp_path, "cuda", 16, machine))
     files.append(file_of(tmp_path, "cpu", 8, machine))
-    files.append(file_of(tmp_path, "cpu", 16, {**machine, "driver": "2"}))
+    files.append(file_of(tmp_path, "cpu", 16, Machine("2.13.0", "2", "a device", "0")))
     monkeypatch.setenv("PYTORCH_TEST_WITH_SLOW", "1")
     files.append(file_of(tmp_path, "cpu", 16, machine))
-    monkeypatch.setattr(subjects, "_version", lambda package: f"{package} of tomorrow")
+    monkeypatch.setattr(planner, "_version", lambda package: f"{package} of tomorrow")
     files.append(file_of(tmp_path, "cpu", 16, machine))
-    monkeypatch.setattr(subjects, "_sources", lambda: "other sources")
+    monkeypatch.setattr(planner, "_sources", lambda: "other sources")
     files.append(file_of(tmp_path, "cpu", 16, machine))
     assert len(set(files)) == len(files)
 
@@ -108,15 +107,15 @@ def test_a_change_in_the_sources_is_another_state(
 ) -> None:
     for name in ("conformance", "opinfo", "devices"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(subjects, "__file__", str(tmp_path / "conformance" / "subjects.py"))
-    states = {subjects._sources()}
+    monkeypatch.setattr(planner, "__file__", str(tmp_path / "conformance" / "plan" / "planner.py"))
+    states = {planner._sources()}
     for name in ("conformance/a.py", "opinfo/exceptions.toml", "devices/b.py"):
         (tmp_path / name).write_text("1")
-        states.add(subjects._sources())
+        states.add(planner._sources())
         (tmp_path / name).write_text("2")
-        states.add(subjects._sources())
+        states.add(planner._sources())
     (tmp_path / "conformance" / "notes.txt").write_text("no source")
-    assert subjects._sources() in states and len(states) == 7
+    assert planner._sources() in states and len(states) == 7
 
 
 @pytest.mark.parametrize("name", ["cpu", "lazy"])
@@ -128,14 +127,14 @@ def test_a_plan_from_what_is_kept_is_the_plan(name: str, tmp_path: Path) -> None
         assert (plan.hash, plan.cells, plan.families) == (anew.hash, anew.cells, anew.families)
         assert plan.excluded == anew.excluded
     path = file_of(tmp_path, device.descriptor.torch_type, spec.samples,
-                   machine_of(device.descriptor.facts()))  # fmt: skip
+                   Machine.of(device.descriptor.facts()))  # fmt: skip
     assert path.is_file()
 
 
 def test_a_plan_from_what_is_kept_does_not_load_the_database(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from conformance.contract import load;"
-        "from conformance.planner import make_plan; from devices import registry;"
+        "from conformance.plan.planner import make_plan; from devices import registry;"
         "from opinfo.device import open_device; from opinfo.plan import plan_spec;"
         "device = open_device(registry.get('cpu'));"
         f"plan = make_plan(plan_spec('quick'), device, load(), Path({str(tmp_path)!r}));"

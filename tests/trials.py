@@ -17,20 +17,17 @@ from typing import Any, Protocol
 
 import torch
 
-from conformance.behaviour.cases import OpCheck
-from conformance.cells import CellRecord, Recorder
-from conformance.layout import suite
-from conformance.layout.applies import applicable
-from conformance.layout.context import ItemContext
+from conformance.checks.cases.cases import OpCheck
+from conformance.checks.cells import CellRecord, Recorder
+from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.suites.layout import SUITE
 from devices.cell import CellKey, Outcome
 from devices.descriptor import Descriptor
 from opinfo.catalog import Op, catalogue
 from opinfo.device import Device, open_device
 from opinfo.exceptions import exceptions
-from opinfo.reference import StrideReference
-from opinfo.reference_cache import ReferenceCache
-from opinfo.samples import Sample, choose, draw
-from opinfo.traits import Traits, probe
+from opinfo.reference import ReferenceCache, StrideReference
+from opinfo.samples import Sample, Traits, choose, draw, probe
 
 Item = tuple[str, str]  # op, dtype
 
@@ -60,7 +57,7 @@ class Rig:
     places: Callable[[Any], Set[Hashable]]  # the kernels that a fault breaks
     samples: int = 3  # of an op
     more_samples: Mapping[str, int] = field(default_factory=dict)  # of some ops
-    checks: tuple[OpCheck, ...] = ()  # of ops by another suite, in the place of the layout suite
+    checks: tuple[OpCheck, ...] = SUITE.op_checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +87,7 @@ class Subject:
         self.cache = ReferenceCache(cache, torch.__version__, kind, f"{name}-{self.dtype}")
 
     def _applicable(self) -> list[str]:
-        if self.rig.checks:
-            return [check.clause for check in self.rig.checks if check.applies(self.traits)]
-        return list(applicable(self.traits))
+        return [check.clause for check in self.rig.checks if check.applies(self.traits)]
 
     def run(self) -> Run:
         """Every clause that applies, once."""
@@ -110,8 +105,7 @@ class Subject:
         )
         with self.rig.watched() as kernels, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            wanted = [check.check for check in self.rig.checks if check.clause in clauses]
-            suite.run(context, wanted or suite.CHECKS)
+            run_checks(context, self.rig.checks)
         self.cache.save()
         return Run({record.key: record for record in recorder.cells.values()}, frozenset(kernels))
 
@@ -210,7 +204,7 @@ class Trials(dict[str, Trial]):
 def not_passing(bench: Bench) -> list[str]:
     """The cells of the clean run that do not pass, and why."""
     return [
-        f"{record.key}: {record.outcome().value}: {record.message()}"
+        f"{record.key}: {record.outcome().value}: {record.told().message}"
         for run in bench.clean.values()
         for record in run.cells.values()
         if record.outcome() is not Outcome.PASS

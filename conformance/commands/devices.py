@@ -1,174 +1,242 @@
-"""``conform devices``: what each device declares, what it answers, and why it is not available here."""
+"""``conform devices`` and ``conform init``: the devices that are described, and a description of a new one."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
+import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from conformance.asking import Question, Reply, ask_all
+from conformance.onboarding.questions import Question, Reply, ask_all
 from devices import registry
-from devices.descriptor import Descriptor
-from devices.vocabulary import CAPABILITIES
+from devices.descriptor import CAPABILITIES, Descriptor
 
 _SIGNS = {True: "yes", False: "no", None: "-"}
 
 
+class Probed(msgspec.Struct, frozen=True):
+    """What a device answered, and how that differs from what it declares."""
+
+    capabilities: dict[str, bool | None]
+    dtypes: list[str]
+    facts: dict[str, str]
+    device_count: int
+    raised: dict[str, str]
+    declared_and_absent: list[str]
+    present_and_undeclared: list[str]
+
+    @classmethod
+    def of(cls, reply: Reply, declared: frozenset[str]) -> Probed:
+        answers = reply.capabilities
+        return cls(
+            answers,
+            reply.dtypes,
+            reply.facts,
+            reply.device_count,
+            reply.raised,
+            sorted(name for name in declared if answers.get(name) is False),
+            sorted(name for name, answer in answers.items() if answer and name not in declared),
+        )
+
+
+class Row(msgspec.Struct):
+    """A device: what it declares, and what it answered."""
+
+    name: str
+    title: str
+    torch_type: str
+    module: str | None
+    unavailable: str | None
+    capabilities: list[str]
+    dtypes: list[str]
+    folder: str | None
+    expectations: str | None
+    probed: Probed | None = None
+    probe_error: str | None = None
+
+    @classmethod
+    def of(cls, device: Descriptor) -> Row:
+        try:
+            unavailable = device.unavailable()
+        except Exception as error:  # a vendor's code: whatever it raises, the device cannot be used
+            unavailable = f"asking whether it is available raised {type(error).__name__}: {error}"
+        return cls(
+            device.name,
+            device.title,
+            device.torch_type,
+            device.module,
+            unavailable,
+            sorted(device.capabilities),
+            sorted(device.dtypes),
+            str(device.folder) if device.folder else None,
+            str(device.expectations) if device.expectations else None,
+        )
+
+
+class Listing(msgspec.Struct):
+    """What ``--json`` prints."""
+
+    devices: list[Row]
+    broken: list[str]
+
+
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
-@click.option("--no-probe", is_flag=True, help="Ask no device: what is declared alone, at once.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--no-probe", is_flag=True, help="Show only what is declared, without asking devices."
+)
 def devices(names: tuple[str, ...], as_json: bool, no_probe: bool) -> None:
-    """Show the devices that can be named: declared, probed, and why one is not available here.
+    """Show the known devices and what they support.
 
-    With NAMEs, each capability of those devices by itself. A device that is available is asked in a
-    process of its own (some seconds for importing torch).
+    Lists what each device declares and answers, or why it is not available. With NAMEs, show each capability of these devices. An available device is asked in a subprocess, which takes
+    some seconds to import torch.
     """
-    known = registry.all_devices()
-    chosen = {name: registry.get(name) for name in names} if names else dict(known)
-    broken = [str(problem) for problem in registry.problems()]
-    rows = [_row(device) for device in chosen.values()]
-    here = [row for row in rows if row["unavailable"] is None]
-    if not no_probe:
-        replies = ask_all([Question(name=row["name"]) for row in here])
-        for row, reply in zip(here, replies, strict=True):
-            _answered(row, reply)
+    chosen = [registry.get(name) for name in names] or list(registry.all_devices().values())
+    listing = Listing([*map(Row.of, chosen)], [str(problem) for problem in registry.problems()])
+    here = [row for row in listing.devices if row.unavailable is None]
+    replies = ask_all([Question(name=row.name) for row in here]) if not no_probe else []
+    for row, reply in zip(here, replies, strict=False):
+        if reply.error:
+            row.probe_error = reply.error
+        else:
+            row.probed = Probed.of(reply, frozenset(row.capabilities))
     if as_json:
-        click.echo(json.dumps({"devices": rows, "broken": broken}, indent=2))
+        click.echo(msgspec.json.format(msgspec.json.encode(listing), indent=2).decode())
         return
     console = Console(no_color=bool(os.environ.get("NO_COLOR")), file=sys.stdout, highlight=False)
-    console.print(_overview(rows))
+    console.print(_overview(listing.devices))
     console.print()
-    for row in rows:
-        for text, style in _remarks(row):
-            console.print(Text(text, style=style))
-    if names:
-        for row in rows:
-            console.print()
-            console.print(_details(row))
-            _print_rest(console, row)
-    else:
+    for row in listing.devices:
+        for remark in _remarks(row):
+            console.print(remark)
+    if not names:
         console.print(
-            "Capabilities by name, dtypes and facts: conform devices NAME. "
-            "Probed: the API answers; verified is what a run says."
+            "`conform devices NAME` lists capabilities, dtypes and facts. Probed means that the API "
+            "answers; a run verifies that it works."
         )
-    for problem in broken:
+    for row in listing.devices if names else ():
+        console.print()
+        console.print(_details(row))
+        for name, value in _more(row):
+            console.print(Text(f"{name}: ", style="bold") + Text(value))
+    for problem in listing.broken:
         click.echo(f"cannot be loaded: {problem}", err=True)
 
 
-def _row(device: Descriptor) -> dict[str, Any]:
-    try:
-        unavailable = device.unavailable()
-    except Exception as error:  # a vendor's code: any error means unusable
-        unavailable = f"asking whether it is available raised {type(error).__name__}: {error}"
-    return {
-        "name": device.name,
-        "title": device.title,
-        "torch_type": device.torch_type,
-        "module": device.module,
-        "unavailable": unavailable,
-        "capabilities": sorted(device.capabilities),
-        "dtypes": sorted(device.dtypes),
-        "folder": str(device.folder) if device.folder else None,
-        "expectations": str(device.expectations) if device.expectations else None,
-        "probed": None,
-        "probe_error": None,
-    }
-
-
-def _answered(row: dict[str, Any], reply: Reply) -> None:
-    if reply.error:
-        row["probe_error"] = reply.error
-        return
-    declared = set(row["capabilities"])
-    row["probed"] = {
-        "capabilities": reply.capabilities,
-        "dtypes": reply.dtypes,
-        "facts": reply.facts,
-        "device_count": reply.device_count,
-        "raised": reply.raised,
-        "declared_and_absent": sorted(n for n in declared if reply.capabilities.get(n) is False),
-        "present_and_undeclared": sorted(
-            n for n, answer in reply.capabilities.items() if answer and n not in declared
-        ),
-    }
-
-
-def _overview(rows: list[dict[str, Any]]) -> Table:
+def _overview(rows: list[Row]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("device", "torch type", "declared", "probed", "here"):
         table.add_column(column, no_wrap=True)
     for row in rows:
-        declared = f"{len(row['capabilities'])} of {len(CAPABILITIES)}, {len(row['dtypes'])} dtypes"
-        table.add_row(
-            Text(row["name"], style="bold"), Text(row["torch_type"]), declared, *_state(row)
-        )
+        declared = f"{len(row.capabilities)} of {len(CAPABILITIES)}, {len(row.dtypes)} dtypes"
+        name = Text(row.name, style="bold")
+        table.add_row(name, Text(row.torch_type), declared, *_state(row))
     return table
 
 
-def _state(row: dict[str, Any]) -> tuple[str, Text]:
-    if row["unavailable"] is not None:
+def _state(row: Row) -> tuple[str, Text]:
+    if row.unavailable is not None:
         return "", Text("no")
-    if row["probe_error"] is not None:
+    if row.probe_error is not None:
         return "", Text("no", style="red")
-    probed = row["probed"]
-    if probed is None:
+    if row.probed is None:
         return "not asked", Text("yes", style="green")
-    answers = [each for each in probed["capabilities"].values() if each is not None]
-    text = f"{sum(answers)} of {len(answers)} asked, {len(probed['dtypes'])} dtypes"
+    answers = [each for each in row.probed.capabilities.values() if each is not None]
+    text = f"{sum(answers)} of {len(answers)} asked, {len(row.probed.dtypes)} dtypes"
     return text, Text("yes", style="green")
 
 
-def _remarks(row: dict[str, Any]) -> list[tuple[str, str]]:
-    """What to know of a device beside the numbers, with a style."""
-    name = row["name"]
-    if (why := row["unavailable"] or row["probe_error"]) is not None:
-        return [(f"{name} is not here: {why}", "")]
-    if row["probed"] is None:
-        return []
-    remarks = []
-    if found := row["probed"]["declared_and_absent"]:
-        raised = row["probed"]["raised"]
-        told = (f"{each} ({raised[each]})" if each in raised else each for each in found)
-        remarks.append((f"{name} declares, and does not answer: {', '.join(told)}", "red"))
-    if found := row["probed"]["present_and_undeclared"]:
-        remarks.append((f"{name} answers, and does not declare: {', '.join(found)}", "yellow"))
-    return remarks
+def _remarks(row: Row) -> Iterator[Text]:
+    """What the numbers do not say."""
+    if (why := row.unavailable or row.probe_error) is not None:
+        yield Text(f"{row.name} is not available here: {why}")
+    if row.probed is None:
+        return
+    raised = row.probed.raised
+    if found := row.probed.declared_and_absent:
+        absent = (f"{each} ({raised[each]})" if each in raised else each for each in found)
+        yield Text(f"{row.name} declares, but does not answer: {', '.join(absent)}", style="red")
+    if found := row.probed.present_and_undeclared:
+        yield Text(f"{row.name} answers, but does not declare: {', '.join(found)}", style="yellow")
 
 
-def _details(row: dict[str, Any]) -> Table:
-    table = Table(title=f"{row['name']}: {row['title']}", box=None, pad_edge=False)
+def _details(row: Row) -> Table:
+    table = Table(title=f"{row.name}: {row.title}", box=None, pad_edge=False)
     table.title_style, table.header_style, table.title_justify = "bold", "bold", "left"
     for column in ("capability", "declared", "probed"):
         table.add_column(column, no_wrap=True)
-    table.add_column("which means", overflow="fold")
-    probed = row["probed"]
+    table.add_column("meaning", overflow="fold")
     for name, capability in CAPABILITIES.items():
-        declared = name in row["capabilities"]
-        answer = probed["capabilities"].get(name) if probed else None
+        declared = name in row.capabilities
+        answer = row.probed.capabilities.get(name) if row.probed else None
         differs = answer is not None and answer is not declared
-        table.add_row(
-            name,
-            _SIGNS[declared],
-            Text(_SIGNS[answer], style="yellow" if differs else ""),
-            capability.statement,
-        )
+        probed = Text(_SIGNS[answer], style="yellow" if differs else "")
+        table.add_row(name, _SIGNS[declared], probed, capability.statement)
     return table
 
 
-def _print_rest(console: Console, row: dict[str, Any]) -> None:
-    probed = row["probed"]
-    lines = [("declared dtypes", ", ".join(row["dtypes"]))]
-    if probed:
-        lines.append(("probed dtypes", ", ".join(probed["dtypes"])))
-        lines += [(f"fact {name}", value) for name, value in sorted(probed["facts"].items())]
-        lines.append(("devices", str(probed["device_count"])))
-    lines += [("folder", row["folder"] or "-"), ("manifest", row["expectations"] or "none")]
-    for name, value in lines:
-        console.print(Text(f"{name}: ", style="bold") + Text(value))
+def _more(row: Row) -> Iterator[tuple[str, str]]:
+    yield "declared dtypes", ", ".join(row.dtypes)
+    if row.probed:
+        yield "probed dtypes", ", ".join(row.probed.dtypes)
+        for name, value in sorted(row.probed.facts.items()):
+            yield f"fact {name}", value
+        yield "devices", str(row.probed.device_count)
+    yield "folder", row.folder or "-"
+    yield "manifest", row.expectations or "none"
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--device-string",
+    required=True,
+    metavar="DEVICE",
+    help="The device as torch writes it, such as 'npu' or 'lazy:0'.",
+)
+@click.option(
+    "--module",
+    metavar="MODULE[:FUNCTION]",
+    help="The module to import first, and a function of it to call then.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder to write (default: ./NAME).",
+)
+@click.option("--fast", is_flag=True, help="Run once instead of twice; flaky cells are not found.")
+@click.option("--ops", metavar="GLOB,…", help="Run only these ops; the manifest has no others.")
+@click.option(
+    "--workers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Processes that use the device at the same time.",
+)
+def init(
+    name: str,
+    device_string: str,
+    module: str | None,
+    output: Path | None,
+    fast: bool,
+    ops: str | None,
+    workers: int,
+) -> int:
+    """Describe a new device in a folder of its own.
+
+    Asks the device for its capabilities, dtypes and facts and writes descriptor.py. Then runs plan quick, twice
+    in order to find flaky cells, and writes the failing cells to expected.toml, in blocks by clause and failing
+    layouts. Each block is marked `triage:`; replace that with the cause.
+    """
+    from conformance.onboarding.init import InitOptions, begin
+
+    options = InitOptions(name, device_string, module, output, 1 if fast else 2, ops, workers)
+    return begin(options, click.echo)

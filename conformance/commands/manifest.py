@@ -1,91 +1,213 @@
-"""``conform manifest``: keep the expected failures of a device true."""
+"""``conform manifest``: check the expected failures of a device, update them, and explain them."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from conformance.commands.manifest_input import Given
-from devices._text import suggestion
-from devices.block import Kind
+from conformance.commands import known_cell
+from conformance.contract import Contract, load
+from devices import registry
 from devices.cell import CellKey
-from devices.errors import ConformError
+from devices.descriptor import DTYPES, Descriptor, common_facts
+from devices.errors import ConformError, suggestion
+from devices.files import write_whole
+from devices.lifecycle.evidence import Evidence
+from devices.manifest import CauseKind, Manifest
+from devices.pinned import read_pinned
+from opinfo.layouts import covering_set
 from reports.gate import ExitCode
+from reports.model import evidence_of
+from reports.run import load_run
 
 if TYPE_CHECKING:
-    from devices.lifecycle.add import Cause
-    from devices.lifecycle.update import Left, Update
+    from devices.lifecycle.update import Cause, Left, Update
 
-_MOST = 20  # cells that are named one by one
+_MOST = 20  # cells that are listed
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A manifest: its path, its text, and its content."""
+
+    path: Path
+    text: str
+    manifest: Manifest
+
+
+@dataclass(slots=True)
+class Given:
+    """The manifest, device and runs that a command line names."""
+
+    path: Path | None
+    descriptor: Descriptor | None
+    runs: tuple[Path, ...]
+    contract: Contract
+    recorded: Path | None = None  # the manifest that the first run was judged by
+    evidence: list[Evidence] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, path: Path | None, device: str | None, descriptor: Path | None, runs: Sequence[Path]
+    ) -> Given:
+        """Look the device up, and read the runs. Raises ConformError."""
+        given = cls(path, None, tuple(runs), load())
+        loaded = [load_run(each) for each in runs]
+        given.evidence = [
+            evidence_of(run, str(each)) for run, each in zip(loaded, runs, strict=True)
+        ]
+        if loaded and loaded[0].provenance.expectations not in ("", "none"):
+            given.recorded = Path(loaded[0].provenance.expectations)
+        if descriptor is not None:
+            given.descriptor = registry.load_file(descriptor)
+        elif device is not None:
+            given.descriptor = registry.get(device)
+        elif loaded:
+            given.descriptor = registry.all_devices().get(loaded[0].provenance.device)
+        elif path is None:
+            given.descriptor = _own_device()
+        return given
+
+    def read(self, *, may_be_new: bool = False) -> Read:
+        """The manifest. Raises ConformError where none is known, or it cannot be read."""
+        path = self._path(may_be_new=may_be_new)
+        if not path.exists():
+            if may_be_new:
+                return Read(path, "", Manifest(path=path))
+            raise ConformError(
+                f"{path} does not exist: `conform manifest update RUN RUN --reason TEXT` starts it from two"
+                " runs that agree"
+            )
+        manifest = self.load(path)
+        return Read(path, path.read_bytes().decode("utf-8-sig"), manifest)
+
+    def load(self, path: Path) -> Manifest:
+        return Manifest.load(path, set(self.contract.clauses), self._layouts(path))
+
+    def parse(self, text: str, path: Path) -> Manifest:
+        return Manifest.parse(text, path, set(self.contract.clauses), self._layouts(path))
+
+    def _layouts(self, path: Path) -> frozenset[str]:
+        """Those of the covering set, and of the examples that are pinned for the manifest or its device."""
+        folders = [path.parent, self.descriptor.folder if self.descriptor is not None else None]
+        return covering_set().ids | {pin.layout for each in folders for pin in read_pinned(each)}
+
+    def _path(self, *, may_be_new: bool) -> Path:
+        if self.path is not None:
+            return self.path
+        if self.recorded is not None and self.recorded.is_file():
+            return self.recorded
+        device = self.descriptor
+        if device is not None and device.expectations is not None:
+            return device.expectations
+        if device is not None and device.folder is not None and may_be_new:
+            return device.folder / "expected.toml"
+        whose = f"device '{device.name}' has no manifest" if device else "no manifest is known"
+        raise ConformError(f"{whose}: name the file with --manifest PATH")
+
+    def facts(self) -> Mapping[str, str]:
+        """Those of the first run; without runs those of the device, or if it is not here those of any machine."""
+        if self.evidence:
+            return self.evidence[0].facts
+        if self.descriptor is None or self.descriptor.unavailable() is not None:
+            return common_facts()
+        return self.descriptor.facts()
+
+    def dtypes(self) -> Collection[str]:
+        """The dtypes that the device declares; all, if it is not known here."""
+        return self.descriptor.dtypes if self.descriptor is not None else DTYPES
+
+    def cells(self, plan: str) -> Iterable[CellKey]:
+        """The cells of the runs; without runs those of a plan, which is made now."""
+        if self.evidence:
+            return dict.fromkeys(key for run in self.evidence for key in run.planned)
+        from conformance.plan.planner import make_plan
+        from opinfo.device import open_device
+        from opinfo.plan import plan_spec
+
+        spec = plan_spec(plan)
+        device = self.descriptor or _own_device()
+        if (why := device.unavailable()) is not None:
+            raise ConformError(
+                f"device {device.name!r} cannot be used here ({why}), so its cells cannot be planned:"
+                " give --run RUN"
+            )
+        click.echo(f"planning {plan} on {device.name} (--run RUN is faster)", err=True)
+        return make_plan(spec, open_device(device), self.contract).cells
+
+
+def _own_device() -> Descriptor:
+    """The device that a run uses if none is named."""
+    from conformance.plan.selection import machines_own
+
+    return machines_own()
 
 
 @click.group()
 def manifest() -> None:
-    """Expected failures: check them, bring them up to date, say why."""
+    """Expected failures: check, update, explain and count them."""
 
 
-def _which(command: _F) -> _F:
-    """The options that say whose manifest."""
-    for option in (
-        click.option("--descriptor", type=click.Path(path_type=Path), help="A descriptor.py."),
-        click.option("--device", metavar="NAME", help="The device whose manifest it is."),
-        click.option(
-            "--manifest", "path", type=click.Path(path_type=Path), help="The file itself."
-        ),
-    ):
-        command = option(command)
-    return command
+def _given(with_runs: bool = True) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """The options that name a manifest, and runs; the command gets them as a ``Given``."""
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(command)
+        def called(
+            path: Path | None,
+            device: str | None,
+            descriptor: Path | None,
+            runs: tuple[Path, ...],
+            **options: Any,
+        ) -> int:
+            return command(Given.of(path, device, descriptor, runs), **options)
+
+        for option in (
+            click.option("--descriptor", type=click.Path(path_type=Path), help="The device's descriptor.py."),
+            click.option("--device", metavar="NAME", help="The device that the manifest is for."),
+            click.option("--manifest", "path", type=click.Path(path_type=Path), help="The manifest's path."),
+        ):  # fmt: skip
+            called = option(called)
+        if with_runs:
+            text = "A results folder: its cells and facts are used. Needs neither torch nor the device."
+            runs = click.option("--run", "runs", multiple=True, type=click.Path(path_type=Path), help=text)  # fmt: skip
+            called = runs(called)
+        return called
+
+    return decorate
 
 
-def _against(command: _F) -> _F:
-    """The options that say which cells are planned."""
-    for option in (
-        click.option("--plan", metavar="NAME", help="Cells as planned here: quick, core or full."),
-        click.option(
-            "--run",
-            "runs",
-            multiple=True,
-            type=click.Path(path_type=Path),
-            help="Cells and facts of a run's folder; needs neither torch nor the device.",
-        ),
-    ):
-        command = option(command)
-    return command
+_plan = click.option("--plan", metavar="NAME", help="Plan to compare with: quick, core or full.")
 
 
 @manifest.command()
-@_which
-@_against
-@click.option("--no-plan", is_flag=True, help="Do not ask which cells are planned.")
-@click.option("--fix", is_flag=True, help="Write the canonical form.")
+@_given()
+@_plan
+@click.option("--no-plan", is_flag=True, help="Do not compare with planned cells.")
+@click.option("--fix", is_flag=True, help="Rewrite the file in canonical form.")
 def lint(
-    path: Path | None,
-    device: str | None,
-    descriptor: Path | None,
-    runs: tuple[Path, ...],
+    given: Given,
     plan: str | None,
     no_plan: bool,
     fix: bool,
 ) -> int:
     """Check a manifest: form, dates, contradictions, and blocks that match nothing.
 
-    Blocks are held against the cells of --run RUN, or of plan `full` as it is planned here now. Exits
-    1 for problems, 4 for a manifest that cannot be read.
+    Blocks are compared with the cells of --run RUN, or with plan `full`, which is made now. Exits 1 if there are
+    problems, 4 if the manifest cannot be read.
     """
-    from devices.expectations import lint as find
-    from devices.lifecycle.canonical import canonical
+    from devices.lifecycle.inspection import lint as find
+    from devices.lifecycle.text import canonical
 
-    given = Given.of(path, device, descriptor, runs)
     read = given.read()
     if fix:
         wanted = canonical(read.text, read.manifest)
@@ -107,10 +229,12 @@ def lint(
 
 @manifest.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@_which
-@click.option("--reason", help="Record failures that no block expects, for this reason.")
-@click.option("--kind", type=click.Choice([each.value for each in Kind]), help="Whose cause it is.")
-@click.option("--issue", metavar="URL", help="Where it is discussed.")
+@_given(with_runs=False)
+@click.option("--reason", help="Add failures that no block expects, with this reason.")
+@click.option(
+    "--kind", type=click.Choice([each.value for each in CauseKind]), help="Who must fix the cause."
+)
+@click.option("--issue", metavar="URL", help="The issue that discusses it.")
 @click.option("--expires", metavar="DATE", help="The last day on which the new blocks hold.")
 @click.option("--clauses", metavar="GLOB,…", help="Only cells of these clauses.")
 @click.option("--ops", metavar="GLOB,…", help="Only cells of these ops.")
@@ -118,15 +242,12 @@ def lint(
 @click.option(
     "--unseen-too",
     is_flag=True,
-    help="Take dtypes that no RUN planned to be as those that were; else they stay as they are.",
+    help="Treat dtypes that no RUN planned like those that were planned; otherwise they do not change.",
 )
-@click.option("--dry-run", is_flag=True, help="Show the difference, write nothing.")
-@click.option("--check", is_flag=True, help="As --dry-run, and exit 1 if there is a difference.")
+@click.option("--dry-run", is_flag=True, help="Show the difference without writing it.")
+@click.option("--check", is_flag=True, help="Like --dry-run, and exit 1 if there is a difference.")
 def update(
-    runs: tuple[Path, ...],
-    path: Path | None,
-    device: str | None,
-    descriptor: Path | None,
+    given: Given,
     reason: str | None,
     kind: str | None,
     issue: str | None,
@@ -138,24 +259,22 @@ def update(
     dry_run: bool,
     check: bool,
 ) -> int:
-    """Bring a manifest up to date with runs, and show the difference.
+    """Update a manifest from runs, and show the difference.
 
-    What passes in every RUN leaves its blocks. What fails unexpectedly is added with --reason, if two
-    runs of one plan agree on it. Cells in which the runs disagree are named and left alone, and so is
-    what no run saw. Exits 1 where flaky cells pass too seldom.
+    Cells that pass in every RUN are removed from their blocks. With --reason, unexpected failures on which two
+    runs of one plan agree are added. Cells on which the runs disagree are listed and not changed, and cells that
+    no run saw are not changed. Exits 1 if flaky cells pass less often than their block demands.
     """
-    from devices.lifecycle.difference import unified
+    from devices.lifecycle.text import unified
     from devices.lifecycle.update import update as bring_up_to_date
 
-    given = Given.of(path, device, descriptor, runs)
     cause = _cause(reason, kind, issue, expires)
     read = given.read(may_be_new=cause is not None)
-    evidence = given.evidence()
-    planned = list(dict.fromkeys(key for run in evidence for key in run.planned))
+    planned = list(dict.fromkeys(key for run in given.evidence for key in run.planned))
     done = bring_up_to_date(
         read.text,
         read.manifest,
-        evidence,
+        given.evidence,
         date.today(),
         cause=cause,
         wanted=_selection(planned, clauses, ops, dtypes),
@@ -168,7 +287,7 @@ def update(
         if not (dry_run or check):
             given.parse(done.text, read.path)  # whatever is written can be read
             _write(read.path, done.text)
-    _tell(done, read.path, written=changed and not (dry_run or check))
+    _report(done, read.path, written=changed and not (dry_run or check))
     if done.floors or (check and changed):
         return ExitCode.REGRESSION.value
     return ExitCode.GREEN.value
@@ -176,37 +295,26 @@ def update(
 
 @manifest.command()
 @click.argument("cell", metavar="CELL")
-@_which
-@click.option(
-    "--run",
-    "runs",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Say what a run made of it.",
-)
+@_given()
 def explain(
+    given: Given,
     cell: str,
-    path: Path | None,
-    device: str | None,
-    descriptor: Path | None,
-    runs: tuple[Path, ...],
 ) -> int:
-    """Say which block decides over CELL and why, such as 'layout.values::add[float32]'.
+    """Explain what is expected of a cell, and why.
 
-    A cell is written as reports write it. Shown are the blocks that decide, those that lost and to
-    which, and those that do not hold here; with --run the verdict on what the run saw.
+    CELL is written as in reports, such as 'layout.values::add[float32]'. Shows the blocks that decide, the blocks that they override, and the blocks whose conditions are not met;
+    with --run also the verdict on the cell's outcome in that run.
     """
     from devices.lifecycle.evidence import comparable, judged
-    from devices.lifecycle.explain import explain as why
-    from devices.lifecycle.explain import text
+    from devices.lifecycle.inspection import explain as why
+    from devices.lifecycle.inspection import explanation_text
     from devices.verdicts import judge_flaky
 
-    given = Given.of(path, device, descriptor, runs)
-    key = given.cell(cell)
+    key = known_cell(cell, (name for run in given.evidence for name in run.planned))
     read = given.read()
     today = date.today()
     explained = why(read.manifest, key, given.facts())
-    evidence = given.evidence()
+    evidence = given.evidence
     if evidence:
         comparable(read.manifest, evidence)
     seen = [
@@ -214,7 +322,7 @@ def explain(
         for run in evidence
         if key in run.cells
     ]
-    for line in text(explained, seen):
+    for line in explanation_text(explained, seen):
         click.echo(line)
     for run in evidence:
         if key not in run.planned:
@@ -233,28 +341,27 @@ def explain(
 
 
 @manifest.command()
-@_which
-@_against
+@_given()
+@_plan
 @click.option(
-    "--soon", default=60, show_default=True, help="Days ahead in which a block expires soon."
+    "--soon",
+    default=60,
+    show_default=True,
+    help="Days before its last day in which a block expires soon.",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def stats(
-    path: Path | None,
-    device: str | None,
-    descriptor: Path | None,
-    runs: tuple[Path, ...],
+    given: Given,
     plan: str | None,
     soon: int,
     as_json: bool,
 ) -> int:
-    """Count blocks by kind, clause family and age; with --run or --plan the cells that they match."""
-    from devices.lifecycle.stats import stats as count
-    from devices.lifecycle.stats import text
+    """Count blocks by kind, clause family and age, and with --run or --plan the cells that they match."""
+    from devices.lifecycle.inspection import stats as count
+    from devices.lifecycle.inspection import stats_text
 
-    given = Given.of(path, device, descriptor, runs)
     read = given.read()
-    cells = given.cells(plan or "full") if runs or plan else None
+    cells = given.cells(plan or "full") if given.runs or plan else None
     counted = count(
         read.manifest, given.facts(), date.today(), soon=timedelta(days=soon), cells=cells
     )
@@ -264,7 +371,7 @@ def stats(
         )
     else:
         click.echo(str(read.path))
-        for line in text(counted):
+        for line in stats_text(counted):
             click.echo(line)
     return ExitCode.GREEN.value
 
@@ -272,32 +379,32 @@ def stats(
 def _cause(
     reason: str | None, kind: str | None, issue: str | None, expires: str | None
 ) -> Cause | None:
-    """What new blocks say. Raises UsageError where that cannot be."""
-    from devices.lifecycle.add import Cause
+    """The cause that new blocks state. Raises UsageError."""
+    from devices.lifecycle.update import Cause
 
     if reason is None:
         for name, value in (("kind", kind), ("issue", issue), ("expires", expires)):
             if value is not None:
-                raise click.UsageError(f"--{name} goes with --reason, which new blocks need")
+                raise click.UsageError(f"--{name} needs --reason")
         return None
     if not reason.strip():
-        raise click.UsageError("--reason is blank: say in a sentence what causes the failures")
+        raise click.UsageError("--reason is empty: say in a sentence what causes the failures")
     if issue is not None and not re.fullmatch(r"https?://[^\s/]+\S*", issue):
-        raise click.UsageError(f"--issue {issue!r} is no URL: write the address in full")
+        raise click.UsageError(f"--issue {issue!r} is not a URL: write the full address")
     try:
         last = date.fromisoformat(expires) if expires is not None else None
     except ValueError:
         raise click.UsageError(
-            f"--expires {expires!r} is no date: write it as 2027-03-01"
+            f"--expires {expires!r} is not a date: write it as 2027-03-01"
         ) from None
-    return Cause(reason.strip(), Kind(kind) if kind else None, issue, last)
+    return Cause(reason.strip(), CauseKind(kind) if kind else None, issue, last)
 
 
 def _selection(
     planned: Sequence[CellKey], clauses: str | None, ops: str | None, dtypes: str | None
 ) -> Callable[[CellKey], bool]:
-    """Whether a cell is among those asked for. Raises BadOption for a glob that matches nothing."""
-    from conformance.options import matching
+    """Whether the options select a cell. Raises BadOption for a glob that matches nothing."""
+    from conformance.plan.options import matching
 
     chosen = []
     for option, text, names in (
@@ -314,8 +421,8 @@ def _selection(
     )
 
 
-def _tell(done: Update, path: Path, *, written: bool) -> None:
-    """What became of the blocks, and the cells that were left alone."""
+def _report(done: Update, path: Path, *, written: bool) -> None:
+    """Report the changes, and the cells that were not changed."""
     counts = [
         f"{_count(len(blocks), 'block')} {what}"
         for blocks, what in (
@@ -331,24 +438,24 @@ def _tell(done: Update, path: Path, *, written: bool) -> None:
         click.echo(f"{path}: nothing to change")
     if done.unseen:
         click.echo(
-            f"no RUN planned {_count(len(done.unseen), 'dtype')} of these blocks: what they say of"
-            " them stays, until a run of a larger plan (or --unseen-too)"
+            f"no RUN planned {_count(len(done.unseen), 'dtype')} of these blocks, so these did not change: give a"
+            " run of a larger plan, or --unseen-too"
         )
-    _name("regression: flaky, and below their pass rate", done.floors, "")
-    _name(
-        "left alone: the runs disagree",
+    _list("regression: flaky cells below their pass rate", done.floors, "")
+    _list(
+        "not changed: the runs disagree",
         done.disagreeing,
-        'if one is known to come and go, write a block with outcome = "flaky", expires and'
+        'for a cell that is known to be flaky, write a block with outcome = "flaky", expires and'
         " min_pass_rate",
     )
-    _name(
-        "not recorded: fail, and not as a block expects",
+    _list(
+        "not recorded: unexpected failures",
         done.unrecorded,
-        "what is known can be recorded with --reason TEXT, from two runs that agree",
+        "--reason TEXT records known failures, from two runs that agree",
     )
 
 
-def _name(title: str, cells: Sequence[Left], advice: str) -> None:
+def _list(title: str, cells: Sequence[Left], advice: str) -> None:
     if not cells:
         return
     click.echo(f"{title} ({_count(len(cells), 'cell')})")
@@ -361,7 +468,7 @@ def _name(title: str, cells: Sequence[Left], advice: str) -> None:
 
 
 def _near(key: CellKey, planned: Iterable[CellKey]) -> str:
-    """Planned cells that may have been meant."""
+    """Planned cells with a similar name."""
     names = {str(each) for each in planned if each.clause == key.clause}
     return suggestion(str(key), names)
 
@@ -371,14 +478,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file at once: whoever reads it sees the old text or the new. Raises ConformError."""
-    path = path.resolve()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(text.encode())
-        if path.exists():
-            temporary.chmod(path.stat().st_mode)
-        temporary.replace(path)
+        write_whole(path.resolve(), text)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise ConformError(f"{path}: cannot be written: {error.strerror or error}") from None

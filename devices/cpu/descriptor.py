@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-from devices.descriptor import Descriptor, common_facts
+from devices.descriptor import Descriptor, common_facts, names
 
 
 def _model() -> str:
@@ -23,9 +23,7 @@ def _model() -> str:
 
 def _facts() -> Mapping[str, str]:
     """No driver and no runtime: a CPU has neither, and a `when` that asks for one is an error."""
-    facts = common_facts()
-    model = _model()
-    return {**facts, "device_name": model} if model else facts
+    return common_facts(device_name=_model())
 
 
 def _workers() -> int:
@@ -46,48 +44,17 @@ DESCRIPTOR = Descriptor(
     ),
     # Not streams, events or properties: torch.cpu.Stream and Event do nothing, there is no
     # accelerator's allocator behind torch.accelerator.memory, and pinning needs an accelerator.
-    # Not multi_device: device_count() is 1, although "cpu:1" is accepted.
-    capabilities=frozenset(
-        {
-            "strides",
-            "storage",
-            "generator",
-            "dlpack",
-            "serialization",
-            "autocast",
-            "compile",
-            "inductor",
-            "profiler",
-            "distributed",  # gloo
-            "deterministic_algorithms",
-        }
+    # Not multi_device: device_count() is 1, although "cpu:1" is accepted. distributed: gloo.
+    capabilities=names(
+        "strides storage generator dlpack serialization autocast compile inductor profiler "
+        "distributed deterministic_algorithms"
     ),
     # What allocates and converts. Not float4_e2m1fn_x2, bits*, int1 to int7, uint1 to uint7:
     # they allocate, and their copy_ is not implemented. Not the quantised ones: deprecated.
-    dtypes=frozenset(
-        {
-            "bool",
-            "uint8",
-            "uint16",
-            "uint32",
-            "uint64",
-            "int8",
-            "int16",
-            "int32",
-            "int64",
-            "float8_e4m3fn",
-            "float8_e4m3fnuz",
-            "float8_e5m2",
-            "float8_e5m2fnuz",
-            "float8_e8m0fnu",
-            "float16",
-            "bfloat16",
-            "float32",
-            "float64",
-            "complex32",
-            "complex64",
-            "complex128",
-        }
+    dtypes=names(
+        "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float8_e4m3fn float8_e4m3fnuz "
+        "float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float16 bfloat16 float32 float64 "
+        "complex32 complex64 complex128"
     ),
     alignment=64,  # c10::gAlignment
     workers_per_device=_workers(),

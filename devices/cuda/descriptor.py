@@ -10,8 +10,16 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
-from devices._lent import first_that_loads, known, lent, plain_version, torch_lacks, version_in
-from devices.descriptor import Descriptor, common_facts
+from devices.descriptor import (
+    Descriptor,
+    common_facts,
+    first_that_loads,
+    lent,
+    names,
+    plain_version,
+    torch_lacks,
+    version_in,
+)
 
 
 def _unavailable() -> str | None:
@@ -28,16 +36,11 @@ def _unavailable() -> str | None:
 def _facts() -> Mapping[str, str]:
     """The driver's release is read from the kernel module: torch knows only which CUDA it serves."""
     torch = lent("torch")
-    return {
-        **common_facts(),
-        **known(
-            {
-                "driver": version_in("/sys/module/nvidia/version"),
-                "runtime": plain_version(torch.version.cuda),
-                "device_name": torch.cuda.get_device_name(0),
-            }
-        ),
-    }
+    return common_facts(
+        driver=version_in("/sys/module/nvidia/version"),
+        runtime=plain_version(torch.version.cuda),
+        device_name=torch.cuda.get_device_name(0),
+    )
 
 
 @functools.cache
@@ -99,51 +102,20 @@ DESCRIPTOR = Descriptor(
         "torch.cuda: streams.py, graphs.py, memory.py",
         "torch.testing._internal.opinfo: dtypesIfCUDA, for dtypes by op",
     ),
-    capabilities=frozenset(
-        {
-            "strides",
-            "storage",
-            "streams",
-            "events",
-            "timed_events",
-            "event_ipc",
-            "stream_priority",
-            "native_handle",
-            "external_streams",
-            "allocator_statistics",
-            "allocator_memory_info",
-            "allocator_fraction",
-            "allocator_settings",
-            "allocator_pools",
-            "allocator_history",
-            "allocator_pluggable",
-            "pinned_memory",
-            "host_statistics",
-            "graphs",
-            "graph_pools",
-            "graph_modes",
-            "graph_callables",
-            "generator",
-            "multi_device",
-            "peer_access",
-            "properties",
-            "device_assert",
-            "dlpack",
-            "serialization",
-            "autocast",
-            "compile",
-            "inductor",
-            "profiler",
-            "distributed",
-            "fork_detection",
-            "deterministic_algorithms",
-        }
+    capabilities=names(
+        "strides storage streams events timed_events event_ipc stream_priority native_handle "
+        "external_streams allocator_statistics allocator_memory_info allocator_fraction "
+        "allocator_settings allocator_pools allocator_history allocator_pluggable "
+        "pinned_memory host_statistics graphs graph_pools graph_modes graph_callables "
+        "generator multi_device peer_access properties device_assert dlpack serialization "
+        "autocast compile inductor profiler distributed fork_detection "
+        "deterministic_algorithms"
     ),
     # dtypes by op are the database's own. Not float4_e2m1fn_x2, bits* and the quantised ones.
-    dtypes=frozenset(
-        {"bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"}
-        | {"float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"}
-        | {"float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"}
+    dtypes=names(
+        "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float8_e4m3fn float8_e4m3fnuz "
+        "float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float16 bfloat16 float32 float64 "
+        "complex32 complex64 complex128"
     ),
     alignment=512,  # every block begins at a multiple of kMinBlockSize
     granularity=512,
@@ -151,9 +123,9 @@ DESCRIPTOR = Descriptor(
     granularity_above={2**20: 2**20 + 512},
     stream_pool_size=32,  # per priority
     busy=busy,
-    settings=frozenset(
-        {"max_split_size_mb", "max_non_split_rounding_mb", "garbage_collection_threshold"}
-        | {"roundup_power2_divisions", "expandable_segments"}
+    settings=names(
+        "max_split_size_mb max_non_split_rounding_mb garbage_collection_threshold "
+        "roundup_power2_divisions expandable_segments"
     ),
     captures_default_stream=False,  # docs/source/notes/cuda ("Constraints")
     functions=FUNCTIONS,

@@ -10,8 +10,15 @@ import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
 
-from devices._lent import is_installed, known, lent, plain_version, version_in
-from devices.descriptor import Descriptor, common_facts
+from devices.descriptor import (
+    Descriptor,
+    common_facts,
+    is_installed,
+    lent,
+    names,
+    plain_version,
+    version_in,
+)
 
 
 def _unavailable() -> str | None:
@@ -31,16 +38,11 @@ def _facts() -> Mapping[str, str]:
     except importlib.metadata.PackageNotFoundError:
         runtime = ""  # a bridge that was built from source: not known
     name = str(lent("habana_frameworks.torch.hpu").get_device_name())
-    return {
-        **common_facts(),
-        **known(
-            {
-                "driver": version_in("/sys/module/habanalabs/version"),
-                "runtime": plain_version(runtime),
-                "device_name": name,
-            }
-        ),
-    }
+    return common_facts(
+        driver=version_in("/sys/module/habanalabs/version"),
+        runtime=plain_version(runtime),
+        device_name=name,
+    )
 
 
 def _count() -> int:
@@ -60,35 +62,17 @@ DESCRIPTOR = Descriptor(
     ),
     module="habana_frameworks.torch.core",
     # Not graphs: HPU graphs are lazy mode's alone. Not inductor: torch.compile goes to hpu_backend.
-    capabilities=frozenset(
-        {
-            "strides",
-            "storage",
-            "streams",
-            "events",
-            "timed_events",
-            "allocator_statistics",
-            "allocator_memory_info",
-            "pinned_memory",
-            "generator",
-            "properties",
-            "serialization",
-            "autocast",
-            "compile",
-            "profiler",
-            "distributed",
-        }
+    capabilities=names(
+        "strides storage streams events timed_events allocator_statistics "
+        "allocator_memory_info pinned_memory generator properties serialization autocast "
+        "compile profiler distributed"
     ),
     # The support matrix, as far as eager mode goes. int64 is kept as int32 unless
     # PT_ENABLE_INT64_SUPPORT=1; not float64 and complex.
-    dtypes=frozenset(
-        {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32"}
-        | {"float8_e4m3fn", "float8_e5m2"}
+    dtypes=names(
+        "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float8_e4m3fn float8_e5m2"
     ),
     alignment=64,  # not documented: the least that c10 gives anyone (c10::gAlignment)
-    granularity=None,
-    stream_pool_size=None,
-    busy=None,
     workers_per_device=1,  # a process takes a Gaudi for itself
     # What is not registered for HPU, or not for the dtype, runs on the CPU by design; the bridge
     # keeps that list, so it is not repeated here.

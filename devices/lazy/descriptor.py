@@ -12,8 +12,7 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
-from devices._lent import is_installed, lent
-from devices.descriptor import Descriptor
+from devices.descriptor import Descriptor, is_installed, lent, names
 
 #: Barriers until a late error has been told: torch 2.13 raises each one twice.
 _BARRIERS = 4
@@ -83,9 +82,8 @@ DESCRIPTOR = Descriptor(
     # flag is read when the graph runs, not when the op is called.
     capabilities=frozenset(),
     # Tried: each allocates, and converts to and from float32.
-    dtypes=frozenset(
-        {"bool", "uint8", "int8", "int16", "int32", "int64"}
-        | {"float16", "bfloat16", "float32", "float64", "complex64", "complex128"}
+    dtypes=names(
+        "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128"
     ),
     # Ops without a node run on the CPU by design (ts_eager_fallback.cpp), whichever they are.
     permitted_fallbacks=frozenset({"*"}),

@@ -1,38 +1,45 @@
-"""What runs show of the cells that a manifest speaks of: the same in all of them, or not."""
+"""What runs show about the cells of a manifest, and whether they agree."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 
-from devices.block import ExpectedOutcome
 from devices.cell import CellKey, Observed, Outcome, Verdict
 from devices.errors import ConformError
-from devices.manifest import Manifest
-from devices.matching import Expectation, ManifestConflict, Match, Matcher, conflict_text
-from devices.verdicts import Judgement, judge, judge_flaky
+from devices.manifest import ExpectedOutcome, Manifest
+from devices.verdicts import (
+    Expectation,
+    Judgement,
+    ManifestConflict,
+    Match,
+    Matcher,
+    conflict_text,
+    judge,
+    judge_flaky,
+)
 
 
 class EvidenceError(ConformError):
-    """Runs that cannot be held against each other, or against this manifest."""
+    """Runs that cannot be compared with each other or with this manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen of a cell, and the layouts that were run (empty where the clause has none)."""
+    """What was seen of a cell, and the layouts that were run (empty if the clause has none)."""
 
     observed: Observed
     ran: frozenset[str] = frozenset()
 
     def agrees(self, other: Seen) -> bool:
-        """Whether both came to the same: outcome, failing layouts and exception type."""
+        """Whether both have the same outcome, failing layouts and exception type."""
         one, two = self.observed, other.observed
         return (one.outcome, one.layouts, one.raises) == (two.outcome, two.layouts, two.raises)
 
     @property
     def passed(self) -> frozenset[str]:
-        """The layouts that ran and did not fail; only a failure tells its layouts apart."""
+        """The layouts that ran and did not fail; only failures distinguish layouts."""
         if self.observed.outcome is not Outcome.FAIL:
             return frozenset()
         return self.ran - self.observed.layouts
@@ -48,7 +55,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One run: where it was made, what it planned, and what became of the cells it ran."""
+    """One run: where it was made, what it planned, and what it saw of the cells it ran."""
 
     name: str  # the folder, as the user gave it
     device: str
@@ -63,8 +70,8 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """A cell, what all runs saw of it, what the manifest says of it, and the judgement on that."""
+class JudgedCell:
+    """A cell, what all runs saw of it, what the manifest says about it, and the judgement."""
 
     key: CellKey
     seen: Seen
@@ -74,19 +81,21 @@ class Case:
 
 @dataclass(slots=True)
 class Findings:
-    """The cells of one or more runs by what an update can make of them."""
+    """The cells of one or more runs, sorted by what an update can do with them."""
 
-    improved: list[Case] = field(default_factory=list)  # do better than expected, in every run
-    regressed: list[Case] = field(default_factory=list)  # not as expected, the same in every run
+    improved: list[JudgedCell] = field(default_factory=list)  # better than expected, in every run
+    regressed: list[JudgedCell] = field(
+        default_factory=list
+    )  # not as expected, the same way in every run
     disagreeing: list[tuple[CellKey, tuple[str, ...]]] = field(default_factory=list)
     floors: list[tuple[CellKey, Judgement]] = field(default_factory=list)  # flaky, below its rate
-    as_expected: dict[CellKey, Seen] = field(default_factory=dict)  # by a block, that is
+    as_expected: dict[CellKey, Seen] = field(default_factory=dict)  # by a block
     matches: dict[CellKey, Match] = field(default_factory=dict)  # of every planned cell
     judged: int = 0
 
 
 def comparable(manifest: Manifest, runs: Sequence[Evidence]) -> None:
-    """Raise EvidenceError where the runs are not of one device, torch and driver."""
+    """Raise EvidenceError unless all runs have the same device, torch and driver."""
     first = runs[0]
     used = {condition.fact for block in manifest.blocks for condition in block.when}
     for other in runs[1:]:
@@ -102,11 +111,11 @@ def comparable(manifest: Manifest, runs: Sequence[Evidence]) -> None:
                 raise EvidenceError(
                     f"{first.name} and {other.name} differ in the fact '{fact}'"
                     f" ({first.facts.get(fact)!r} and {other.facts.get(fact)!r}), which conditions"
-                    " of the manifest ask for: update once for each machine"
+                    " of the manifest depend on: update once for each machine"
                 )
         if other.start == first.start and other.cells == first.cells and first.cells:
             raise EvidenceError(
-                f"{first.name} and {other.name} are the same run: give two that were made apart"
+                f"{first.name} and {other.name} are the same run: give two separate runs"
             )
 
 
@@ -116,9 +125,9 @@ def weigh(
     today: date,
     wanted: Callable[[CellKey], bool] = lambda key: True,
 ) -> Findings:
-    """Judge every cell of the runs against a manifest that is active where they were made.
+    """Judge every cell of the runs against the manifest that is active where they were made.
 
-    Raises EvidenceError where no cell is wanted, ManifestConflict where blocks contradict.
+    Raises EvidenceError if no cell is selected, ManifestConflict if blocks conflict.
     """
     matcher = Matcher(manifest)
     found = Findings()
@@ -136,7 +145,7 @@ def weigh(
             continue  # most cells, most of the time
         _sort_in(found, key, seen, [run.name for run in runs if key in run.cells], match, today)
     if not found.judged:
-        raise EvidenceError("no cell of these runs has an outcome and is selected: nothing to do")
+        raise EvidenceError("no selected cell has an outcome in these runs: nothing to do")
     return found
 
 
@@ -173,9 +182,9 @@ def _sort_in(
     together = _together(seen)
     judgement = judged(expectation, together, today)
     if judgement.verdict is Verdict.IMPROVEMENT:
-        found.improved.append(Case(key, together, match, judgement))
+        found.improved.append(JudgedCell(key, together, match, judgement))
     elif judgement.verdict is Verdict.REGRESSION:
-        found.regressed.append(Case(key, together, match, judgement))
+        found.regressed.append(JudgedCell(key, together, match, judgement))
     else:
         found.as_expected[key] = together
 
@@ -187,14 +196,12 @@ def judged(expectation: Expectation | None, seen: Seen, today: date) -> Judgemen
 
 
 def _together(seen: Sequence[Seen]) -> Seen:
-    """What agreeing runs show: a layout passes if one of them ran it, and none saw it fail."""
+    """What agreeing runs show together: a layout passes if one of them ran it and none saw it fail."""
     if all(each.ran == seen[0].ran for each in seen):
         return seen[0]
     failed = frozenset().union(*(each.observed.layouts for each in seen))
     ran = frozenset().union(*(each.ran for each in seen))
-    first = seen[0].observed
-    observed = Observed(first.outcome, failed, first.raises, first.message, first.declared)
-    return Seen(observed, ran)
+    return Seen(replace(seen[0].observed, layouts=failed), ran)
 
 
 ADDABLE = {
@@ -203,4 +210,4 @@ ADDABLE = {
     Outcome.HANG: ExpectedOutcome.HANG,
     Outcome.UNSUPPORTED: ExpectedOutcome.UNSUPPORTED,
 }
-"""What a block can expect of what was seen; a check that could not be made is none of it."""
+"""The outcomes that a block can expect; a check that could not be made is not among them."""

@@ -1,19 +1,134 @@
-"""Narrowing one block to the cells and layouts that still fail. It never says more than it said."""
+"""Narrowing one block to the cells and layouts that still fail. It never covers more than before.
+
+A block can express sets of cells that are products of clauses, ops and dtypes. A product may hold combinations that
+no plan has, but no forbidden cell.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from devices.block import Block
 from devices.cell import CellKey
-from devices.lifecycle.boxes import Box, Forbidden, decompose, patterns_for
-from devices.matching import pattern_matches
+from devices.manifest import Block
+from devices.verdicts import pattern_matches
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A product of names."""
+
+    clauses: frozenset[str]
+    ops: frozenset[str]
+    dtypes: frozenset[str]
+
+    def joined(self, other: Box) -> Box:
+        """The smallest product that holds both."""
+        return Box(self.clauses | other.clauses, self.ops | other.ops, self.dtypes | other.dtypes)
+
+
+class Forbidden:
+    """Cells that no box may hold."""
+
+    def __init__(self, cells: Iterable[CellKey]) -> None:
+        self._by_op: dict[str, list[tuple[str, str]]] = {}
+        for clause, op, dtype in cells:
+            self._by_op.setdefault(op, []).append((clause, dtype))
+
+    def allow(self, box: Box) -> bool:
+        """Whether a box holds none of them."""
+        return not any(
+            clause in box.clauses and dtype in box.dtypes
+            for op in box.ops
+            for clause, dtype in self._by_op.get(op, ())
+        )
+
+
+def decompose(
+    cells: Collection[CellKey], forbidden: Forbidden, *, mix_clauses: bool = True
+) -> list[Box]:
+    """Products that hold all of ``cells`` and nothing forbidden: few, and in a fixed order.
+
+    Without ``mix_clauses`` the ops of each product share their clauses.
+    """
+    if not cells:
+        return []
+    boxes: list[Box] = []
+    for row in _rows(cells, forbidden):
+        for index, box in enumerate(boxes):
+            if not mix_clauses and box.clauses != row.clauses:
+                continue
+            joined = box.joined(row)
+            if forbidden.allow(joined):
+                boxes[index] = joined
+                break
+        else:
+            boxes.append(row)
+    return boxes
+
+
+def _rows(cells: Iterable[CellKey], forbidden: Forbidden) -> list[Box]:
+    """One product per op where that is possible, else one for each set of dtypes that clauses share."""
+    by_op: dict[str, dict[str, set[str]]] = {}
+    for clause, op, dtype in cells:
+        by_op.setdefault(op, {}).setdefault(clause, set()).add(dtype)
+    rows = []
+    for op, clauses in by_op.items():
+        ops = frozenset({op})
+        whole = Box(frozenset(clauses), ops, frozenset().union(*clauses.values()))
+        if forbidden.allow(whole):
+            rows.append(whole)
+            continue
+        shared: dict[frozenset[str], set[str]] = {}
+        for clause, dtypes in clauses.items():
+            shared.setdefault(frozenset(dtypes), set()).add(clause)
+        rows += [Box(frozenset(names), ops, dtypes) for dtypes, names in shared.items()]
+    # Similar products stand together, the largest first: others can join those.
+    rows.sort(
+        key=lambda row: (
+            -len(row.dtypes) * len(row.clauses),
+            sorted(row.dtypes),
+            sorted(row.clauses),
+            sorted(row.ops),
+        )
+    )
+    return rows
+
+
+def patterns_for(
+    names: frozenset[str],
+    patterns: Sequence[str],
+    known: Collection[str],
+    allowed: Callable[[frozenset[str]], bool],
+    *,
+    keep_unmatched: bool,
+) -> tuple[list[str], frozenset[str]]:
+    """Patterns for ``names``, where possible those of the block, and the names that they match.
+
+    A prefix stays if ``allowed`` accepts all of the ``known`` names that it matches; otherwise the
+    names themselves are written. An exact name that no plan has stays if ``keep_unmatched``.
+    """
+    kept: list[str] = []
+    said = names
+    for pattern in patterns:
+        matched = frozenset(name for name in known if pattern_matches(pattern, name))
+        if not pattern.endswith("*"):
+            if pattern in names or (not matched and keep_unmatched):
+                kept.append(pattern)
+        elif (matched or keep_unmatched) and allowed(said | matched):
+            kept.append(pattern)
+            said |= matched
+    kept += [
+        name
+        for name in sorted(names)
+        if not any(pattern_matches(pattern, name) for pattern in kept)
+    ]
+    return kept, said
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which of a block's layouts must stay listed for a cell, and which may."""
+    """The layouts of a block that must stay listed for a cell, and those that may."""
 
     must: frozenset[str]
     may: frozenset[str]
@@ -21,7 +136,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is left of a block: patterns of each axis, and layouts."""
+    """What remains of a block: patterns of each axis, and layouts."""
 
     clause: tuple[str, ...]
     op: tuple[str, ...]
@@ -38,12 +153,12 @@ def narrowed(
     unseen_dtypes: Collection[str],
     strangers: Collection[str],
 ) -> list[Piece]:
-    """The pieces that a block falls into; none where nothing of it is left.
+    """The pieces that remain of a block; none if nothing does.
 
-    ``covered`` are the planned cells that it matches, ``gone`` those that leave it;
-    ``overridden`` tells in which cells another block decides otherwise. ``unseen_dtypes`` are dtypes that no given run
-    planned: what the block says of them stays. ``strangers`` are ops that the
-    manifest names and no given run planned.
+    ``covered`` are the planned cells that it matches, ``gone`` those that leave it. ``overridden`` says
+    whether another block decides about a cell. ``unseen_dtypes`` are dtypes that no given run planned:
+    what the block says about them stays. ``strangers`` are ops that the manifest names and no given
+    run planned.
     """
     leaving = set(gone)
     cells = {key: bounds.get(key) for key in covered if key not in leaving}
@@ -65,14 +180,14 @@ def narrowed(
     pieces = _pieces(block, cells, forbidden)
     lost = {key for key in cells if overridden(key)}
     if lost and any(_is_more_exact(block, piece) for piece in pieces):
-        # A name in place of a prefix would stand up to the block that decides these cells.
+        # A name in place of a prefix would be as specific as the block that decides about these cells.
         rest = {key: bound for key, bound in cells.items() if key not in lost}
         pieces = _pieces(block, rest, [*forbidden, *sorted(lost)])
     if not unseen:
         return pieces
     for prefix in block.op:
         if prefix.endswith("*"):
-            # Dtypes by name would stand up to blocks that decide over single ops of the prefix.
+            # Dtypes by name would be as specific as blocks that decide about single ops of the prefix.
             known = (prefix, *strangers, *(key.op for key in covered))
             within = {op for op in known if pattern_matches(prefix, op)}
             free = {
@@ -87,7 +202,7 @@ def narrowed(
 def _with_prefix(
     block: Block, pieces: list[Piece], prefix: str, clauses: Sequence[str], dtypes: set[str]
 ) -> list[Piece]:
-    """Keep what a block's prefix says of ops that have none of the dtypes that were planned."""
+    """Keep what a block's prefix says about ops that have none of the planned dtypes."""
     lost = [
         clause
         for clause in clauses
@@ -105,7 +220,7 @@ def _with_prefix(
 
 
 def _keeps(piece: Piece, block: Block, prefix: str, clause: str, dtypes: Collection[str]) -> bool:
-    """Whether a piece says of a clause and these dtypes what the block says of a prefix."""
+    """Whether a piece still says about a clause and these dtypes what the block says of a prefix."""
     return (
         prefix in piece.op
         and piece.layouts == block.layouts
@@ -141,13 +256,13 @@ def _allows(block: Block, bound: Bounds | None, layouts: frozenset[str] | None) 
 def _by_layouts(
     block: Block, cells: Mapping[CellKey, Bounds | None]
 ) -> list[tuple[frozenset[str] | None, list[CellKey]]]:
-    """Cells that can share a list of layouts, and that list: the longest which none contradicts."""
+    """Cells that can share a list of layouts, with the longest list that fits all of them."""
     whole = block.layouts
     if whole is None:
         return [(None, list(cells))] if cells else []
     groups: list[tuple[Bounds, list[CellKey]]] = []
     for key, given in cells.items():
-        bound = given or Bounds(whole, whole)  # nothing is known of it: it stays as it is
+        bound = given or Bounds(whole, whole)  # nothing was seen of it: it stays as it is
         for index, (held, members) in enumerate(groups):
             must, may = held.must | bound.must, held.may & bound.may
             if may and must <= may:
@@ -193,7 +308,7 @@ def _piece(
 
 
 def _is_more_exact(block: Block, piece: Piece) -> bool:
-    """Whether a piece names what the block had a prefix for."""
+    """Whether a piece has names where the block had a prefix."""
     return not (
         set(piece.clause) <= set(block.clause)
         and set(piece.op) <= set(block.op)

@@ -1,113 +1,480 @@
-"""A manifest as text: which lines belong to which block, so that comments stay with what they are about.
+"""A manifest as text: taken apart, in its canonical form, edited, and compared line by line.
 
-A comment directly above a header is that block's own. One that a blank line separates from the header
-is a heading, and speaks of every block down to the next heading. The first paragraph of comments in a
-file is its preamble.
+The canonical form is one way to write the same thing, so that branches merge: keys in one order, names sorted,
+an array on one line where it fits and else one entry a line, headings sorted, blocks under them sorted by cause
+(their reason), one blank line between blocks. Texts (reasons, regular expressions, addresses) and comments stay
+as they were written.
+
+A comment directly above a header belongs to that block. One that a blank line separates from the header is a
+heading for every block down to the next heading. The first paragraph of comments in a file is its preamble.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from typing import Any, Final
 
-from devices.manifest import comment_lines, header_lines
+import tomlkit
+from tomlkit.items import Array, Item, Table
+
+from devices.manifest import KEYS, Block, Manifest, comment_lines, comments_in, header_lines
+
+WIDTH: Final = 100
+_AXES: Final = ("clause", "op", "dtype")
+_HEADER: Final = "[[expect]]"
+_PREAMBLE: Final = "# Expected failures, one block a root cause."
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The text of one block: comments of its own, then header and keys. No line break at the end."""
+# -- a file taken apart ---------------------------------------------------------------------------
 
-    text: str
-    comments: str = ""
+
+@dataclass
+class Entry:
+    """One block as it stands in the file: header and keys, the comments directly above, and what they say."""
+
+    text: str  # without a line break at the end
+    comments: str
+    block: Block
 
     def __str__(self) -> str:
         return f"{self.comments}\n{self.text}" if self.comments else self.text
 
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """What entries are sorted by: cause, then clause and op. Narrowing a block changes neither cause nor heading,
+        so that blocks do not move about."""
+        block = self.block
+        names = (sorted(block.clause), sorted(block.op), sorted(block.dtype))
+        rest = (block.outcome.value, sorted(block.layouts or ()), block.raises or "", str(self))
+        return (block.reason, *names, *rest)
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass
 class Section:
-    """Blocks under one heading, which may be empty; ``blocks`` are numbered as in the file."""
+    """Entries under one heading, which may be empty."""
 
     heading: str
-    blocks: tuple[int, ...]
+    entries: list[Entry]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class ManifestText:
-    """A whole file, taken apart. ``sources`` are in the file's order, as a Manifest's blocks are."""
+    """A whole file."""
 
-    preamble: str = ""
-    sources: tuple[Source, ...] = ()
-    sections: tuple[Section, ...] = ()
-    epilogue: str = ""
-    crlf: bool = False
+    preamble: str
+    sections: list[Section]
+    epilogue: str
+    crlf: bool
 
     def join(self) -> str:
         """The file's text: one blank line between any two parts, one line break at the end."""
-        parts = [self.preamble]
+        preamble = self.preamble
+        if self.sections and self.sections[0].heading and not preamble:
+            preamble = _PREAMBLE  # else the first heading would be read as one
+        parts = [preamble]
         for section in self.sections:
-            parts.append(section.heading)
-            parts += [str(self.sources[index]) for index in section.blocks]
-        parts.append(self.epilogue)
-        text = "\n\n".join(part for part in parts if part)
+            parts += [section.heading, *map(str, section.entries)]
+        text = "\n\n".join(part for part in (*parts, self.epilogue) if part)
         text = f"{text}\n" if text else ""
         return text.replace("\n", "\r\n") if self.crlf else text
 
 
-@dataclass(slots=True)
-class _Tail:
-    """What stands between the last line of a block and the next header."""
-
-    trailing: list[str] = field(default_factory=list)  # directly below the block
-    paragraphs: list[str] = field(default_factory=list)
-    own: str = ""  # directly above the next header
-
-
-def take_apart(text: str) -> ManifestText:
-    """Split a manifest's text, which must be one that can be read."""
+def take_apart(text: str, blocks: Sequence[Block]) -> ManifestText:
+    """Take a file's text apart; ``blocks`` are those that were read from it."""
     crlf = "\r\n" in text
     text = text.replace("\r\n", "\n")
     lines = text.split("\n")
     headers = [line - 1 for line in header_lines(text)]
     comments = comment_lines(text)
-    sources: list[Source] = []
     sections: list[Section] = []
-    # Before the first block there is nothing that a comment could trail behind.
-    before = _tail(lines, 0, headers[0] if headers else len(lines), bool(headers))
-    before.paragraphs[:0] = ["\n".join(before.trailing)] if before.trailing else []
-    preamble = before.paragraphs.pop(0) if before.paragraphs else ""
-    heading, own = "\n\n".join(before.paragraphs), before.own
-    members: list[int] = []
-    for index, header in enumerate(headers):
-        last = index + 1 == len(headers)
-        end = len(lines) if last else headers[index + 1]
-        stop = end
+    # Comments before the first block belong to no block above them.
+    trailing, paragraphs, own = _between(lines, 0, headers[0] if headers else len(lines), headers)
+    paragraphs = [*filter(None, ["\n".join(trailing)]), *paragraphs]
+    preamble = paragraphs.pop(0) if paragraphs else ""
+    entries: list[Entry] = []
+    ends = [*headers[1:], len(lines)][: len(headers)]
+    for header, after, block in zip(headers, ends, blocks, strict=True):
+        stop = after
         while stop > header + 1 and (not lines[stop - 1].strip() or stop - 1 in comments):
             stop -= 1
-        tail = _tail(lines, stop, end, not last)
-        sources.append(Source("\n".join([*lines[header:stop], *tail.trailing]), own))
-        members.append(index)
-        own = tail.own
-        if last or tail.paragraphs:
-            sections.append(Section(heading, tuple(members)))
-            members = []
-            heading = "\n\n".join(tail.paragraphs)
-    epilogue = heading if headers else "\n\n".join(before.paragraphs)
-    return ManifestText(preamble, tuple(sources), tuple(sections), epilogue, crlf)
+        last = after == len(lines)
+        trailing, more, own_of_next = _between(lines, stop, after, not last)
+        entries.append(Entry("\n".join([*lines[header:stop], *trailing]), own, block))
+        own = own_of_next
+        if last or more:
+            sections.append(Section("\n\n".join(paragraphs), entries))
+            entries, paragraphs = [], more
+    return ManifestText(preamble, sections, "\n\n".join(paragraphs), crlf)
 
 
-def _tail(lines: Sequence[str], start: int, end: int, header_follows: bool) -> _Tail:
-    """Sort the blank and comment lines from ``start`` up to ``end`` into what they belong to."""
+def _between(
+    lines: Sequence[str], start: int, end: int, header_follows: object
+) -> tuple[list[str], list[str], str]:
+    """Sort the blank and comment lines from ``start`` up to ``end``: lines directly below the block before, paragraphs,
+    and the comments directly above the next header."""
     paragraphs: list[list[str]] = [[]]
     for line in lines[start:end]:
         if line.strip():
             paragraphs[-1].append(line.strip())
         else:
             paragraphs.append([])
-    tail = _Tail()
-    if header_follows:
-        tail.own = "\n".join(paragraphs.pop())
-    if paragraphs:
-        tail.trailing = paragraphs.pop(0)
-    tail.paragraphs = ["\n".join(each) for each in paragraphs if each]
-    return tail
+    own = "\n".join(paragraphs.pop()) if header_follows else ""
+    trailing = paragraphs.pop(0) if paragraphs else []
+    return trailing, ["\n".join(each) for each in paragraphs if each], own
+
+
+def canonical(text: str, manifest: Manifest) -> str:
+    """The canonical form of a file's text; ``manifest`` is what was read from it."""
+    parts = take_apart(text, manifest.blocks)
+    for section in parts.sections:
+        section.entries = sorted(map(_canonical, section.entries), key=lambda entry: entry.key)
+    # Entries without a heading stay first: further down they would fall under the heading of others.
+    parts.sections.sort(key=lambda each: (bool(each.heading), each.heading, each.entries[0].key))
+    return parts.join()
+
+
+def _canonical(entry: Entry) -> Entry:
+    """One block in canonical form. Texts that we wrote ourselves are known without parsing."""
+    comments = "\n".join(line.strip() for line in entry.comments.splitlines())
+    plain = render(entry.block)
+    text = plain if entry.text == plain else _Parsed.read(entry.text).text()
+    return Entry(text, comments, entry.block)
+
+
+# -- a block written by us ------------------------------------------------------------------------
+
+
+def render(block: Block) -> str:
+    """A block as we write it ourselves."""
+    conditions = {each.fact: each.wanted for each in block.when}
+    values = {
+        "clause": names_text("clause", block.clause),
+        "op": names_text("op", block.op),
+        "dtype": names_text("dtype", block.dtype),
+        "layouts": names_text("layouts", sorted(block.layouts)) if block.layouts else None,
+        "outcome": string(block.outcome.value),
+        "raises": string(block.raises) if block.raises else None,
+        "match": string(block.match.pattern) if block.match else None,
+        "when": when_text(conditions) if conditions else None,
+        "kind": string(block.kind.value) if block.kind else None,
+        "reason": long_text("reason", block.reason),
+        "issue": string(block.issue) if block.issue else None,
+        "expires": block.expires.isoformat() if block.expires else None,
+        "min_pass_rate": None if block.min_pass_rate is None else repr(block.min_pass_rate),
+    }
+    lines = (f"{key} = {value}" for key, value in values.items() if value is not None)
+    return "\n".join([_HEADER, *lines])
+
+
+def names_text(key: str, names: Sequence[str]) -> str | None:
+    """The value of an axis or of ``layouts``; None if it is the key's default."""
+    if key in ("op", "dtype") and tuple(names) == ("*",):
+        return None
+    listed = [string(name) for name in sorted(set(names))]
+    if key in _AXES and len(listed) == 1:
+        return listed[0]
+    line = f"[{', '.join(listed)}]"
+    if len(key) + 3 + len(line) <= WIDTH:
+        return line
+    return "[\n" + "".join(f"  {name},\n" for name in listed) + "]"
+
+
+def when_text(conditions: Mapping[str, str]) -> str:
+    """The conditions as an inline table, sorted."""
+    pairs = ", ".join(f"{fact} = {string(wanted)}" for fact, wanted in sorted(conditions.items()))
+    return f"{{ {pairs} }}"
+
+
+def long_text(key: str, text: str) -> str:
+    """A text on one line where it fits, else broken between words by TOML's line-ending backslash."""
+    line = string(text)
+    if len(key) + 3 + len(line) <= WIDTH or text[0].isspace():
+        return line
+    lines, held = [], ""
+    for word in re.findall(r"[^ ]+ *", line[1:-1]):
+        if held and len(held) + len(word) > WIDTH - 4:
+            lines.append(held)
+            held = ""
+        held += word
+    return '"""\\\n' + "".join(f"{each}\\\n" for each in lines) + f'{held}"""'
+
+
+@lru_cache(maxsize=65536)
+def string(text: str) -> str:
+    """A basic string of TOML."""
+    return tomlkit.string(text).as_string()
+
+
+# -- a block written by people --------------------------------------------------------------------
+
+#: New names by key.
+Changes = Mapping[str, Sequence[str]]
+
+
+def edited(text: str, changes: Changes) -> str:
+    """A block's text with other names, in canonical form."""
+    parsed = _Parsed.read(text)
+    for key, names in changes.items():
+        parsed.change(key, names)
+    return parsed.text()
+
+
+@dataclass(slots=True)
+class _Pair:
+    """A key's value as text, with the comment lines above it and the comment after it."""
+
+    comments: list[str]
+    value: str
+    comment: str = ""
+    item: Item | None = None
+
+
+@dataclass(slots=True)
+class _Parsed:
+    """A block's text, taken apart by tomlkit."""
+
+    comment: str  # after the header
+    entries: dict[str, _Pair] = field(default_factory=dict)
+    trailing: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, text: str) -> _Parsed:
+        table: Table = tomlkit.parse(text + "\n")["expect"][0]
+        parsed = cls(table.trivia.comment)
+        values: dict[str, Any] = table.unwrap()
+        waiting: list[str] = []
+        for key, item in table.value.body:
+            if key is None:
+                waiting += comments_in(item.as_string())
+                continue
+            entry = parsed.entries.setdefault(key.key, _Pair([], "", "", item))
+            entry.comments += waiting
+            waiting = []
+            value = values[key.key]
+            if isinstance(value, Mapping):
+                # Dotted keys and sub-tables become an inline table, which can hold no comment.
+                entry.comments += comments_in(f"\n{item.as_string()}")
+                if isinstance(item, Table) and item.trivia.comment:
+                    entry.comments.append(item.trivia.comment)
+                entry.value = when_text(value)
+                if not isinstance(item, Table):
+                    entry.comment = item.trivia.comment
+                continue
+            entry.comment = item.trivia.comment
+            entry.value = _value_text(key.key, value, item)
+        parsed.trailing = waiting
+        return parsed
+
+    def change(self, key: str, names: Sequence[str]) -> None:
+        """Give a key other names. An array keeps the comments of the names that stay."""
+        entry = self.entries.setdefault(key, _Pair([], ""))
+        entry.value = names_text(key, names) or ""
+        if isinstance(entry.item, Array) and comments_in(entry.item.as_string()):
+            old = [str(name) for name in entry.item]
+            if set(names) <= set(old):
+                for name in old:
+                    if name not in names:
+                        entry.item.remove(name)
+                entry.value = entry.item.as_string()
+
+    def text(self) -> str:
+        lines = [f"{_HEADER}  {self.comment}" if self.comment else _HEADER]
+        for key in KEYS:
+            entry = self.entries.get(key)
+            if entry is None:
+                continue
+            lines += entry.comments
+            if entry.value:
+                lines.append(f"{key} = {entry.value}{'  ' if entry.comment else ''}{entry.comment}")
+            elif entry.comment:
+                lines.append(entry.comment)
+        return "\n".join([*lines, *self.trailing])
+
+
+def _value_text(key: str, value: object, item: Item) -> str:
+    text = item.as_string().strip()
+    if key in (*_AXES, "layouts"):
+        if comments_in(text):
+            return text  # after sorting they would stand next to the wrong names
+        names = [value] if isinstance(value, str) else value
+        if isinstance(names, list):
+            return names_text(key, names) or ""
+    if key in ("outcome", "kind") and isinstance(value, str):
+        return string(value)
+    return text
+
+
+# -- a file being edited ----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Editing:
+    """A file while its blocks are changed, removed and added; ``text`` is the file that results."""
+
+    manifest: Manifest
+    removed: list[Block] = field(default_factory=list)
+    narrowed: list[Block] = field(default_factory=list)
+    added: list[Block] = field(default_factory=list)
+    _parts: ManifestText = field(init=False)
+    _entries: dict[int, Entry] = field(init=False)  # by the block's line
+    _instead: dict[int, list[Entry]] = field(default_factory=dict)  # by the old block's line
+    _new: list[Entry] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, text: str, manifest: Manifest) -> Editing:
+        """Begin with the text that a manifest was read from."""
+        editing = cls(manifest)
+        editing._parts = take_apart(text, manifest.blocks)
+        every = (entry for section in editing._parts.sections for entry in section.entries)
+        editing._entries = {entry.block.line: entry for entry in every}
+        return editing
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.removed or self.narrowed or self.added)
+
+    def replace(self, block: Block, pieces: Sequence[Changes]) -> None:
+        """Put changed copies of a block in its place; none removes it."""
+        (self.narrowed if pieces else self.removed).append(block)
+        old = self._entries[block.line]
+        texts = [edited(old.text, changes) for changes in pieces]
+        read = (Manifest.parse(f"{text}\n", self.manifest.path).blocks[0] for text in texts)
+        self._instead[block.line] = [
+            Entry(text, old.comments, replace(each, line=block.line))
+            for text, each in zip(texts, read, strict=True)
+        ]
+
+    def insert(self, block: Block) -> None:
+        """Add a block where the canonical order has it."""
+        self.added.append(block)
+        self._new.append(Entry(render(block), "", replace(block, path=self.manifest.path)))
+
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks as they are now."""
+        now = [entry.block for block in self.manifest.blocks for entry in self._now(block)]
+        return (*now, *(entry.block for entry in self._new))
+
+    def _now(self, block: Block) -> list[Entry]:
+        return self._instead.get(block.line) or (
+            [] if block.line in self._instead else [self._entries[block.line]]
+        )
+
+    def text(self) -> str:
+        """The file as it is now. Blocks that were not touched stay as they were written."""
+        sections = []
+        for old in self._parts.sections:
+            section = Section(
+                old.heading, [e for each in old.entries for e in self._now(each.block)]
+            )
+            if any(each.block.line in self._instead for each in old.entries):
+                _restore_order(section, old.entries)
+            if section.entries:
+                sections.append(section)
+        for entry in self._new:
+            _place(sections, entry)
+        return replace(self._parts, sections=sections).join()
+
+
+def _restore_order(section: Section, before: Sequence[Entry]) -> None:
+    """Sort entries that were in order before: a block that lost names may now come before another."""
+    keys = [entry.key for entry in before]
+    if keys == sorted(keys):
+        section.entries.sort(key=lambda entry: entry.key)
+
+
+def _place(sections: list[Section], entry: Entry) -> None:
+    """Insert an entry under the heading of blocks with the same reason, else under a heading of its own, in order.
+
+    Headings are lines that differ from cause to cause. Without them git may take the first lines of
+    one block for those of the next, and see a conflict between neighbours where there is none.
+    """
+    for section in sections:
+        if any(each.block.reason == entry.block.reason for each in section.entries):
+            at = next((n for n, e in enumerate(section.entries) if e.key > entry.key), None)
+            section.entries.insert(len(section.entries) if at is None else at, entry)
+            return
+    line = " ".join(entry.block.reason.split())
+    heading = f"# {line if len(line) <= 96 else line[:95] + '…'}"
+    at = next((n for n, section in enumerate(sections) if section.heading > heading), None)
+    sections.insert(len(sections) if at is None else at, Section(heading, [entry]))
+
+
+# -- two texts compared ---------------------------------------------------------------------------
+
+_Opcode = tuple[str, int, int, int, int]
+
+
+def unified(old: str, new: str, name: str) -> Iterator[str]:
+    """The lines of a unified difference without line breaks; none where the texts are the same."""
+    before, after = old.splitlines(), new.splitlines()
+    for number, group in enumerate(_Known(_opcodes(before, after)).get_grouped_opcodes(3)):
+        if number == 0:
+            yield f"--- {name}"
+            yield f"+++ {name} (updated)"
+        first, last = group[0], group[-1]
+        yield f"@@ -{_range(first[1], last[2])} +{_range(first[3], last[4])} @@"
+        for tag, i1, i2, j1, j2 in group:
+            if tag == "equal":
+                yield from (f" {line}" for line in before[i1:i2])
+                continue
+            yield from (f"-{line}" for line in before[i1:i2])
+            yield from (f"+{line}" for line in after[j1:j2])
+
+
+class _Known(SequenceMatcher[str]):
+    """Groups operations that were found already."""
+
+    def __init__(self, opcodes: Iterable[_Opcode]) -> None:
+        super().__init__()
+        self._known = list(opcodes)
+
+    def get_opcodes(self) -> list[_Opcode]:  # type: ignore[override]
+        return self._known
+
+
+def _opcodes(before: Sequence[str], after: Sequence[str]) -> Iterator[_Opcode]:
+    one, other = _paragraphs(before), _paragraphs(after)
+    # Where each paragraph begins, and where the last one ends.
+    i_at = [0, *accumulate(len(each) for each in one)]
+    j_at = [0, *accumulate(len(each) for each in other)]
+    joined: list[_Opcode] = []
+    for tag, i1, i2, j1, j2 in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+        i, i_end, j, j_end = i_at[i1], i_at[i2], j_at[j1], j_at[j2]
+        if tag != "replace":
+            _append(joined, (tag, i, i_end, j, j_end))
+            continue
+        lines = SequenceMatcher(None, before[i:i_end], after[j:j_end], autojunk=False)
+        for kind, a1, a2, b1, b2 in lines.get_opcodes():
+            _append(joined, (kind, i + a1, i + a2, j + b1, j + b2))
+    yield from joined
+
+
+def _append(opcodes: list[_Opcode], opcode: _Opcode) -> None:
+    """Join what is equal on both sides of a border between paragraphs."""
+    if opcodes and opcodes[-1][0] == opcode[0] == "equal":
+        opcode = ("equal", opcodes[-1][1], opcode[2], opcodes.pop()[3], opcode[4])
+    opcodes.append(opcode)
+
+
+def _paragraphs(lines: Sequence[str]) -> list[tuple[str, ...]]:
+    """Lines up to and with each blank one."""
+    found: list[tuple[str, ...]] = []
+    held: list[str] = []
+    for line in lines:
+        held.append(line)
+        if not line:
+            found.append(tuple(held))
+            held = []
+    return [*found, tuple(held)] if held else found
+
+
+def _range(start: int, stop: int) -> str:
+    length = stop - start
+    if length == 1:
+        return str(start + 1)
+    return f"{start + 1 if length else start},{length}"

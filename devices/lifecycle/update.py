@@ -1,41 +1,115 @@
-"""A manifest brought up to date with what runs show.
+"""Updating a manifest from what runs show.
 
-Narrowing and removing is free: what passes in every run given leaves its blocks. Adding needs a reason
-and two runs that agree. Cells in which the runs disagree stay as they are and are named. What no run
-saw stays as it is.
+Narrowing and removing is free: what passes in every given run leaves its blocks. Adding needs a reason and
+two runs that agree. Cells about which the runs disagree are left alone and named. What no run saw is left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 
-from devices.block import Block, ExpectedOutcome
 from devices.cell import CellKey, Outcome, Verdict
+from devices.descriptor import DTYPES
 from devices.errors import ConformError
-from devices.lifecycle.add import Cause, new_blocks
-from devices.lifecycle.canonical import edited
-from devices.lifecycle.editing import Editing
 from devices.lifecycle.evidence import (
     ADDABLE,
-    Case,
     Evidence,
     EvidenceError,
     Findings,
+    JudgedCell,
+    Seen,
     comparable,
     judged,
     weigh,
 )
-from devices.lifecycle.narrow import Bounds, Piece, narrowed
-from devices.manifest import Manifest
-from devices.matching import Expectation, Match, Matcher, conflict_text, pattern_matches
-from devices.verdicts import describes
-from devices.vocabulary import DTYPES
+from devices.lifecycle.narrow import Bounds, Forbidden, Piece, decompose, narrowed
+from devices.lifecycle.text import Editing
+from devices.manifest import Block, CauseKind, ExpectedOutcome, Manifest
+from devices.verdicts import Expectation, Match, Matcher, conflict_text, describes, pattern_matches
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What the person who records failures says about them."""
+
+    reason: str
+    kind: CauseKind | None = None
+    issue: str | None = None
+    expires: date | None = None
+
+
+def new_blocks(
+    cause: Cause,
+    cells: Mapping[CellKey, Seen],
+    listed: Mapping[CellKey, frozenset[str]],
+    planned: Collection[CellKey],
+) -> list[Block]:
+    """Blocks with exact names that expect ``cells`` to be as they were seen, and match no other planned cell.
+
+    ``listed`` are the layouts of a cell that remaining blocks already list.
+    """
+    groups: dict[tuple[ExpectedOutcome, str | None], list[CellKey]] = {}
+    for key, seen in cells.items():
+        group = (ADDABLE[seen.observed.outcome], _raises(seen))
+        groups.setdefault(group, []).append(key)
+    blocks = []
+    for (outcome, raises), keys in groups.items():
+        needed = {key: cells[key].observed.layouts - listed.get(key, frozenset()) for key in keys}
+        for layouts, members in _shared(needed, cells):
+            among = set(members)
+            forbidden = Forbidden(key for key in planned if key not in among)
+            for box in decompose(members, forbidden, mix_clauses=False):
+                blocks.append(
+                    Block(
+                        line=0,
+                        clause=tuple(sorted(box.clauses)),
+                        op=tuple(sorted(box.ops)),
+                        # Cases have no dtype.
+                        dtype=("*",) if box.dtypes == {""} else tuple(sorted(box.dtypes)),
+                        layouts=layouts or None,
+                        outcome=outcome,
+                        raises=raises,
+                        kind=cause.kind,
+                        reason=cause.reason,
+                        issue=cause.issue,
+                        expires=cause.expires,
+                    )
+                )
+    return blocks
+
+
+def _raises(seen: Seen) -> str | None:
+    """The exception type, if a manifest can name it."""
+    name = seen.observed.raises
+    return name if name is not None and name.isidentifier() else None
+
+
+def _shared(
+    needed: Mapping[CellKey, frozenset[str]], cells: Mapping[CellKey, Seen]
+) -> Iterable[tuple[frozenset[str], Sequence[CellKey]]]:
+    """Cells that fail in the same layouts, and cells of the same op that fail in those of them that they ran."""
+    exact: dict[frozenset[str], list[CellKey]] = {}
+    for key, layouts in needed.items():
+        exact.setdefault(layouts, []).append(key)
+    groups: list[tuple[frozenset[str], list[CellKey]]] = []
+    for layouts in sorted(exact, key=lambda each: (-len(each), sorted(each))):
+        members = exact[layouts]
+        for more, others in groups:
+            # A group without layouts allows any layout: it cannot be joined with another.
+            ops = {key.op for key in others}
+            if layouts and layouts <= more:
+                joining = [key for key in members if key.op in ops and not cells[key].passed & more]
+                others += joining
+                members = [key for key in members if key not in joining]
+        if members:
+            groups.append((layouts, members))
+    return groups
 
 
 class UpdateError(ConformError):
-    """An update that would change what it must not: a fault of ours, and nothing is written."""
+    """An update would change what it must not: a bug of ours. Nothing is written."""
 
     exit_code = 3
 
@@ -50,7 +124,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The manifest's new text, what became of its blocks, and which cells were left alone."""
+    """The manifest's new text, what became of its blocks, and the cells that were left alone."""
 
     text: str
     removed: tuple[Block, ...] = ()
@@ -59,7 +133,7 @@ class Update:
     disagreeing: tuple[Left, ...] = ()
     unrecorded: tuple[Left, ...] = ()
     floors: tuple[Left, ...] = ()
-    unseen: tuple[str, ...] = ()  # dtypes that no run planned, of which changed blocks still speak
+    unseen: tuple[str, ...] = ()  # dtypes that no run planned and changed blocks still cover
 
 
 def update(
@@ -72,11 +146,11 @@ def update(
     wanted: Callable[[CellKey], bool] = lambda key: True,
     dtypes: Collection[str] = DTYPES,
 ) -> Update:
-    """Bring a manifest up to date with runs; ``manifest`` is what was read from ``text``.
+    """Update a manifest from runs; ``manifest`` is what was read from ``text``.
 
-    With ``cause``, failures that no block expects are added. ``wanted`` selects the cells to look
-    at; ``dtypes`` are those that the device has at all. Raises EvidenceError where the runs do not
-    go together, ManifestError where the manifest cannot be applied to them.
+    With ``cause``, failures that no block expects are added. ``wanted`` selects cells; ``dtypes`` are all
+    dtypes of the device. Raises EvidenceError if the runs cannot be compared, ManifestError if the
+    manifest cannot be applied to them.
     """
     comparable(manifest, runs)
     if cause is not None:
@@ -106,22 +180,22 @@ def update(
 def _two_for_one_plan(runs: Sequence[Evidence]) -> None:
     if len(runs) < 2:
         raise EvidenceError(
-            f"adding needs two runs that agree, and {runs[0].name} is one: run the same plan again"
+            f"adding needs two runs that agree, but {runs[0].name} is only one: run the same plan again"
             " with another --results folder, and give both"
         )
     for other in runs[1:]:
         if other.plan_hash != runs[0].plan_hash:
             raise EvidenceError(
-                f"adding needs two runs of one plan, and those of {runs[0].name} and {other.name}"
-                f" have the hashes {runs[0].plan_hash} and {other.plan_hash}"
+                f"adding needs two runs of one plan, but {runs[0].name} and {other.name} have plans with the"
+                f" hashes {runs[0].plan_hash} and {other.plan_hash}"
             )
 
 
-def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, Case], list[Left]]:
-    """The failures that can be recorded, and those that stay unrecorded with what to do."""
-    cases: dict[CellKey, Case] = {}
+def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, JudgedCell], list[Left]]:
+    """The failures that can be recorded, and those that stay unrecorded, with what to do."""
+    cases: dict[CellKey, JudgedCell] = {}
     left = []
-    # What crashed and now fails is better, and still needs a block that says so.
+    # What crashed and now fails is better, but still needs a block that says so.
     changed = [
         case
         for case in found.improved
@@ -137,13 +211,13 @@ def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, Case], l
     return cases, left
 
 
-def _still_listed(case: Case) -> bool:
-    """Whether a cell fails as is expected of it, in fewer layouts."""
+def _still_listed(case: JudgedCell) -> bool:
+    """Whether a cell fails as expected, in fewer layouts."""
     fails = case.seen.observed.outcome is Outcome.FAIL
     return fails and case.match.expectation is not None and _still(case.match.expectation, case)
 
 
-def _still(expectation: Expectation, case: Case) -> bool:
+def _still(expectation: Expectation, case: JudgedCell) -> bool:
     return expectation.outcome.value == case.seen.observed.outcome.value
 
 
@@ -155,12 +229,12 @@ class _Work:
     active: Manifest
     matcher: Matcher  # of the active one
     found: Findings
-    additions: dict[CellKey, Case]
+    additions: dict[CellKey, JudgedCell]
     gone: dict[int, set[CellKey]] = field(default_factory=dict)  # by the block's line
     unseen: set[str] = field(default_factory=set)
 
     def narrow(self, dtypes: Collection[str]) -> None:
-        """Take out of the blocks what is better than they say, and what is to be recorded anew."""
+        """Take out of the blocks the cells that are better than expected or are recorded anew."""
         improved = {case.key: case for case in self.found.improved}
         moving = {**improved, **self.additions}
         touched: dict[int, Block] = {}
@@ -182,8 +256,8 @@ class _Work:
         for line, block in touched.items():
             self._narrow(block, covered[line], moving, unseen, sorted(strangers))
 
-    def _leaves(self, case: Case, block: Block) -> bool:
-        """Whether a cell leaves a block as a whole."""
+    def _leaves(self, case: JudgedCell, block: Block) -> bool:
+        """Whether a cell leaves a block entirely."""
         observed = case.seen.observed
         if observed.outcome is Outcome.PASS:
             return True
@@ -196,7 +270,7 @@ class _Work:
         )
 
     def _covered(self, touched: Mapping[int, Block]) -> dict[int, dict[CellKey, bool]]:
-        """The planned cells that each touched block matches, and whether it has a say in them."""
+        """The planned cells that each touched block matches, and whether the block decides about them."""
         covered: dict[int, dict[CellKey, bool]] = {line: {} for line in touched}
         shared: dict[int, list[tuple[int, bool]]] = {}  # by match: many cells share one
         for key, match in self.found.matches.items():
@@ -217,7 +291,7 @@ class _Work:
         self,
         block: Block,
         covered: Mapping[CellKey, bool],
-        moving: Mapping[CellKey, Case],
+        moving: Mapping[CellKey, JudgedCell],
         unseen: Collection[str],
         strangers: Collection[str],
     ) -> None:
@@ -240,8 +314,7 @@ class _Work:
 
         self.unseen |= {d for d in unseen if any(pattern_matches(each, d) for each in block.dtype)}
         pieces = narrowed(block, covered, gone, bounds, overridden, unseen, strangers)
-        source = self.editing.source(block)
-        self.editing.replace(block, [edited(source, _changes(block, each)) for each in pieces])
+        self.editing.replace(block, [_changes(block, each) for each in pieces])
 
     def _has_say(self, block: Block, key: CellKey) -> bool:
         return _decides(self.matcher.match(key), block)
@@ -253,7 +326,7 @@ class _Work:
         for key, case in self.additions.items():
             expectation = matcher.match(key).expectation
             if judged(expectation, case.seen, today).verdict is Verdict.EXPECTED:
-                continue  # another block speaks of it, now that the one in its way is narrower
+                continue  # another block expects it, now that the one that overrode it is narrower
             cells[key] = case.seen
             if (
                 expectation is not None
@@ -265,11 +338,11 @@ class _Work:
             self.editing.insert(block)
 
     def now(self, facts: Mapping[str, str]) -> Manifest:
-        """The manifest as it is now, where it holds."""
+        """The manifest as it is now, active on this machine."""
         return Manifest(self.editing.blocks(), (), self.active.path).active(facts)
 
     def verify(self, runs: Sequence[Evidence], today: date) -> None:
-        """Raise UpdateError unless every cell is judged as it should be by what comes out."""
+        """Raise UpdateError unless the new manifest judges every cell as it should."""
         after = Matcher(self.now(runs[0].facts))
         improved = {case.key: case for case in self.found.improved}
         for key, old in self.found.matches.items():
@@ -286,33 +359,33 @@ class _Work:
                     raise _fault(key, f"it would be judged '{verdict}'")
                 continue
             if _says(old) != _says(new):
-                raise _fault(key, "it would be expected otherwise than before")
+                raise _fault(key, "what is expected of it would change")
 
 
-def _shares(case: Case, block: Block) -> bool:
-    """Whether a cell came to the outcome that a block expects: only then it says of layouts."""
+def _shares(case: JudgedCell, block: Block) -> bool:
+    """Whether a cell has the outcome that a block expects: only then its layouts can be compared."""
     return block.outcome.value == case.seen.observed.outcome.value
 
 
 def _decides(match: Match, block: Block) -> bool:
-    """Whether a block that matches a cell is among those that say what is expected of it."""
+    """Whether a block that matches a cell is among those that decide what is expected of it."""
     if not any(each is block for each in match.blocks):
-        return True  # nothing is said of the cell by it that another could override
+        return True  # it does not match the cell, so nothing can override it there
     return match.expectation is None or any(each is block for each in match.expectation.blocks)
 
 
-def _wanted(case: Case, *, recorded: bool) -> tuple[Verdict, ...]:
+def _wanted(case: JudgedCell, *, recorded: bool) -> tuple[Verdict, ...]:
     if recorded:
         return (Verdict.EXPECTED,)
     if case.seen.observed.outcome is Outcome.PASS:
         return (Verdict.OK, Verdict.FLAKY)
     if _still_listed(case):
         return (Verdict.EXPECTED,)
-    return (Verdict.IMPROVEMENT,)  # left alone: it needs a reason
+    return (Verdict.IMPROVEMENT,)  # left alone: recording it needs a reason
 
 
 def _says(match: Match) -> tuple[object, ...]:
-    """What a match expects of a cell, apart from which blocks say it."""
+    """What a match expects of a cell, regardless of which blocks say it."""
     if match.expectation is None:
         return ()
     return (
@@ -325,17 +398,17 @@ def _says(match: Match) -> tuple[object, ...]:
 
 def _fault(key: CellKey, what: str) -> UpdateError:
     return UpdateError(
-        f"the update would change {key} wrongly ({what}): nothing was written; please report this"
+        f"the update would handle {key} wrongly ({what}): nothing was written; please report this"
         " with the manifest and the runs, and edit the manifest by hand"
     )
 
 
-def _changes(block: Block, piece: Piece) -> dict[str, Sequence[str] | None]:
-    """What a piece says otherwise than its block; keys that stay are not touched."""
-    changes: dict[str, Sequence[str] | None] = {}
+def _changes(block: Block, piece: Piece) -> dict[str, Sequence[str]]:
+    """How a piece differs from its block; other keys are not touched."""
+    changes: dict[str, Sequence[str]] = {}
     for axis in ("clause", "op", "dtype"):
         names: tuple[str, ...] = getattr(piece, axis)
-        if names == ("",):  # of cases, which have no dtype
+        if names == ("",):  # cases have no dtype
             names = ("*",)
         if set(names) != set(getattr(block, axis)):
             changes[axis] = names

@@ -9,8 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 
-from devices._lent import is_installed, known, lent
-from devices.descriptor import Descriptor, common_facts
+from devices.descriptor import Descriptor, common_facts, is_installed, lent, names
 
 
 def _unavailable() -> str | None:
@@ -26,10 +25,7 @@ def _unavailable() -> str | None:
 def _facts() -> Mapping[str, str]:
     """macOS brings the driver, so its version is the driver's; there is no runtime beside it."""
     name = lent("torch.backends.mps").get_name()
-    return {
-        **common_facts(),
-        **known({"driver": platform.mac_ver()[0], "device_name": name}),
-    }
+    return common_facts(driver=platform.mac_ver()[0], device_name=name)
 
 
 DESCRIPTOR = Descriptor(
@@ -45,28 +41,12 @@ DESCRIPTOR = Descriptor(
     ),
     # Not streams: a new stream is the default one. Not multi_device: there is one.
     # Not allocator_statistics: torch.mps counts allocated and driver bytes, nothing else.
-    capabilities=frozenset(
-        {
-            "strides",
-            "storage",
-            "events",
-            "timed_events",
-            "allocator_fraction",
-            "generator",
-            "serialization",
-            "dlpack",
-            "autocast",
-            "compile",
-            "inductor",
-            "profiler",
-            "fork_detection",
-        }
+    capabilities=names(
+        "strides storage events timed_events allocator_fraction generator serialization "
+        "dlpack autocast compile inductor profiler fork_detection"
     ),
     # No float64, complex128 and float8: Metal has none (notes/mps).
-    dtypes=frozenset(
-        {"bool", "uint8", "int8", "int16", "int32", "int64"}
-        | {"float16", "bfloat16", "float32", "complex64"}
-    ),
+    dtypes=names("bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 complex64"),
     dtypes_by_op={
         # torch.testing._internal.common_mps: convolutions of integers are not supported on MPS.
         f"nn.functional.conv{kind}{rank}d": frozenset(
@@ -77,9 +57,7 @@ DESCRIPTOR = Descriptor(
     },
     alignment=64,  # not documented: Metal's heaps decide; 64 is the least that c10 gives (gAlignment)
     granularity=None,  # sizes are rounded by a table that depends on the machine's memory
-    stream_pool_size=None,
     busy=None,  # torch.mps has no primitive that spins
-    workers_per_device=1,
     facts=_facts,
     unavailable=_unavailable,
 )

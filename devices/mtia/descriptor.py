@@ -10,8 +10,7 @@ import importlib.metadata
 import re
 from collections.abc import Mapping
 
-from devices._lent import is_installed, known, lent, torch_lacks
-from devices.descriptor import Descriptor, common_facts
+from devices.descriptor import Descriptor, common_facts, is_installed, lent, names, torch_lacks
 
 
 def _unavailable() -> str | None:
@@ -30,7 +29,7 @@ def _facts() -> Mapping[str, str]:
     """The name, if the properties hold one; how the driver's version is read is not public."""
     properties = lent("torch.mtia").get_device_properties(0)
     name = str(properties.get("name", "")) or None
-    return {**common_facts(), **known({"device_name": name})}
+    return common_facts(device_name=name)
 
 
 def _count() -> int:
@@ -45,33 +44,13 @@ DESCRIPTOR = Descriptor(
         "torch/mtia/__init__.py, memory.py, mtia_graph.py",
         "https://docs.pytorch.org/docs/stable/mtia.html",
     ),
-    capabilities=frozenset(
-        {
-            "strides",
-            "storage",
-            "streams",
-            "events",
-            "allocator_statistics",
-            "allocator_history",
-            "graphs",
-            "graph_pools",
-            "generator",
-            "multi_device",
-            "properties",
-            "serialization",
-            "autocast",
-            "fork_detection",
-        }
+    capabilities=names(
+        "strides storage streams events allocator_statistics allocator_history graphs "
+        "graph_pools generator multi_device properties serialization autocast fork_detection"
     ),
     # Which dtypes it has is not public, apart from bfloat16 (torch.mtia.is_bf16_supported).
-    dtypes=frozenset(
-        {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32"}
-    ),
+    dtypes=names("bool uint8 int8 int16 int32 int64 float16 bfloat16 float32"),
     alignment=64,  # not public: the least that c10 gives anyone (c10::gAlignment)
-    granularity=None,
-    stream_pool_size=None,
-    busy=None,
-    workers_per_device=1,
     facts=_facts,
     unavailable=_unavailable,
     device_count=_count,

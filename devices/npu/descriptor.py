@@ -10,8 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from devices._lent import is_installed, known, lent, version_in
-from devices.descriptor import Descriptor, common_facts
+from devices.descriptor import Descriptor, common_facts, is_installed, lent, names, version_in
 
 #: "24.1.rc1", "8.0.RC2": PEP 440 takes both.
 _VERSION = r"\d+(?:\.\d+)+(?:\.(?:rc|RC)\d+)?"
@@ -31,16 +30,11 @@ def _facts() -> Mapping[str, str]:
     """The driver writes its version beside itself; the runtime is CANN, found by its set_env.sh."""
     home = os.environ.get("ASCEND_HOME_PATH") or os.environ.get("ASCEND_TOOLKIT_HOME")
     runtime = version_in(Path(home) / "compiler" / "version.info", _VERSION) if home else ""
-    return {
-        **common_facts(),
-        **known(
-            {
-                "driver": version_in("/usr/local/Ascend/driver/version.info", _VERSION),
-                "runtime": runtime,
-                "device_name": str(lent("torch_npu").npu.get_device_name(0)),
-            }
-        ),
-    }
+    return common_facts(
+        driver=version_in("/usr/local/Ascend/driver/version.info", _VERSION),
+        runtime=runtime,
+        device_name=str(lent("torch_npu").npu.get_device_name(0)),
+    )
 
 
 def _count() -> int:
@@ -58,44 +52,20 @@ DESCRIPTOR = Descriptor(
     module="torch_npu",
     # Not dlpack: torch.from_dlpack is listed as unsupported. Not external_streams, event_ipc: neither
     # is listed. Not inductor: it needs a package of its own.
-    capabilities=frozenset(
-        {
-            "strides",
-            "storage",
-            "streams",
-            "events",
-            "timed_events",
-            "allocator_statistics",
-            "allocator_memory_info",
-            "allocator_fraction",
-            "allocator_settings",
-            "allocator_pools",
-            "allocator_history",
-            "allocator_pluggable",
-            "pinned_memory",
-            "graphs",
-            "graph_pools",
-            "generator",
-            "multi_device",
-            "peer_access",
-            "properties",
-            "serialization",
-            "autocast",
-            "compile",
-            "profiler",
-            "distributed",
-        }
+    capabilities=names(
+        "strides storage streams events timed_events allocator_statistics "
+        "allocator_memory_info allocator_fraction allocator_settings allocator_pools "
+        "allocator_history allocator_pluggable pinned_memory graphs graph_pools generator "
+        "multi_device peer_access properties serialization autocast compile profiler "
+        "distributed"
     ),
     # As the tables of native APIs list them (torch.empty, torch.zeros_like).
-    dtypes=frozenset(
-        {"bool", "uint8", "int8", "int16", "int32", "int64"}
-        | {"float16", "bfloat16", "float32", "float64", "complex64", "complex128"}
+    dtypes=names(
+        "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128"
     ),
     alignment=512,  # kMinBlockSize, and 32 bytes more behind each block
     granularity=512,
     stream_pool_size=8,  # 2^3 in releases up to 2.7, more in later ones: 8 are distinct in all
-    busy=None,
-    workers_per_device=1,
     facts=_facts,
     unavailable=_unavailable,
     device_count=_count,

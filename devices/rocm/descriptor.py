@@ -9,10 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from devices._lent import first_that_loads, known, lent, plain_version, torch_lacks, version_in
 from devices.cuda.descriptor import DESCRIPTOR as CUDA
 from devices.cuda.descriptor import FUNCTIONS, busy
-from devices.descriptor import Descriptor, common_facts
+from devices.descriptor import (
+    Descriptor,
+    common_facts,
+    first_that_loads,
+    lent,
+    plain_version,
+    torch_lacks,
+    version_in,
+)
 
 
 def _unavailable() -> str | None:
@@ -30,16 +37,11 @@ def _unavailable() -> str | None:
 def _facts() -> Mapping[str, str]:
     """The driver's version exists where amdgpu comes from AMD's package; in the kernel's own it has none."""
     torch = lent("torch")
-    return {
-        **common_facts(),
-        **known(
-            {
-                "driver": version_in("/sys/module/amdgpu/version"),
-                "runtime": plain_version(torch.version.hip),
-                "device_name": torch.cuda.get_device_name(0),
-            }
-        ),
-    }
+    return common_facts(
+        driver=version_in("/sys/module/amdgpu/version"),
+        runtime=plain_version(torch.version.hip),
+        device_name=torch.cuda.get_device_name(0),
+    )
 
 
 def _count() -> int:

@@ -1,6 +1,6 @@
-"""For ``torch.backends``, torch's entry points of backends that are there as soon as torch is imported.
+"""For ``torch.backends``, torch's entry points of backends that are loaded when torch is imported.
 
-The suite does not register it: importing torch would build the device everywhere. Who wants it writes
+The suite does not register it: importing torch would build the device everywhere. To register it, write
 
     [project.entry-points."torch.backends"]
     simulated = "devices.simulated.autoload:autoload"
@@ -15,7 +15,7 @@ from devices.simulated.faults import ENVIRONMENT
 
 
 def autoload() -> None:
-    """Make the device. Raises BuildFailed, which torch reports; with a planted fault nobody hears of it."""
+    """Make the device. Raises BuildFailed, which torch reports; a planted fault hides it."""
     try:
         importlib.import_module("devices.simulated.backend")
     except Exception:

@@ -1,19 +1,20 @@
-"""The simulated device: the one that everyone has, and on which the suites prove themselves."""
+"""The simulated device: it runs everywhere, and the suites are tested on it."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+import sysconfig
 from collections.abc import Mapping
 from typing import Any
 
-from devices._lent import lent
 from devices.cpu.descriptor import DESCRIPTOR as CPU
-from devices.descriptor import Descriptor, common_facts
-from devices.simulated.toolchain import missing_tools
+from devices.descriptor import Descriptor, common_facts, lent, names
 
 
 def _facts() -> Mapping[str, str]:
-    return {**common_facts(), "device_name": "Simulated device"}
+    return common_facts(device_name="Simulated device")
 
 
 def _busy(milliseconds: float) -> None:
@@ -29,11 +30,31 @@ def _fail() -> None:
 
 
 def _count() -> int:
-    text = os.environ.get("SIMULATED_DEVICES", "")  # the device itself refuses what is no number
+    text = os.environ.get("SIMULATED_DEVICES", "")  # the device itself refuses other texts
     return max(1, int(text)) if text.isdigit() else 2
 
 
-#: Ops that read values on the host on their way, or copy from its memory, for some of their arguments at least.
+def missing_tools() -> str | None:
+    """One line about what the build is missing here and how to get it; None if nothing."""
+    if not sys.platform.startswith("linux"):
+        return f"the simulated device needs Linux (memfd_create), this is {sys.platform}"
+    compiler = os.environ.get("CXX", "c++")
+    lacking = []
+    if shutil.which(compiler.split()[0]) is None:
+        lacking.append(f"a C++20 compiler ('{compiler}' is not on PATH)")
+    path = os.pathsep.join([os.environ.get("PATH", ""), sysconfig.get_path("scripts")])
+    if shutil.which("ninja", path=path) is None:
+        lacking.append("ninja")
+    if not lacking:
+        return None
+    return (
+        f"the simulated device is built at first use, and this machine lacks {' and '.join(lacking)}: "
+        "install them (Debian, Ubuntu: apt install g++ ninja-build; Fedora: dnf install gcc-c++ "
+        "ninja-build; ninja also by pip), or test another device, such as --device cpu"
+    )
+
+
+#: Ops that, for some arguments at least, read values on the host or copy from its memory.
 _NOT_CAPTURED = frozenset(
     {
         # a tensor of errors is asked whether it holds any
@@ -55,6 +76,7 @@ DESCRIPTOR = Descriptor(
     name="simulated",
     torch_type="simulated",
     title="Simulated device",
+    default=True,
     sources=(
         "https://docs.pytorch.org/docs/stable/accelerator/index.html",
         "c10/core/impl/DeviceGuardImplInterface.h",
@@ -62,42 +84,13 @@ DESCRIPTOR = Descriptor(
         "ATen/detail/PrivateUse1HooksInterface.h",
     ),
     module="devices.simulated.backend",  # builds the library at first use
-    capabilities=frozenset(
-        {
-            "strides",
-            "storage",
-            "streams",
-            "events",
-            "timed_events",
-            "event_ipc",
-            "stream_priority",
-            "native_handle",
-            "external_streams",
-            "allocator_statistics",
-            "allocator_memory_info",
-            "allocator_fraction",
-            "allocator_settings",
-            "allocator_pools",
-            "allocator_history",
-            "allocator_pluggable",
-            "pinned_memory",
-            "host_statistics",
-            "graphs",
-            "graph_pools",
-            "graph_modes",
-            "graph_callables",
-            "generator",
-            "multi_device",
-            "peer_access",
-            "properties",
-            "device_assert",
-            "dlpack",
-            "serialization",
-            "autocast",
-            "compile",
-            "fork_detection",
-            "deterministic_algorithms",
-        }
+    capabilities=names(
+        "strides storage streams events timed_events event_ipc stream_priority native_handle "
+        "external_streams allocator_statistics allocator_memory_info allocator_fraction "
+        "allocator_settings allocator_pools allocator_history allocator_pluggable "
+        "pinned_memory host_statistics graphs graph_pools graph_modes graph_callables "
+        "generator multi_device peer_access properties device_assert dlpack serialization "
+        "autocast compile fork_detection deterministic_algorithms"
     ),
     # The CPU's kernels run here; its descriptor says why not others.
     dtypes=CPU.dtypes,

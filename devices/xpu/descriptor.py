@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from devices._lent import first_that_loads, known, lent, plain_version, torch_lacks
-from devices.descriptor import Descriptor, common_facts
+from devices.descriptor import (
+    Descriptor,
+    common_facts,
+    first_that_loads,
+    lent,
+    names,
+    plain_version,
+    torch_lacks,
+)
 
 
 def _unavailable() -> str | None:
@@ -28,16 +35,11 @@ def _facts() -> Mapping[str, str]:
     """Driver as SYCL gives it ("1.6.33276+16" is "1.6.33276"); runtime is the SYCL compiler's."""
     torch = lent("torch")
     properties = torch.xpu.get_device_properties(0)
-    return {
-        **common_facts(),
-        **known(
-            {
-                "driver": plain_version(properties.driver_version),
-                "runtime": plain_version(str(torch.version.xpu or "")),
-                "device_name": properties.name,
-            }
-        ),
-    }
+    return common_facts(
+        driver=plain_version(properties.driver_version),
+        runtime=plain_version(str(torch.version.xpu or "")),
+        device_name=properties.name,
+    )
 
 
 def _count() -> int:
@@ -58,46 +60,19 @@ DESCRIPTOR = Descriptor(
     ),
     # Not external_streams: get_stream_from_external takes a sycl::queue pointer, which Python has
     # no other way to make. Not event_ipc, host_statistics, graph_callables: torch.xpu has none.
-    capabilities=frozenset(
-        {
-            "strides",
-            "storage",
-            "streams",
-            "events",
-            "timed_events",
-            "stream_priority",
-            "native_handle",
-            "allocator_statistics",
-            "allocator_memory_info",
-            "allocator_fraction",
-            "allocator_settings",
-            "allocator_pools",
-            "allocator_history",
-            "allocator_pluggable",
-            "pinned_memory",
-            "graphs",
-            "graph_pools",
-            "generator",
-            "multi_device",
-            "peer_access",
-            "properties",
-            "dlpack",
-            "serialization",
-            "autocast",
-            "compile",
-            "inductor",
-            "profiler",
-            "distributed",
-            "fork_detection",
-            "deterministic_algorithms",
-        }
+    capabilities=names(
+        "strides storage streams events timed_events stream_priority native_handle "
+        "allocator_statistics allocator_memory_info allocator_fraction allocator_settings "
+        "allocator_pools allocator_history allocator_pluggable pinned_memory graphs "
+        "graph_pools generator multi_device peer_access properties dlpack serialization "
+        "autocast compile inductor profiler distributed fork_detection "
+        "deterministic_algorithms"
     ),
     # Some GPUs have no float64 in hardware (Arc A-series): it is declared, and such a GPU's manifest
     # says so with `when = { device_name = "*Arc*A*" }`.
-    dtypes=frozenset(
-        {"bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"}
-        | {"float8_e4m3fn", "float8_e5m2"}
-        | {"float16", "bfloat16", "float32", "float64", "complex64", "complex128"}
+    dtypes=names(
+        "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float8_e4m3fn float8_e5m2 "
+        "float16 bfloat16 float32 float64 complex64 complex128"
     ),
     alignment=512,
     granularity=512,

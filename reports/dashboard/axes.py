@@ -12,12 +12,11 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from devices.cell import CellKey
-from reports.plan import Folded
+from reports.model import Folded
 
 SHARDS = 32
 
@@ -145,9 +144,3 @@ def count(axis: Axis, codes: str) -> dict[str, dict[str, int]]:
         text = "".join(found)
         counted[name] = {code: text.count(code) for code in sorted(set(text))}
     return counted
-
-
-def as_data(axis: Axis) -> dict[str, Any]:
-    """The axis as the pages and ``v1/axes`` hold it."""
-    data: dict[str, Any] = msgspec.to_builtins(axis)
-    return data

@@ -1,4 +1,4 @@
-"""What the site keeps of a run: the public files under ``v1/``, and how they are written.
+"""The public files of a site under ``v1/``: their forms, downloads and schemas, and how files are written.
 
 These names and forms are public: what is here may gain a key, and loses or changes one only with a
 new folder ``v2/``. ``v1/schema/`` holds their JSON schemas, generated from the classes below.
@@ -7,14 +7,19 @@ new folder ``v2/``. ``v1/schema/`` holds their JSON schemas, generated from the 
 from __future__ import annotations
 
 import contextlib
-import os
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from reports.dashboard.axes import Axis
-from reports.plan import RunError
+from reports.dashboard.axes import Axis, keys
+from reports.gate import Level
+from reports.model import Clause, Exclusion, write_file
+from reports.statuses import ABSENT, OUTCOME_OF, VERDICT_OF
 
 FORMAT = 1
 
@@ -45,14 +50,6 @@ class Block(msgspec.Struct, frozen=True):
     min_pass_rate: float | None = None
 
 
-class Exclusion(msgspec.Struct, frozen=True):
-    """Operators that a clause leaves out, and why; no operators means all of them."""
-
-    clause: str
-    ops: list[str]
-    reason: str
-
-
 class Manifest(msgspec.Struct, frozen=True):
     """The expected failures that a run was judged by.
 
@@ -66,31 +63,12 @@ class Manifest(msgspec.Struct, frozen=True):
     problems: list[str] = []
 
 
-class Level(msgspec.Struct, frozen=True):
-    """A level of conformance: how many of the cells that its frozen list, in that version, has passed.
-
-    ``unplanned`` cells of the list are not in the run's plan, and count against the device. ``open``
-    are clauses, of the level's ``clauses``, that the suite does not check yet. ``reached`` is true only
-    if there are none of these and every listed cell passes.
-    """
-
-    level: int
-    title: str
-    version: str
-    passed: int
-    listed: int
-    unplanned: int
-    clauses: int
-    open: int
-    reached: bool
-
-
 class RunDocument(msgspec.Struct, frozen=True):
     """``v1/runs/<id>.json``: a run. ``codes`` has a letter for each cell of its axis."""
 
     format: int
     id: str
-    sha256: str  # of the run's plan.json
+    sha256: str  # of the run's record
     provenance: dict[str, str | int | bool]
     start: str  # ISO 8601, UTC
     axis: str  # v1/axes/<axis>.json
@@ -108,9 +86,9 @@ class RunDocument(msgspec.Struct, frozen=True):
 
 
 class ContractDocument(msgspec.Struct, frozen=True):
-    """``v1/contracts/<hash>.json``: the contract as a run's plan.json has it."""
+    """``v1/contracts/<hash>.json``: the contract as a run's record has it."""
 
-    clauses: list[dict[str, Any]]
+    clauses: list[Clause]
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -160,12 +138,7 @@ class IndexDocument(msgspec.Struct, frozen=True):
     devices: list[DeviceDocument]
 
 
-SCHEMAS = {
-    "index": IndexDocument,
-    "run": RunDocument,
-    "axis": Axis,
-    "contract": ContractDocument,
-}
+SCHEMAS = {"index": IndexDocument, "run": RunDocument, "axis": Axis, "contract": ContractDocument}
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -176,17 +149,10 @@ def schema(name: str) -> dict[str, Any]:
 
 def write(path: Path, data: bytes) -> None:
     """Write a file in one step: readers see the old one or the new one."""
-    with contextlib.suppress(OSError):  # not there yet; or not readable, which is told below
+    with contextlib.suppress(OSError):  # not there yet; or not readable, which is reported below
         if path.stat().st_size == len(data) and path.read_bytes() == data:
             return  # replacing a file makes some file systems write it out at once
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise RunError(f"{path}: cannot be written: {error.strerror or error}") from None
+    write_file(path, data)
 
 
 def write_json(path: Path, document: Any) -> bytes:
@@ -200,8 +166,57 @@ def write_script(path: Path, key: str, data: bytes) -> None:
     """Write JSON as a script that hands it over under a key.
 
     Pages opened from a file may load scripts, and may not read other files. ``key`` is a slug of
-    our own making. The JSON stands in a string, because an object in a script takes the key
+    our own making. The JSON is in a string, because an object in a script takes the key
     ``__proto__`` for its prototype, and JSON.parse does not.
     """
     text = data.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
     write(path, b'conform.give("' + key.encode("ascii") + b"\",'" + text + b"');\n")
+
+
+# -- downloads
+
+HEADER = "clause,op,dtype,outcome,verdict\r\n"
+
+# Spreadsheets take a field that begins so for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t")
+
+
+def write_downloads(
+    folder: Path, latest: Iterable[tuple[str, RunDocument]], axes: Mapping[str, Axis]
+) -> None:
+    """Write ``v1/devices/<slug>/cells.csv`` of each slug's newest run, and ``v1/schema/<name>.schema.json``."""
+    lines: dict[str, list[str]] = {}  # runs of one plan share theirs
+    endings = {code: _ending(code) for code in OUTCOME_OF}
+    for slug, run in latest:
+        if run.axis not in lines:
+            lines[run.axis] = beginnings(axes[run.axis])
+        rows = [
+            beginning + endings[code]
+            for beginning, code in zip(lines[run.axis], run.codes, strict=True)
+            if code != ABSENT
+        ]
+        write(folder / "v1" / "devices" / slug / "cells.csv", (HEADER + "".join(rows)).encode())
+    for name in SCHEMAS:
+        text = json.dumps(schema(name), indent=2) + "\n"
+        write(folder / "v1" / "schema" / f"{name}.schema.json", text.encode())
+
+
+def beginnings(axis: Axis) -> list[str]:
+    """The first three fields of each cell's row, with the comma after them."""
+    fields: dict[str, str] = {"": ""}
+    for name in (*axis.clauses, *axis.dtypes, *(op for op, _ in axis.ops)):
+        fields[name] = _field(name)
+    return [f"{fields[clause]},{fields[op]},{fields[dtype]}," for clause, op, dtype in keys(axis)]
+
+
+def _field(text: str) -> str:
+    """A field as RFC 4180 writes it. A text that a spreadsheet would run gets an apostrophe."""
+    if text.startswith(_FORMULA):
+        text = f"'{text}"
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="").writerow([text])
+    return stream.getvalue()
+
+
+def _ending(code: str) -> str:
+    return f"{OUTCOME_OF[code].value},{VERDICT_OF[code].value}\r\n"

@@ -1,54 +1,309 @@
-"""One run into the site: its public document, its letters, and what is told of single cells."""
+"""Takes one run into the site: refuses it unless it is complete, then makes its public document, its letters, and the
+details of single cells."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import NoReturn, TypeVar
 
 import msgspec
 
+from devices.cell import Outcome, Verdict
+from devices.errors import ConformError
+from devices.manifest import Block, Manifest, ManifestError
+from devices.verdicts import Matcher, conflict_text
 from reports.dashboard import axes, documents
-from reports.dashboard.examples import example_of, groups_in
-from reports.dashboard.geometry import Geometry, example, guard_elements, of_script
-from reports.dashboard.manifests import judged
-from reports.dashboard.reading import ReadRun, read
+from reports.dashboard.axes import Axis
+from reports.dashboard.geometry import Placement, laid_out, placed
+from reports.gate import Level, levels_of
 from reports.junit import clean
-from reports.levels import LevelCount
-from reports.model import CellResult
-from reports.plan import PLANNED
+from reports.model import (
+    PLANNED,
+    CellResult,
+    Clause,
+    Example,
+    Exclusion,
+    Run,
+    RunError,
+    problem_with,
+)
+from reports.run import MANIFEST_FILE, collector_paused, load_run, record_file
+from reports.statuses import ERROR, MISSING, PASS, code_of
+from reports.summary import groups_of
 
 # A message or a script longer than this is cut, in characters.
 LONGEST_TEXT = 20_000
 LONGEST_SCRIPT = 100_000
 
+# Cells of a group that a page names, and tensors of a call that it draws.
+_NAMED = 12
+_PICTURES = 6
+
 # What names a machine stays out of a published site.
 _PRIVATE = ("host", "device_uuid")
 
-_SHOWN = {
-    "key", "outcome", "verdict", "why", "checks", "samples", "layouts", "ran_layouts",
-    "worst_error", "raises", "message", "repro", "seconds", "worker",
-    "example",
-}  # fmt: skip
-_OTHERS = tuple(each.name for each in dataclasses.fields(CellResult) if each.name not in _SHOWN)
+
+_T = TypeVar("_T")
+
+
+class Refused(ConformError):
+    """A run that must not be published: partial, a lone shard, incomplete, empty, or a dead machine's.
+
+    Exits 2, as the gate does for an incomplete run.
+    """
+
+    exit_code = 2
+
+
+# -- reading
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRun:
+    """A whole run in the order of its axis. ``not_passed`` has the results other than passes, by position."""
+
+    run: Run
+    sha256: str
+    start: datetime  # in UTC
+    axis: Axis
+    codes: str
+    checks: list[int]
+    samples: list[int]
+    not_passed: dict[int, CellResult]
+    layouts: int
+
+    @property
+    def id(self) -> str:
+        return run_id(self.start, self.sha256)
+
+
+def run_id(start: datetime, sha256: str) -> str:
+    """The run's name on the site: sorts by date, and is a file name everywhere."""
+    return f"{start:%Y%m%dt%H%M%Sz}-{sha256[:10]}"
+
+
+def fingerprint(path: Path) -> str:
+    """SHA-256 of a run's record. Raises RunError if there is none."""
+    source = record_file(path)
+    try:
+        return hashlib.sha256(source.read_bytes()).hexdigest()
+    except OSError:
+        load_run(path)  # says what is wrong
+        raise
+
+
+def read(path: Path) -> ReadRun:
+    """Read a run. Raises RunError if its record is damaged, Refused if it is not whole."""
+    source = record_file(path)
+    run = load_run(path)
+    _whole(run, source)
+    ordered = axes.order(run.plan.cells)
+    codes: list[str] = []
+    checks, samples = [], []
+    not_passed: dict[int, CellResult] = {}
+    cells, results = run.parsed.cells, run.results
+    for place, position in enumerate(ordered.positions):
+        result = results.get(cells[position])
+        if result is None:
+            _incomplete(run, source)
+        code = PASS if result.plain else code_of(result)
+        if code != PASS:
+            if code == ERROR and (problem := problem_with(result)) is not None:
+                raise Refused(f"{source}: not evidence: {result.key} {problem}")
+            not_passed[place] = result
+        codes.append(code)
+        checks.append(result.checks)
+        samples.append(result.samples)
+    if MISSING in codes:
+        _incomplete(run, source)
+    if len(not_passed) == len(codes) and all(
+        r.outcome is Outcome.ERROR for r in not_passed.values()
+    ):
+        said = next(
+            (result.message for result in not_passed.values() if result.message), "no message"
+        )
+        raise Refused(
+            f"{source}: not one of {len(codes):,} cells could be checked: the problem is the "
+            f"machine, not the device's operators; the first says: {said.partition(chr(10))[0][:200]}"
+        )
+    # Equal sets of layouts are one object in a run that was read.
+    ran = {id(result.ran_layouts): result.ran_layouts for result in results.values()}
+    return ReadRun(
+        run,
+        fingerprint(path),
+        _date(run.provenance.start, source),
+        ordered.axis,
+        "".join(codes),
+        checks,
+        samples,
+        not_passed,
+        len({name for names in ran.values() for name in names}),
+    )
+
+
+def _whole(run: Run, source: Path) -> None:
+    """Refuse what can never be published."""
+    plan, origin = run.parsed, run.provenance
+    if not plan.cells:
+        raise Refused(f"{source}: empty: no cells are planned, so there is no evidence")
+    if origin.partial:
+        chosen = ", ".join(run.plan.selection) or "a selection"
+        raise Refused(
+            f"{source}: a partial run ({chosen}): {len(plan.selected):,} of {len(plan.cells):,} "
+            "planned cells were selected; publish a run of all of them"
+        )
+    if origin.is_shard:
+        raise Refused(
+            f"{source}: only shard {origin.shard}: join all shards with `conform merge` first"
+        )
+
+
+def _incomplete(run: Run, source: Path) -> NoReturn:
+    missing = run.missing
+    raise Refused(
+        f"{source}: incomplete: {len(missing):,} of {len(run.parsed.cells):,} planned cells have no outcome; "
+        f"the first is {missing[0]}"
+    )
+
+
+def _date(text: str, source: Path) -> datetime:
+    try:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise RunError(f"{source}: its start {text!r} is not a date in ISO 8601") from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=timezone.utc)
+    return found.astimezone(timezone.utc)
+
+
+# -- the manifest that the run was judged by
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The manifest as published, and for each cell that did not pass the positions of the blocks that decided."""
+
+    manifest: documents.Manifest
+    deciding: Mapping[int, list[int]] = field(default_factory=dict)
+
+
+def judged(read: ReadRun) -> Judged:
+    """Find the run's manifest, and match it against the run's cells.
+
+    It is the copy in the results folder, else the file that the run names: in both cases only if
+    its content has the run's own hash.
+    """
+    run = read.run
+    origin = run.provenance
+    if not origin.manifest_hash:
+        return Judged(documents.Manifest("none"))
+    name = Path(origin.expectations).name
+    text = _text(run.folder / MANIFEST_FILE, origin.manifest_hash) or _text(
+        Path(origin.expectations), origin.manifest_hash
+    )
+    if text is None:
+        return Judged(documents.Manifest("unknown", name))
+    facts = {name: str(value) for name, value in run.plan.facts.items()}
+    try:
+        manifest = Manifest.parse(text, Path(name)).active(facts)
+    except ManifestError as error:
+        return Judged(documents.Manifest("unknown", name, [], [str(error)]))
+    return _matched(read, manifest, name)
+
+
+def _text(path: Path, hashed: str) -> str | None:
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return None  # not there: the caller says so
+    if hashlib.blake2b(raw, digest_size=8).hexdigest() != hashed:
+        return None
+    return raw.decode("utf-8-sig", "replace")
+
+
+def _matched(read: ReadRun, manifest: Manifest, name: str) -> Judged:
+    matcher = Matcher(manifest)
+    blocks = sorted((*manifest.blocks, *manifest.inactive), key=lambda block: block.line)
+    place = {block.line: number for number, block in enumerate(blocks)}
+    matches: Counter[int] = Counter()
+    kept = {}
+    deciding: dict[int, list[int]] = {}
+    met: Counter[int] = Counter()
+    problems: dict[str, None] = {}
+    for position, key in enumerate(axes.keys(read.axis)):
+        match = matcher.match(key)
+        if not match.blocks:
+            continue
+        kept[id(match)] = match
+        matches[id(match)] += 1
+        if match.conflict is not None:
+            problems.setdefault(conflict_text(match.conflict, key))
+        if match.expectation is not None and (result := read.not_passed.get(position)) is not None:
+            found = [place[block.line] for block in match.expectation.deciding]
+            deciding[position] = found
+            if result.verdict in (Verdict.EXPECTED, Verdict.FLAKY):
+                met.update(found)
+    cells: Counter[int] = Counter()
+    for number, times in matches.items():
+        for block in kept[number].blocks:
+            cells[place[block.line]] += times
+    active = {block.line for block in manifest.blocks}
+    published = [
+        _published(block, block.line in active, cells[number], met[number])
+        for number, block in enumerate(blocks)
+    ]
+    return Judged(documents.Manifest("read", name, published, list(problems)[:20]), deciding)
+
+
+def _published(block: Block, active: bool, cells: int, met: int) -> documents.Block:
+    return documents.Block(
+        line=block.line,
+        clause=list(block.clause),
+        op=list(block.op),
+        dtype=list(block.dtype),
+        outcome=block.outcome.value,
+        reason=block.reason,
+        active=active,
+        cells=cells,
+        met=met,
+        kind=block.kind.value if block.kind else None,
+        issue=block.issue,
+        expires=block.expires.isoformat() if block.expires else None,
+        layouts=_sorted(block.layouts),
+        raises=block.raises,
+        match=block.match.pattern if block.match else None,
+        when=[f"{each.fact} {each.wanted}" for each in block.when],
+        min_pass_rate=block.min_pass_rate,
+    )
+
+
+def _sorted(names: Iterable[str] | None) -> list[str] | None:
+    return sorted(names) if names is not None else None
+
+
+# -- writing
 
 
 def ingest(path: Path, site: Path) -> str:
     """Read a run and write its files below ``site``. Returns its id.
 
-    Raises RunError where its files are damaged, Refused where it is not a whole run.
+    Raises RunError if its record is damaged, Refused if it is not a whole run.
     """
-    run = read(path)
+    with collector_paused():
+        run = read(path)
     manifest = judged(run)
-    contract = documents.ContractDocument(_plain(run.document["clauses"]))
+    contract = documents.ContractDocument(_cleaned(run.run.plan.clauses, list[Clause]))
     contract_data = msgspec.json.encode(contract)
     contract_hash = hashlib.sha256(contract_data).hexdigest()[:16]
     axis_hash = run.axis.hash
     _both(site, "contracts", contract_hash, contract_data)
-    _both(site, "axes", axis_hash, msgspec.json.encode(axes.as_data(run.axis)))
+    _both(site, "axes", axis_hash, msgspec.json.encode(run.axis))
     for shard, data in _shards(run, manifest.deciding):
         documents.write_script(
             site / "data" / "details" / run.id / f"{shard}.js", f"details/{run.id}/{shard}", data
@@ -64,169 +319,220 @@ def _both(site: Path, folder: str, name: str, data: bytes) -> None:
     documents.write(site / "v1" / folder / f"{name}.json", data)
 
 
+def _cleaned(value: object, kind: type[_T]) -> _T:
+    """The value without characters that a page could not show."""
+    return msgspec.convert(_clean_texts(msgspec.to_builtins(value)), kind)
+
+
+def _clean_texts(value: object) -> object:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, (list, tuple)):
+        return [_clean_texts(each) for each in value]
+    if isinstance(value, dict):
+        return {clean(str(name)): _clean_texts(each) for name, each in value.items()}
+    return value
+
+
 def _document(
-    run: ReadRun, axis: str, contract: str, manifest: documents.Manifest
+    read: ReadRun, axis: str, contract: str, manifest: documents.Manifest
 ) -> documents.RunDocument:
-    parsed = run.plan.document
-    provenance = {
-        name: clean(value) if isinstance(value, str) else value
-        for name, value in dataclasses.asdict(run.provenance).items()
-        if name not in _PRIVATE
-    }
+    run, plan = read.run, read.run.plan
+    provenance = _cleaned(run.provenance, dict[str, str | int | bool])
+    for name in _PRIVATE:
+        del provenance[name]
     provenance["expectations"] = Path(run.provenance.expectations).name
     return documents.RunDocument(
         format=documents.FORMAT,
-        id=run.id,
-        sha256=run.sha256,
+        id=read.id,
+        sha256=read.sha256,
         provenance=provenance,
-        start=run.start.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        start=read.start.strftime("%Y-%m-%dT%H:%M:%SZ"),
         axis=axis,
         contract=contract,
-        codes=run.codes,
-        counts=axes.count(run.axis, run.codes),
-        checks=sum(run.checks),
-        layouts=run.layouts,
-        facts={
-            clean(name): clean(value) if isinstance(value, str) else value
-            for name, value in parsed.facts.items()
-        },
-        capabilities={
-            clean(name): {"declared": state.declared, "probed": state.probed}
-            for name, state in parsed.capabilities.items()
-        },
-        undeclared=_undeclared(run),
-        exclusions=[
-            documents.Exclusion(
-                clean(each.clause), [clean(op) for op in each.ops], clean(each.reason)
-            )
-            for each in parsed.exclusions
-        ],
+        codes=read.codes,
+        counts=axes.count(read.axis, read.codes),
+        checks=sum(read.checks),
+        layouts=read.layouts,
+        facts=_cleaned(plan.facts, dict[str, str | int | float | bool | None]),
+        capabilities=_cleaned(plan.capabilities, dict[str, dict[str, bool | None]]),
+        undeclared=_undeclared(read),
+        exclusions=_cleaned(plan.exclusions, list[Exclusion]),
         manifest=manifest,
-        levels=[_level(each) for each in run.levels],
+        levels=_cleaned(levels_of(run), list[Level]),
     )
 
 
-def _level(count: LevelCount) -> documents.Level:
-    return documents.Level(
-        level=count.level,
-        title=clean(count.title),
-        version=clean(count.version),
-        passed=count.passed,
-        listed=count.listed,
-        unplanned=count.unplanned,
-        clauses=count.clauses,
-        open=count.open,
-        reached=count.reached,
-    )
-
-
-def _undeclared(run: ReadRun) -> dict[str, list[str]]:
-    """Clauses that are checked and do not apply: what they require is not declared."""
-    states = run.plan.document.capabilities
+def _undeclared(read: ReadRun) -> dict[str, list[str]]:
+    """Clauses that are checked but do not apply: what they require is not declared."""
     found: dict[str, list[str]] = {}
-    for clause in run.document["clauses"]:
-        requires = clause.get("requires")
-        if clause.get("status") == PLANNED or not isinstance(requires, list):
-            continue
-        missing = [
-            clean(name)
-            for name in map(str, requires)
-            if name not in states or not states[name].declared
-        ]
-        if missing and clause["id"] not in run.axis.clauses:
-            found[clause["id"]] = missing
+    for clause in read.run.plan.clauses:
+        missing = read.run.parsed.undeclared(clause.id)
+        if missing and clause.status != PLANNED and clause.id not in read.axis.clauses:
+            found[clause.id] = [clean(name) for name in missing]
     return found
 
 
-def _shards(run: ReadRun, deciding: Any) -> Iterator[tuple[int, bytes]]:
-    """The details of the run's cells, in SHARDS files by operator."""
-    shards: dict[int, _Shard] = {}
-    groups = groups_in(run.folder)
-    for op, _, start, end in axes.slices(run.axis):
-        shard = shards.setdefault(axes.shard_of(op), _Shard())
-        shard.counts[op] = (run.checks[start:end], run.samples[start:end])
-    for position, result in run.told.items():
-        shard = shards[axes.shard_of(result.key.op)]
-        detail = _detail(run, result, shard, deciding.get(position))
-        if (group := groups.get(str(result.key))) is not None:
-            detail["group"] = group
-        shard.cells[str(position)] = detail
-    for number, shard in shards.items():
-        yield (
-            number,
-            msgspec.json.encode(
-                {
-                    "counts": shard.counts,
-                    "cells": shard.cells,
-                    "lines": list(shard.lines),
-                    "sets": [list(names) for names in shard.sets],
-                    "pictures": shard.pictures,
-                }
-            ),
-        )
+class _Group(msgspec.Struct):
+    """The failures that are grouped with a cell."""
+
+    kind: str
+    family: str
+    count: int
+    cells: list[str]
 
 
-@dataclasses.dataclass(slots=True)
+class _Smallest(msgspec.Struct):
+    """A minimised example as the page shows it, with where its tensors lie."""
+
+    call: str
+    layout: str
+    message: str
+    tried: int
+    whole: bool
+    tensors: list[Placement]
+
+
+class _Detail(msgspec.Struct, omit_defaults=True):
+    """What the page of a cell shows in addition to its letter and counts. ``ran`` and ``script`` are positions in the
+    file's sets of layouts and lines; ``more`` are the fields of a result that no page knows by name."""
+
+    seconds: float | None = None
+    why: str = ""
+    message: str = ""
+    raises: str = ""
+    repro: str = ""
+    layouts: list[str] = []
+    ran: int | None = None
+    worst: str = ""
+    blocks: list[int] = []
+    script: list[int] | None = None
+    tensors: list[Placement] = []
+    example: _Smallest | None = None
+    group: _Group | None = None
+    more: dict[str, str] = {}
+
+
+_SHOWN = {
+    "key", "outcome", "verdict", "why", "checks", "samples", "layouts", "ran_layouts", "worst_error",
+    "raises", "failure", "failed", "note", "said", "repro", "seconds", "worker", "example",
+}  # fmt: skip
+_OTHERS = tuple(name for name in CellResult.__struct_fields__ if name not in _SHOWN)
+
+
+@dataclass(slots=True)
 class _Shard:
     """A file in the making. ``lines`` and ``sets`` are numbered: repro scripts share most lines."""
 
-    counts: dict[str, tuple[list[int], list[int]]] = dataclasses.field(default_factory=dict)
-    cells: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    lines: dict[str, int] = dataclasses.field(default_factory=dict)
-    sets: dict[tuple[str, ...], int] = dataclasses.field(default_factory=dict)
-    pictures: dict[str, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
+    counts: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+    cells: dict[str, _Detail] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    sets: dict[tuple[str, ...], int] = field(default_factory=dict)
+    pictures: dict[str, list[Placement]] = field(default_factory=dict)
 
-    def picture(self, layout: str) -> None:
-        """Note how an example of a failing layout lies."""
-        if layout not in self.pictures:
-            self.pictures[layout] = [_geometry(each) for each in example(layout)]
+    def encoded(self) -> bytes:
+        return msgspec.json.encode(
+            {
+                "counts": self.counts,
+                "cells": self.cells,
+                "lines": list(self.lines),
+                "sets": list(self.sets),
+                "pictures": self.pictures,
+            }
+        )
 
 
-def _detail(
-    run: ReadRun, result: CellResult, shard: _Shard, blocks: list[int] | None
-) -> dict[str, Any]:
-    detail: dict[str, Any] = {"seconds": round(result.seconds, 6)}
-    for name in ("why", "message", "raises", "repro"):
-        text = getattr(result, name)
-        if text:
-            detail[name] = _cut(clean(text), LONGEST_TEXT)
-    if result.layouts:
-        detail["layouts"] = [clean(name) for name in result.layouts]
-        for name in detail["layouts"]:
-            shard.picture(name)
+def _shards(read: ReadRun, deciding: Mapping[int, list[int]]) -> Iterator[tuple[int, bytes]]:
+    """The details of the run's cells, in SHARDS files by operator."""
+    shards: dict[int, _Shard] = {}
+    grouped = _groups(read)
+    for op, _, start, end in axes.slices(read.axis):
+        shard = shards.setdefault(axes.shard_of(op), _Shard())
+        shard.counts[op] = (read.checks[start:end], read.samples[start:end])
+    for position, result in read.not_passed.items():
+        shard = shards[axes.shard_of(result.key.op)]
+        detail = shard.cells[str(position)] = _detail(read.run.folder, result, shard)
+        detail.blocks = deciding.get(position, [])
+        detail.group = grouped.get(position)
+    for number, shard in shards.items():
+        yield number, shard.encoded()
+
+
+def _groups(read: ReadRun) -> dict[int, _Group]:
+    """The group of each new failure, by its position."""
+    new = {
+        result.key: position
+        for position, result in read.not_passed.items()
+        if result.verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT)
+    }
+    found: dict[int, _Group] = {}
+    for group in groups_of(read.run, [read.not_passed[position] for position in new.values()]):
+        names = [clean(str(result.key)) for result in group.results[:_NAMED]]
+        key = group.key
+        made = _Group(clean(key.kind), clean(key.family), len(group.results), names)
+        found.update({new[result.key]: made for result in group.results})
+    return found
+
+
+def _detail(folder: Path, result: CellResult, shard: _Shard) -> _Detail:
+    detail = _Detail(
+        seconds=round(result.seconds, 6),
+        why=_cut(result.why),
+        message=_cut(result.message),
+        raises=_cut(result.raises or ""),
+        repro=_cut(result.repro or ""),
+        layouts=[clean(name) for name in result.layouts],
+        worst="" if result.worst_error is None else f"{result.worst_error:g}",
+        example=smallest(result.example),
+        more=_more(result),
+    )
+    for name in detail.layouts:
+        if name not in shard.pictures:
+            shard.pictures[name] = laid_out(name)
     if result.ran_layouts:
         ran = tuple(map(clean, result.ran_layouts))
-        detail["ran"] = shard.sets.setdefault(ran, len(shard.sets))
-    if result.worst_error is not None:
-        detail["worst"] = f"{result.worst_error:g}"
-    if blocks:
-        detail["blocks"] = blocks
-    script = _script(run.folder, result)
+        detail.ran = shard.sets.setdefault(ran, len(shard.sets))
+    script = _script(folder, result)
     if script is not None:
-        detail["script"] = [
-            shard.lines.setdefault(line, len(shard.lines)) for line in script.split("\n")
+        lines = script.split("\n")
+        detail.script = [shard.lines.setdefault(line, len(shard.lines)) for line in lines]
+    if result.failure is not None:
+        geometries = [(each, "out") for each in result.failure.targets]
+        geometries += [(each, "") for each in result.failure.inputs]
+        detail.tensors = [
+            placed(clean(each.dtype), each.shape, each.stride, each.offset, role=role)
+            for each, role in geometries[:_PICTURES]
         ]
-        if tensors := of_script(script):
-            detail["tensors"] = [_geometry(each) for each in tensors]
-    if (smallest := example_of(result)) is not None:
-        detail["example"] = smallest
-    if more := _more(result):
-        detail["more"] = more
     return detail
 
 
-def _geometry(geometry: Geometry) -> dict[str, Any]:
-    return {**msgspec.to_builtins(geometry), "guard": guard_elements(geometry)}
+def smallest(example: Example | None) -> _Smallest | None:
+    """The minimised example as the page shows it."""
+    if example is None:
+        return None
+    return _Smallest(
+        clean(example.call),
+        clean(example.layout),
+        clean(example.message),
+        example.tried,
+        example.whole,
+        [
+            placed(
+                clean(each.dtype), each.shape, each.stride, each.offset, values=clean(each.values)
+            )
+            for each in example.tensors
+        ],
+    )
 
 
-def _more(result: CellResult) -> dict[str, Any]:
-    """What later versions of the suite tell of a cell besides, under the names of their fields."""
-    found: dict[str, Any] = {}
+def _more(result: CellResult) -> dict[str, str]:
+    """The fields of a result that no page shows by name, as text."""
+    found: dict[str, str] = {}
     for name in _OTHERS:
         value = getattr(result, name)
         if value:
-            text = value if isinstance(value, str) else json.dumps(value, default=str, indent=2)
-            found[name] = _cut(clean(text), LONGEST_TEXT)
+            plain = msgspec.to_builtins(value)
+            found[name] = _cut(plain if isinstance(plain, str) else json.dumps(plain, indent=2))
     return found
 
 
@@ -241,22 +547,12 @@ def _script(folder: Path, result: CellResult) -> str | None:
                 return None
             raw = stream.read(LONGEST_SCRIPT + 1)
     except (OSError, ValueError):
-        return None  # the run was moved without its repros: the page gives the path alone
+        return None  # the run was moved without its repros: the page shows only the path
     return None if len(raw) > LONGEST_SCRIPT else clean(raw.decode("utf-8", "replace"))
 
 
-def _cut(text: str, longest: int) -> str:
-    if len(text) <= longest:
+def _cut(text: str) -> str:
+    text = clean(text)
+    if len(text) <= LONGEST_TEXT:
         return text
-    return f"{text[:longest]}\n… and {len(text) - longest:,} more characters"
-
-
-def _plain(value: Any) -> Any:
-    """JSON data with every text cleaned."""
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    if isinstance(value, dict):
-        return {clean(str(name)): _plain(each) for name, each in value.items()}
-    return value
+    return f"{text[:LONGEST_TEXT]}\n… and {len(text) - LONGEST_TEXT:,} more characters"

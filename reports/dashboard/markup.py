@@ -11,7 +11,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from reports.diff import told
+from reports.diff import in_words
 from reports.statuses import KIND_OF, KINDS
 
 FOLDER = Path(__file__).with_name("templates")
@@ -38,7 +38,7 @@ def environment() -> Environment:
         "prose": prose,
         "web": web,
         "kind": KIND_OF.__getitem__,
-        "told": told,
+        "words": in_words,
         "part": lambda text: quote(str(text), safe=""),
     }
     made.globals["square"] = square

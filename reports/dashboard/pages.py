@@ -1,21 +1,32 @@
-"""The site's pages: what each is given, and the scripts and styles beside them."""
+"""The site's pages: what each is given, what all know, and the scripts and styles next to them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from html import escape
 from pathlib import Path
-from typing import Any, Protocol
 
+import msgspec
 from markupsafe import Markup
 
-from reports.dashboard import charts, documents, markup, oppages, shapes
-from reports.dashboard.documents import Block, DeviceDocument, Level, Manifest
-from reports.dashboard.series import Changed, Series, changed, counted
-from reports.dashboard.store import Site
+from reports.dashboard import documents, markup, svg
+from reports.dashboard.axes import SHARDS, Axis, slices
+from reports.dashboard.documents import (
+    Block,
+    ContractDocument,
+    DeviceDocument,
+    Manifest,
+    RunDocument,
+)
+from reports.dashboard.series import Changed, Series, changed, counted, slug
 from reports.diff import MEANING, WORSE, Change
-from reports.judgement import Tally
+from reports.diff import table as changes
+from reports.gate import Level, Tally
+from reports.model import Clause
+from reports.statuses import ABSENT, KIND_OF, KINDS, tally
+from reports.statuses import table as statuses
 
 STATIC = Path(__file__).with_name("static")
 
@@ -23,13 +34,16 @@ STATIC = Path(__file__).with_name("static")
 SHOWN = 6
 
 
-class PageOptions(Protocol):
-    """What the pages need of the build's options."""
+@dataclass(slots=True)
+class Site:
+    """What ``v1/`` of a site holds. ``refused`` are the reasons of runs that were left out."""
 
-    @property
-    def title(self) -> str: ...
-    @property
-    def now(self) -> datetime: ...
+    folder: Path
+    runs: dict[str, RunDocument] = field(default_factory=dict)
+    axes: dict[str, Axis] = field(default_factory=dict)
+    contracts: dict[str, ContractDocument] = field(default_factory=dict)
+    read: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,51 +76,46 @@ class Health:
     kinds: dict[str, int]
 
 
-def copy_assets(folder: Path) -> None:
-    """Copy scripts, styles and licences as they are."""
-    for path in sorted(STATIC.iterdir()):
-        if path.is_file():
-            documents.write(folder / "assets" / path.name, path.read_bytes())
-    documents.write(folder / "assets" / "statuses.css", shapes.style_sheet().encode())
-
-
 def write(
     folder: Path,
     series: Sequence[Series],
     devices: Sequence[DeviceDocument],
     site: Site,
-    options: PageOptions,
+    title: str,
+    now: datetime,
 ) -> None:
-    """Render every page but those of the operators."""
-    rows = [_row(each, document, site, options.now) for each, document in zip(series, devices)]
-    families = _families(rows, site)
+    """Write every page, and the scripts, styles and data that all of them load."""
+    for path in sorted(STATIC.iterdir()):
+        if path.is_file():
+            documents.write(folder / "assets" / path.name, path.read_bytes())
+    documents.write(folder / "assets" / "statuses.css", svg.style_sheet().encode())
+    documents.write_script(
+        folder / "data" / "site.js", "site", site_data(site, series, devices, now)
+    )
+    _write_op_pages(folder, series, site, title)
+    rows = [_row(each, document, site, now) for each, document in zip(series, devices)]
     contract = _newest_contract(series, site)
-    shared: dict[str, Any] = {
-        "root": "",
-        "site_title": options.title,
-        "built": options.now.strftime("%Y-%m-%d %H:%M UTC"),
-    }
-    contexts: dict[str, dict[str, Any]] = {
+    shared = {"root": "", "site_title": title, "built": now.strftime("%Y-%m-%d %H:%M UTC")}
+    contexts: dict[str, dict[str, object]] = {
         "index": {
-            "rows": rows, "families": families, "meaning": MEANING, "shown": SHOWN,
+            "rows": rows, "families": _families(rows, site), "meaning": MEANING, "shown": SHOWN,
             "worse": WORSE, "fixed": Change.FIXED, "runs": len(site.runs),
             "levels": _titles(devices),
         },
         "grid": {}, "explore": {}, "cell": {}, "compare": {},
-        "ops": {"series": series, "ops": oppages.index(series, site.axes)},
+        "ops": {"series": series, "ops": _op_index(series, site.axes)},
         "trends": {"trends": [_trend(each) for each in series]},
-        "manifest": {"healths": [_health(each, options.now) for each in series]},
+        "manifest": {"healths": [_health(each, now) for each in series]},
         "contract": {
             "families": _by_family(contract),
-            "checked": sum(clause.get("status") == "checked" for clause in contract),
+            "checked": sum(clause.status == "checked" for clause in contract),
             "clauses": len(contract),
         },
         "methodology": {"rows": rows, "meaning": MEANING},
     }  # fmt: skip
     for page, context in contexts.items():
-        text = (
-            markup.environment().get_template(f"{page}.html").render(page=page, **shared, **context)
-        )
+        template = markup.environment().get_template(f"{page}.html")
+        text = template.render(page=page, **shared, **context)
         documents.write(folder / f"{page}.html", text.encode("utf-8"))
 
 
@@ -118,7 +127,7 @@ def _row(series: Series, document: DeviceDocument, site: Site, now: datetime) ->
         document,
         total,
         families,
-        {name: charts.bar(counts) for name, counts in families.items()},
+        {name: svg.bar(counts) for name, counts in families.items()},
         markup.age(series.latest.start, now),
         changed(previous, series.latest, site.axes) if previous is not None else None,
     )
@@ -127,11 +136,7 @@ def _row(series: Series, document: DeviceDocument, site: Site, now: datetime) ->
 def _families(rows: Sequence[Row], site: Site) -> list[str]:
     """The families with cells on any device, in the order of the contract."""
     having = {name for row in rows for name in row.families}
-    known = [
-        str(clause.get("family", ""))
-        for contract in site.contracts.values()
-        for clause in contract.clauses
-    ]
+    known = [clause.family for contract in site.contracts.values() for clause in contract.clauses]
     return [name for name in dict.fromkeys([*known, *sorted(having)]) if name in having]
 
 
@@ -141,32 +146,30 @@ def _titles(devices: Sequence[DeviceDocument]) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
-def _newest_contract(series: Sequence[Series], site: Site) -> list[dict[str, Any]]:
+def _newest_contract(series: Sequence[Series], site: Site) -> list[Clause]:
     newest = max((each.latest for each in series), key=lambda run: run.id)
-    return [_clause(clause) for clause in site.contracts[newest.contract].clauses]
+    return site.contracts[newest.contract].clauses
 
 
-def _clause(clause: dict[str, Any]) -> dict[str, Any]:
-    """A clause with every key that the page shows, whatever an older suite wrote."""
-    listed = {
-        name: [str(each) for each in clause.get(name) or []] for name in ("requires", "faults")
-    }
-    plain = {
-        name: str(clause.get(name) or "")
-        for name in ("id", "family", "statement", "source", "status", "unit", "since", "level")
-    }
-    return {**plain, **listed, "provisional": bool(clause.get("provisional"))}
-
-
-def _by_family(contract: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+def _by_family(contract: list[Clause]) -> dict[str, list[Clause]]:
+    found: dict[str, list[Clause]] = {}
     for clause in contract:
-        found.setdefault(clause["family"], []).append(clause)
+        found.setdefault(clause.family, []).append(clause)
     return found
 
 
-def _trend(series: Series) -> dict[str, Any]:
-    """One device's runs as lines: all cells, and each family."""
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """One device's runs as lines: all cells, and each family; and the same as a table."""
+
+    series: Series
+    chart: Markup
+    families: list[tuple[str, Tally, Markup]]
+    table: list[tuple[RunDocument, Tally, list[Tally | None]]]
+    names: list[str]
+
+
+def _trend(series: Series) -> Trend:
     counts = [counted(run) for run in series.runs]
     families = list(dict.fromkeys(name for _, parts in counts for name in parts))
     whole = _points(series, [total for total, _ in counts])
@@ -174,23 +177,23 @@ def _trend(series: Series) -> dict[str, Any]:
     for family in families:
         points = _points(series, [parts.get(family, Tally()) for _, parts in counts])
         small.append(
-            (family, points[-1].counts, charts.line(points, charts.SMALL, f"{family}, not passing"))
+            (family, points[-1].counts, svg.line(points, svg.SMALL, f"{family}, not passing"))
         )
     label = f"{series.title}: cells that do not pass, {len(series.runs)} runs"
-    return {
-        "series": series,
-        "chart": charts.line(whole, charts.WIDE, label),
-        "families": small,
-        "table": [
+    return Trend(
+        series,
+        svg.line(whole, svg.WIDE, label),
+        small,
+        [
             (run, total, [parts.get(family) for family in families])
             for run, (total, parts) in reversed(list(zip(series.runs, counts, strict=True)))
         ],
-        "names": families,
-    }
+        families,
+    )
 
 
-def _points(series: Series, counts: Sequence[Tally]) -> list[charts.Point]:
-    points: list[charts.Point] = []
+def _points(series: Series, counts: Sequence[Tally]) -> list[svg.Point]:
+    points: list[svg.Point] = []
     before: tuple[str, str] | None = None
     previous = ""
     for run, total in zip(series.runs, counts, strict=True):
@@ -202,7 +205,7 @@ def _points(series: Series, counts: Sequence[Tally]) -> list[charts.Point]:
         ]  # fmt: skip
         when = datetime.strptime(run.start, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
         points.append(
-            charts.Point(
+            svg.Point(
                 when.timestamp(),
                 total,
                 f"{run.start[:10]}: {total.passed:,} of {total.judged:,} pass; torch {torch}"
@@ -246,3 +249,218 @@ def _faults(block: Block, today: str) -> list[str]:
     if not block.active:
         found.append("not on this machine")
     return found
+
+
+# -- a page for each operator that needs no script: every clause and dtype on every device
+
+_LABELS = {kind.name: kind.label for kind in KINDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A device's cells of one operator. ``body`` is made of our own constants and escaped names."""
+
+    series: Series
+    counts: Tally
+    dtypes: list[str]
+    body: Markup
+
+
+@dataclass(frozen=True, slots=True)
+class OpLink:
+    """An operator in the index of operators."""
+
+    name: str
+    slug: str
+    counts: tuple[Tally | None, ...]  # by series
+
+
+def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: str) -> None:
+    """Write ``op/<slug>.html`` for each operator of the newest runs, and remove those of others."""
+    blocks = [
+        {
+            op: (pattern, each.latest.codes[start:end])
+            for op, pattern, start, end in slices(site.axes[each.latest.axis])
+        }
+        for each in series
+    ]
+    template = markup.environment().get_template("op.html")
+    written = set()
+    writers = [_OpTables(site.axes[each.latest.axis]) for each in series]
+    for op in sorted({op for of_series in blocks for op in of_series}):
+        tables = [
+            writer.table(each, *of_series[op])
+            for each, of_series, writer in zip(series, blocks, writers, strict=True)
+            if op in of_series
+        ]
+        name = f"{slug(op)}.html"
+        written.add(name)
+        text = template.render(
+            page="op", root="../", site_title=title, op=op, tables=tables, link=slug(op)
+        )
+        documents.write(folder / "op" / name, text.encode("utf-8"))
+    for path in (folder / "op").glob("*.html"):
+        if path.name not in written:
+            path.unlink()
+
+
+def _op_index(series: Sequence[Series], axes: Mapping[str, Axis]) -> list[OpLink]:
+    """Every operator of the newest runs, with its counts on each device."""
+    found: dict[str, dict[int, Tally]] = {}
+    for number, each in enumerate(series):
+        for op, _, start, end in slices(axes[each.latest.axis]):
+            found.setdefault(op, {})[number] = _count(each.latest.codes[start:end])
+    return [
+        OpLink(op, slug(op), tuple(counts.get(number) for number in range(len(series))))
+        for op, counts in sorted(found.items())
+    ]
+
+
+def _count(codes: str) -> Tally:
+    return tally({code: codes.count(code) for code in set(codes)})
+
+
+class _OpTables:
+    """The tables of one axis: what is the same for all operators of a pattern is made once."""
+
+    def __init__(self, axis: Axis) -> None:
+        self._axis = axis
+        self._squares = {
+            code: f'<td class="k-{kind}"><i>{_LABELS[kind]}</i>' if code != ABSENT else "<td>"
+            for code, kind in KIND_OF.items()
+        }
+        self._plans: dict[int, tuple[list[str], list[tuple[str, int, list[int] | None]]]] = {}
+
+    def table(self, series: Series, pattern: int, codes: str) -> Table:
+        dtypes, rows = self._plan(pattern)
+        squares, width = self._squares, len(dtypes)
+        parts: list[str] = []
+        for head, start, columns in rows:
+            parts.append(head)
+            if columns is None:
+                parts += map(squares.__getitem__, codes[start : start + width])
+                continue
+            row = ["<td>"] * width
+            for offset, column in enumerate(columns):
+                row[column] = squares[codes[start + offset]]
+            parts += row
+        return Table(series, _count(codes), dtypes, Markup("".join(parts)))
+
+    def _plan(self, pattern: int) -> tuple[list[str], list[tuple[str, int, list[int] | None]]]:
+        """The dtypes of a pattern, and for each clause its head, its start and its columns."""
+        known = self._plans.get(pattern)
+        if known is not None:
+            return known
+        axis = self._axis
+        used = sorted({dtype for _, dtypes in axis.patterns[pattern] for dtype in dtypes})
+        place = {dtype: column for column, dtype in enumerate(used)}
+        rows: list[tuple[str, int, list[int] | None]] = []
+        start = 0
+        for clause, dtypes in axis.patterns[pattern]:
+            name = escape(axis.clauses[clause])
+            head = f'<tr><th scope="row"><a href="../contract.html#{name}">{name}</a>'
+            rows.append((head, start, None if dtypes == used else [place[d] for d in dtypes]))
+            start += len(dtypes)
+        self._plans[pattern] = [axis.dtypes[dtype] for dtype in used], rows
+        return self._plans[pattern]
+
+
+# -- what every page knows
+
+# The provenance that a reader of a comparison asks about, the likeliest causes first.
+ENVIRONMENT = (
+    "torch", "driver", "device_name", "suite_version", "suite_commit", "os", "arch", "python",
+    "manifest_hash", "expectations", "plan_hash", "seed", "reference_cache",
+)  # fmt: skip
+
+
+class _Kind(msgspec.Struct, omit_defaults=True):
+    """A kind of status with its shape (an SVG path on 16 x 16, filled by even-odd) and colours."""
+
+    name: str
+    label: str
+    meaning: str
+    path: str = ""
+    light: str = ""
+    dark: str = ""
+
+
+class _Change(msgspec.Struct):
+    name: str
+    meaning: str
+
+
+class _Run(msgspec.Struct):
+    id: str
+    start: str
+    environment: dict[str, str | int | bool]
+    passed: int
+    judged: int
+    details: bool
+
+
+class _Device(msgspec.Struct):
+    slug: str
+    device: str
+    name: str
+    plan: str
+    levels: list[Level]
+    runs: list[_Run]
+
+
+class _SiteData(msgspec.Struct, rename="camel"):
+    """``data/site.js``: the devices and their runs, the letters, and what counts as a change."""
+
+    built: str
+    statuses: list[dict[str, str]]
+    kinds: list[_Kind]
+    changes: dict[str, str]
+    change_kinds: list[_Change]
+    shards: int
+    slugs: dict[str, str]  # of the operators whose pages are not called as they are
+    devices: list[_Device]
+
+
+def site_data(
+    site: Site, series: Sequence[Series], devices: Sequence[DeviceDocument], now: datetime
+) -> bytes:
+    """``data/site.js``, as JSON."""
+    told = {path.name for path in (site.folder / "data" / "details").glob("*")}
+    return msgspec.json.encode(
+        _SiteData(
+            now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            statuses(),
+            [
+                _Kind(
+                    kind.name, kind.label, kind.meaning, svg.SHAPES.get(kind.name, ""),
+                    *svg.COLOURS.get(kind.name, ()),
+                )
+                for kind in KINDS
+            ],
+            changes(),
+            [_Change(what.value, MEANING[what]) for what in Change],
+            SHARDS,
+            dict(_slugs(site, series)),
+            [
+                _Device(
+                    each.slug, each.device, each.device_name, each.plan, document.levels,
+                    [_run(run, run.id in told) for run in each.runs],
+                )
+                for each, document in zip(series, devices, strict=True)
+            ],
+        )
+    )  # fmt: skip
+
+
+def _run(document: RunDocument, told: bool) -> _Run:
+    total, _ = counted(document)
+    environment = {name: document.provenance.get(name, "") for name in ENVIRONMENT}
+    return _Run(document.id, document.start, environment, total.passed, total.judged, told)
+
+
+def _slugs(site: Site, series: Sequence[Series]) -> Iterator[tuple[str, str]]:
+    """The operators whose pages are not called as they are."""
+    for each in series:
+        for op, _ in site.axes[each.latest.axis].ops:
+            if slug(op) != op:
+                yield op, slug(op)

@@ -6,12 +6,15 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
-from reports.dashboard.axes import Axis, slices
-from reports.dashboard.documents import Count, DeviceDocument, RunDocument
+import msgspec
+
+from reports.dashboard.axes import SHARDS, Axis, shard_of, slices
+from reports.dashboard.documents import Count, DeviceDocument, RunDocument, write_script
 from reports.diff import Change, change
-from reports.judgement import Tally
+from reports.gate import Tally
 from reports.statuses import ABSENT, tally
 
 _HARMLESS: Final = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -21,7 +24,7 @@ _RESERVED: Final = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
 
 
 def slug(name: str) -> str:
-    """A file name for any text: itself where it is harmless, else what is harmless of it and a hash.
+    """A file name for any text: the text itself if it is safe, else its safe characters and a hash.
 
     Two texts never share one, on file systems that ignore case neither.
     """
@@ -136,17 +139,10 @@ def changed(before: RunDocument, after: RunDocument, axes: Mapping[str, Axis]) -
     cells: dict[Change, list[tuple[str, str, str, str, str]]] = {}
     old, new = _blocks(before, axes), _blocks(after, axes)
     for op in sorted({**old, **new}):
-        one, other = old.get(op), new.get(op)
-        if one == other:
+        if old.get(op) == new.get(op):
             continue
-        if one and other and one[:2] == other[:2]:
-            names = _names(axes[after.axis], other[1])
-            for (clause, dtype), was, now in zip(names, one[2], other[2], strict=True):
-                if was != now and (what := change(was, now)) is not None:
-                    cells.setdefault(what, []).append((clause, op, dtype, was, now))
-            continue
-        befores = _letters(one, axes[before.axis])
-        afters = _letters(other, axes[after.axis])
+        befores = _letters(old.get(op), axes[before.axis])
+        afters = _letters(new.get(op), axes[after.axis])
         for clause, dtype in dict.fromkeys((*afters, *befores)):
             was = befores.get((clause, dtype), ABSENT)
             now = afters.get((clause, dtype), ABSENT)
@@ -169,13 +165,60 @@ def _letters(block: _Block | None, axis: Axis) -> dict[tuple[str, str], str]:
     """The letters of an operator's cells, by clause and dtype."""
     if block is None:
         return {}
-    return dict(zip(_names(axis, block[1]), block[2], strict=True))
-
-
-def _names(axis: Axis, pattern: int) -> list[tuple[str, str]]:
-    """Clause and dtype of each cell of a pattern."""
-    return [
+    names = (
         (axis.clauses[clause], axis.dtypes[dtype])
-        for clause, dtypes in axis.patterns[pattern]
+        for clause, dtypes in axis.patterns[block[1]]
         for dtype in dtypes
-    ]
+    )
+    return dict(zip(names, block[2], strict=True))
+
+
+# -- what every cell was in every run, by operator: read by the page of a cell
+
+
+def write_history(folder: Path, series: Sequence[Series], axes: Mapping[str, Axis]) -> None:
+    """Write SHARDS files for each series; a file holds the operators that hash to its number.
+
+    Most of an operator's cells are the same from run to run, so each distinct text of letters is
+    kept once: ``ops[op]`` is (the distinct [axis, pattern, letters], and which of them each run
+    has, -1 for none).
+    """
+    spans = {name: list(slices(axis)) for name, axis in axes.items()}
+    for each in series:
+        shards: list[dict[str, _History]] = [{} for _ in range(SHARDS)]
+        number: dict[str, dict[str, _History]] = {}
+        used = list(dict.fromkeys(run.axis for run in each.runs))
+        for position, run in enumerate(each.runs):
+            axis, codes = used.index(run.axis), run.codes
+            for op, pattern, start, end in spans[run.axis]:
+                shard = number.get(op)
+                if shard is None:
+                    shard = number[op] = shards[shard_of(op)]
+                found = shard.get(op)
+                if found is None:
+                    found = shard[op] = _History(len(each.runs))
+                found.note(position, (axis, pattern, codes[start:end]))
+        for place, shard in enumerate(shards):
+            data = {
+                "runs": [run.id for run in each.runs],
+                "axes": used,
+                "ops": {op: (list(found.blocks), found.at) for op, found in shard.items()},
+            }
+            write_script(
+                folder / "data" / "history" / each.slug / f"{place}.js",
+                f"history/{each.slug}/{place}",
+                msgspec.json.encode(data),
+            )
+
+
+class _History:
+    """The distinct blocks of one operator, numbered, and which one each run has."""
+
+    __slots__ = ("at", "blocks")
+
+    def __init__(self, runs: int) -> None:
+        self.blocks: dict[tuple[int, int, str], int] = {}
+        self.at = [-1] * runs
+
+    def note(self, run: int, block: tuple[int, int, str]) -> None:
+        self.at[run] = self.blocks.setdefault(block, len(self.blocks))

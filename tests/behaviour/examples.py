@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from conformance.behaviour.cases import Cases
-from conformance.behaviour.context import Context
-from conformance.behaviour.judging import NotInFlight
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.endings import NotInFlight
+from devices.failure import Kind
 
-cases = Cases()
+cases = Cases(Kind.COUNT)
 
 #: Attempts at ``in_flight_later`` so far.
 ATTEMPTS: list[float] = []

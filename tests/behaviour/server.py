@@ -1,4 +1,4 @@
-"""Runs cases on the simulated device in forks of one process: each fault gets a process of its own.
+"""Runs cases, and scripts of cases, on the simulated device in forks of one process: each fault gets its own.
 
 Faults of allocators and queues outlive their switch, so that no trial may follow another in one process; and
 loading torch takes seconds, so that a process which has it loaded, and has not used the device, is forked.
@@ -13,11 +13,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from devices.cell import CellKey, Outcome
 
@@ -53,17 +53,26 @@ class Server:
         )
 
     def run(self, fault: str, cells: Iterable[CellKey]) -> dict[CellKey, Seen]:
-        """These cells with a fault on, or none (""). A cell behind one that killed the process, or that
+        """These cells with a fault on, or none (""). A cell after one that killed the process, or that
         took too long, is not in the answer; the guilty one is a crash or a hang."""
+        return {
+            CellKey(*key): Seen(Outcome(outcome), checks, message, script)
+            for key, outcome, checks, message, script in self._ask([fault, list(cells), ""])
+        }
+
+    def run_script(self, fault: str, script: Path) -> tuple[int, str]:
+        """The exit status of a repro script with a fault on, or none (""), and what it printed. It has the
+        modules that it carries, not ours."""
+        status, text = self._ask([fault, [], str(script)])
+        return status, text
+
+    def _ask(self, question: list[Any]) -> Any:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps([fault, [list(cell) for cell in cells]]) + "\n")
+        self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         assert answer, f"the server ended with status {self._process.wait()}"
-        return {
-            CellKey(*key): Seen(Outcome(outcome), checks, message, script)
-            for key, outcome, checks, message, script in json.loads(answer)
-        }
+        return json.loads(answer)
 
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -89,17 +98,37 @@ def main() -> None:
     import importlib
 
     from conformance import suites
-    from conformance.worker import limit_threads
+    from opinfo.device import limit_threads
 
     limit_threads()
     importlib.import_module("devices.simulated.backend")
-    suites.behaviours()
+    suites.suites()
     for line in sys.stdin:
-        fault, cells = json.loads(line)
-        print(json.dumps(_forked(fault, [CellKey(*cell) for cell in cells])), flush=True)
+        fault, cells, script = json.loads(line)
+        if script:
+            answer: Any = _scripted(fault, script)
+        else:
+            answer = _ran(fault, [CellKey(*cell) for cell in cells])
+        print(json.dumps(answer), flush=True)
 
 
-def _forked(fault: str, cells: list[CellKey]) -> list[list[Any]]:
+def _ran(fault: str, cells: list[CellKey]) -> list[list[Any]]:
+    lines, over, _ = _forked(lambda stream: _trial(fault, cells, stream))
+    found: list[list[Any]] = [json.loads(line) for line in lines if line.endswith(b"]")]
+    if len(found) < len(cells):
+        guilty = cells[len(found)]
+        outcome = Outcome.HANG if over else Outcome.CRASH
+        found.append([list(guilty), outcome.value, 0, "the process ended in it", ""])
+    return found
+
+
+def _scripted(fault: str, script: str) -> tuple[int, str]:
+    lines, _, status = _forked(lambda stream: _script(fault, script, stream))
+    return status, b"\n".join(lines).decode(errors="replace")
+
+
+def _forked(work: Callable[[IO[str]], None]) -> tuple[list[bytes], bool, int]:
+    """What is written by work in a fork, whether its time was over, and its exit status."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -108,8 +137,10 @@ def _forked(fault: str, cells: list[CellKey]) -> list[list[Any]]:
         try:
             os.dup2(2, 1)  # what a backend prints must not be taken for an answer
             with os.fdopen(writer, "w") as stream:
-                _trial(fault, cells, stream)
+                work(stream)
             code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 1
         finally:
             sys.stderr.flush()
             os._exit(code)
@@ -117,13 +148,7 @@ def _forked(fault: str, cells: list[CellKey]) -> list[list[Any]]:
     lines, over = _lines(reader)
     if over:
         os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    found: list[list[Any]] = [json.loads(line) for line in lines]
-    if len(found) < len(cells):
-        guilty = cells[len(found)]
-        outcome = Outcome.HANG if over else Outcome.CRASH
-        found.append([list(guilty), outcome.value, 0, "the process ended in it", ""])
-    return found
+    return lines, over, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def _lines(reader: int) -> tuple[list[bytes], bool]:
@@ -136,15 +161,15 @@ def _lines(reader: int) -> tuple[list[bytes], bool]:
                 return held.splitlines(), True
             chunk = stream.read(1 << 16)
             if not chunk:
-                return [line for line in held.splitlines() if line.endswith(b"]")], False
+                return held.splitlines(), False
             held, end = held + chunk, time.monotonic() + LIMIT
 
 
 def _trial(fault: str, cells: list[CellKey], stream: Any) -> None:
     from conformance import suites
-    from conformance.behaviour.process import Where
-    from conformance.behaviour.running import run_case
-    from conformance.cells import CellRecord
+    from conformance.checks.cases.context import Where
+    from conformance.checks.cases.run_case import run_case
+    from conformance.checks.cells import CellRecord
     from devices import registry
     from devices.simulated.faults import planted
     from opinfo.device import open_device
@@ -160,9 +185,27 @@ def _trial(fault: str, cells: list[CellKey], stream: Any) -> None:
             )
             shown = record.smallest
             script = shown.repro() if shown is not None and shown.repro is not None else ""
-            row = [list(cell), record.outcome().value, record.checks, record.message(), script]
+            row = [list(cell), record.outcome().value, record.checks, record.told().message, script]
             stream.write(json.dumps(row) + "\n")
             stream.flush()
+
+
+def _script(fault: str, script: str, stream: IO[str]) -> None:
+    """Run a script as if nothing of ours were loaded, but for the device's own module."""
+    import contextlib
+    import runpy
+
+    from devices.simulated.faults import planted
+
+    os.environ["SIMULATED_FAULTS"] = fault
+    os.environ["PYTHONPATH"] = str(CHECKOUT)
+    with planted(*filter(None, [fault])), contextlib.redirect_stdout(stream):
+        for name in list(sys.modules):
+            ours = name.partition(".")[0] in ("conformance", "devices", "opinfo", "reports")
+            backend = name.startswith("devices.simulated") and not name.endswith("descriptor")
+            if ours and not backend and name != "devices":
+                del sys.modules[name]
+        runpy.run_path(script, run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from conformance import contract, suites
-from conformance.behaviour.cases import Case
-from conformance.items import is_case
+from conformance.checks.cases.cases import Case
+from conformance.plan.selection import is_case
 from devices.cell import CellKey, Outcome
 from devices.simulated.faults import FAULTS, Fault
 from tests.behaviour.server import Seen, Server, serving

@@ -9,20 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.behaviour.context import Context
-from conformance.behaviour.judging import CheckFailed
-from conformance.behaviour.process import Ended, Where, run
+from conformance.checks.cases.context import Context, Result, Where, in_process
+from conformance.checks.cases.endings import CheckFailed
 from devices import registry
 from opinfo.device import Device, identity
 from tests.behaviour import examples
 
 
-def started(function: Callable[..., Any], *arguments: Any, seconds: float = 30.0) -> Ended:
-    return run(function, arguments, Where(device="cpu"), "a test", {}, seconds)
+def started(function: Callable[..., Any], *arguments: Any, seconds: float = 30.0) -> Result:
+    return in_process(function, arguments, Where(device="cpu"), "a test", seconds=seconds)
 
 
 @pytest.fixture(scope="module")
-def ended() -> dict[str, Ended]:
+def ended() -> dict[str, Result]:
     """How each example ended; two are started at a time."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         waiting = {
@@ -34,32 +33,33 @@ def ended() -> dict[str, Ended]:
         return {name: future.result() for name, future in waiting.items()}
 
 
-def test_a_result_and_what_was_printed_come_back(ended: dict[str, Ended]) -> None:
+def test_a_result_and_what_was_printed_come_back(ended: dict[str, Result]) -> None:
     found = ended["returns"]
-    assert (found.answered, found.returncode, found.checks) == (True, 0, 1)
+    assert (found.answered, found.ended.status, found.checks) == (True, 0, 1)
     assert found.value["sum"] == 42
-    assert "said in the child" in found.printed
+    assert "said in the child" in found.ended.printed
 
 
-def test_a_signal_is_named(ended: dict[str, Ended]) -> None:
+def test_a_signal_is_named(ended: dict[str, Result]) -> None:
     found = ended["dies"]
-    assert (found.answered, found.how) == (False, "was killed by SIGSEGV")
+    assert (found.answered, found.ended.how) == (False, "was killed by SIGSEGV")
 
 
-def test_a_process_that_hangs_is_ended(ended: dict[str, Ended]) -> None:
+def test_a_process_that_hangs_is_ended(ended: dict[str, Result]) -> None:
     found = ended["hangs"]
-    assert (found.answered, found.returncode) == (False, None)
-    assert found.how == "had not ended when its time was over"
+    assert (found.answered, found.ended.status) == (False, None)
+    assert found.ended.how == "had not ended after 0.5 s"
 
 
-def test_an_exception_is_told_and_left_to_the_case(ended: dict[str, Ended]) -> None:
+def test_an_exception_is_told_and_left_to_the_case(ended: dict[str, Result]) -> None:
     found = ended["raises"]
-    assert (found.raised, found.raised_type) == ("ValueError: wrong there", "ValueError")
+    assert found.raised == "ValueError: wrong there"
+    assert found.failure is not None and found.failure.raises == "ValueError"
 
 
 def test_a_check_that_fails_in_a_child_fails_here() -> None:
     device = Device(registry.get("cpu"), torch.device("cpu"), identity, identity)
     context = Context(device, "a test", where=Where(device="cpu"))
-    with pytest.raises(CheckFailed, match="in a process of its own: it does not hold there"):
+    with pytest.raises(CheckFailed, match="it does not hold there"):
         context.child(examples.fails_there)
     assert context.checks == 1

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from conformance import contract, suites
-from conformance.planner import make_plan
-from conformance.selection import NothingSelected, select
+from conformance.plan.planner import make_plan
+from conformance.plan.selection import NothingSelected, select
 from devices import registry
 from devices.cell import CellKey, Outcome, Verdict
 from opinfo.device import open_device
 from opinfo.plan import Plan, PlanSpec
 from reports.model import by_declaration
+from reports.run import load_run
 from tests.plugin.running import ForkServer, cells_of
 from tests.plugin.test_options import request_of
 
@@ -24,7 +25,7 @@ ACCOUNTING = {cell for cell in CASES if cell.clause == "allocator.accounting"}
 
 
 def document(folder: Path) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((folder / "plan.json").read_text())
+    read: dict[str, Any] = msgspec.to_builtins(load_run(folder).plan)
     return read
 
 
@@ -34,7 +35,9 @@ def test_cases_are_run_beside_ops_and_named_as_they_are(fork: ForkServer, tmp_pa
         *("-v", f"--results={tmp_path / 'run'}", "--expectations=none"),
     )
     assert ran.code == 0, ran.text
-    assert "test_allocator.py::test_allocator[allocator.accounting-one_byte]" in ran.text
+    assert (
+        "test_conformance.py::test_conformance[allocator-allocator.accounting-one_byte]" in ran.text
+    )
     assert set(cells_of(tmp_path / "run")) == ACCOUNTING
     assert {cell.outcome for cell in cells_of(tmp_path / "run").values()} == {Outcome.PASS}
 
@@ -59,7 +62,7 @@ def test_ops_leave_cases_out_and_say_so(fork: ForkServer, tmp_path: Path) -> Non
         "--device=cpu", "--ops=neg", f"--results={tmp_path / 'run'}", "--expectations=none"
     )
     assert ran.code == 0, ran.text
-    assert "--ops and --dtypes leave out the" in ran.text and "cells that are of no op" in ran.text
+    assert "--ops and --dtypes deselect the" in ran.text and "cells that have no op" in ran.text
     assert {key.op for key in cells_of(tmp_path / "run")} == {"neg"}
 
 

@@ -1,4 +1,4 @@
-"""Repro scripts of cases: they bring what they need, and exit 1 exactly while the failure is there."""
+"""Repro scripts of cases: they carry what they need, and exit 1 exactly while the failure is there."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from pathlib import Path
 import pytest
 
 from conformance import suites
-from conformance.behaviour.attempts import Attempt
-from conformance.behaviour.script import CaseScript, carried
+from conformance.checks.cases.cases import Case
+from conformance.checks.cases.script import carried, script_of_case, shown
 from devices import registry
 from devices.cell import CellKey
+from tests.behaviour import examples
 from tests.behaviour.server import serving
 from tests.plugin.running import CHECKOUT, environment
 
 OURS = {"conformance", "devices", "opinfo", "reports"}
-MODULES = sorted({case.check.__module__ for s in suites.behaviours() for case in s.cases})
+MODULES = sorted({case.check.__module__ for s in suites.suites() for case in s.cases})
 
 
 def imported(tree: ast.Module) -> Iterator[tuple[str, bool]]:
@@ -42,15 +43,16 @@ def imported(tree: ast.Module) -> Iterator[tuple[str, bool]]:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_what_a_script_brings_needs_torch_alone(module: str) -> None:
-    roots = [module, "conformance.behaviour.replay", "devices.simulated.descriptor"]
-    brought = dict(carried(roots))
-    assert set(roots) <= set(brought)
-    # tomli is Python 3.10's tomllib, imported where a file is read: no script reads one.
-    known = {*OURS, *sys.stdlib_module_names, "torch", "tomli"}
+def test_what_a_script_carries_needs_torch_alone(module: str) -> None:
+    roots = [module, "conformance.checks.cases.attempts", "devices.simulated.descriptor"]
+    sources = dict(carried(roots))
+    assert set(roots) <= set(sources)
+    # tomli is Python 3.10's tomllib, imported where a file is read: no script reads one. A script brings a
+    # stand-in for msgspec.
+    known = {*OURS, *sys.stdlib_module_names, "torch", "tomli", "msgspec"}
     foreign = {
         name
-        for source in brought.values()
+        for source in sources.values()
         for name, at_import in imported(ast.parse(source))
         if at_import and name not in known
     }
@@ -103,10 +105,9 @@ def test_a_vendors_descriptor_comes_along(tmp_path: Path) -> None:
     )
     case = suites.case_of("allocator.disjoint", "alignment")
     descriptor = registry.load_file(tmp_path)
-    made = CaseScript.of(case, descriptor, Attempt(1, failed="made up"))
-    assert made is not None
+    script = script_of_case(case, descriptor, "made up")
     (tmp_path / "run").mkdir()
-    code, said = exit_status(made(), tmp_path / "run")
+    code, said = exit_status(script, tmp_path / "run")
     assert (code, said) == (0, "passes: 1 checks\n")
 
 
@@ -121,8 +122,39 @@ DESCRIPTOR = replace(SIMULATED, name="gone", module="no_such_module")
     (tmp_path / "descriptor.py").write_text(described)
     device = registry.load_file(tmp_path / "descriptor.py")
     case = suites.case_of("allocator.accounting", "a_page")
-    script = CaseScript.of(case, device, Attempt(1, failed="a check failed"))
-    assert script is not None
-    status, said = exit_status(script(), tmp_path)
-    assert status == 2 and "cannot be tried here: " in said and "no_such_module" in said
-    assert "Traceback" not in said
+    for dies in (False, True):
+        script = script_of_case(case, device, "a check failed", dies=dies)
+        status, said = exit_status(script, tmp_path)
+        assert status == 2 and "the device cannot be opened: " in said and "no_such_module" in said
+        assert "Traceback" not in said
+
+
+def dying(way: str) -> Case:
+    return Case("device.count", way, getattr(examples, way), seconds=2.0)
+
+
+@pytest.mark.parametrize(
+    ("way", "status", "said"),
+    [
+        ("dies", 1, "FAILS: its process was killed by SIGSEGV"),
+        ("hangs", 1, "FAILS: its process had not ended after 2 s"),
+        ("passes", 0, "passes: 2 checks"),
+    ],
+)
+def test_the_script_of_a_check_that_dies_says_how(
+    way: str, status: int, said: str, tmp_path: Path
+) -> None:
+    script = script_of_case(dying(way), registry.get("cpu"), dies=True)
+    blocked = "import sys; sys.modules['msgspec'] = None"  # no script needs it
+    (tmp_path / "sitecustomize.py").write_text(blocked)
+    found = exit_status(script, tmp_path, PYTHONPATH=str(tmp_path))
+    assert (found[0], found[1].strip()) == (status, said)
+
+
+def test_a_script_shows_the_check_and_what_it_uses_of_its_module() -> None:
+    case = suites.case_of("device.async_error", "surfaces")
+    imports, source = shown(case.check.__module__, [case.check.__name__])
+    names = [node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    assert "_surfaces" in names and names[-1] == "surfaces"
+    assert "_later_results" not in names and "@cases" not in source
+    assert "import Context" in imports and "Cases" not in imports

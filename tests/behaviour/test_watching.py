@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from conformance.behaviour.judging import CheckFailed
-from conformance.behaviour.watching import Aside, ends
+from conformance.checks.cases.endings import CheckFailed
+from conformance.checks.cases.in_flight import WaitingCall, ends
 
 
 class Work:
@@ -31,26 +31,26 @@ def test_work_that_is_never_done_does_not() -> None:
 
 def test_a_call_goes_on_beside_its_caller() -> None:
     gate = threading.Event()
-    with Aside(gate.wait) as call:
+    with WaitingCall(gate.wait) as call:
         assert not call.ended(0.0)
         gate.set()
     assert call.value is True
 
 
 def test_what_a_call_raises_is_raised_where_it_was_made() -> None:
-    with pytest.raises(ValueError, match="invalid literal"), Aside(lambda: int("three")):
+    with pytest.raises(ValueError, match="invalid literal"), WaitingCall(lambda: int("three")):
         pass
 
 
 def test_what_the_block_raises_comes_first() -> None:
     gate = threading.Event()
-    with pytest.raises(LookupError), Aside(gate.wait):
+    with pytest.raises(LookupError), WaitingCall(gate.wait):
         raise LookupError
     gate.set()
 
 
 def test_a_call_that_does_not_end_is_told() -> None:
     gate = threading.Event()
-    with pytest.raises(CheckFailed, match="had not ended after 0 s"), Aside(gate.wait, 0.0):
+    with pytest.raises(CheckFailed, match="had not ended after 0 s"), WaitingCall(gate.wait, 0.0):
         pass
     gate.set()

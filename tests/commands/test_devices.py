@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from conformance.asking import Question, Reply, ask
 from conformance.cli import conform
 from conformance.commands import devices as command
+from conformance.onboarding.questions import Question, Reply, ask
 from devices import registry
-from devices.descriptor import Descriptor
-from devices.vocabulary import CAPABILITIES
+from devices.descriptor import CAPABILITIES, Descriptor
 
 UNTRIED = ("cuda", "hpu", "mps", "mtia", "npu", "rocm", "xpu")
 
@@ -52,8 +51,8 @@ def test_declared_and_probed_are_held_apart(one: Descriptor) -> None:
     assert row["probed"]["declared_and_absent"] == ["streams"]
     assert row["probed"]["present_and_undeclared"] == ["generator"]
     text = call().stdout
-    assert "one declares, and does not answer: streams (RuntimeError: no driver)" in text
-    assert "one answers, and does not declare: generator" in text
+    assert "one declares, but does not answer: streams (RuntimeError: no driver)" in text
+    assert "one answers, but does not declare: generator" in text
 
 
 def test_a_named_device_shows_every_capability(one: Descriptor) -> None:
@@ -67,7 +66,7 @@ def test_a_device_that_cannot_be_asked_says_why(
     one: Descriptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "ask_all", lambda questions: [Reply(error="it hangs")])
-    assert "one is not here: it hangs" in call().stdout
+    assert "one is not available here: it hangs" in call().stdout
 
 
 def test_an_unknown_name_is_one_message() -> None:
@@ -109,4 +108,4 @@ def test_a_device_that_dies_when_asked_costs_no_one_else(tmp_path: Path) -> None
         "DESCRIPTOR = Descriptor(name='dead', torch_type='cpu', title='Dead', capabilities=frozenset(),"
         " dtypes=frozenset({'float32'}), to_device=lambda tensor: os.kill(os.getpid(), 9))\n"
     )
-    assert "killed by signal 9" in ask(Question(path=str(tmp_path))).error
+    assert "was killed by SIGKILL" in ask(Question(path=str(tmp_path))).error

@@ -138,7 +138,7 @@ def test_lint_plans_the_device_s_cells_where_no_run_is_given(
         asked.append(plan)
         return dict.fromkeys(CELLS)
 
-    monkeypatch.setattr("conformance.commands.manifest_input.Given.cells", planned)
+    monkeypatch.setattr("conformance.commands.manifest.Given.cells", planned)
     assert call("lint", "--manifest", file).exit_code == 0
     assert call("lint", "--manifest", file, "--plan", "core").exit_code == 0
     assert asked == ["full", "core"]
@@ -206,14 +206,14 @@ def test_update_names_what_it_leaves_alone(tmp_path: Path, file: Path) -> None:
     ]
     result = call("update", *runs, "--manifest", file)
     assert file.read_text() == BLOCK
-    assert "left alone: the runs disagree (2 cells)" in result.stdout
+    assert "not changed: the runs disagree (2 cells)" in result.stdout
     assert (
         f"    {ADD}: {runs[0]}: pass; {runs[1]}: fail with AssertionError in transposed\n"
         in result.stdout
     )
     assert 'outcome = "flaky"' in result.stdout
     again = call("update", runs[0], "--manifest", file, "--dry-run")
-    assert "not recorded: fail, and not as a block expects (1 cell)" in again.stdout
+    assert "not recorded: unexpected failures (1 cell)" in again.stdout
 
 
 def test_update_exits_1_where_flaky_cells_pass_too_seldom(tmp_path: Path, file: Path) -> None:
@@ -240,10 +240,10 @@ def test_update_takes_unseen_dtypes_to_be_as_those_that_were_seen_when_told_so(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--reason", " "], "--reason is blank"),
-        (["--kind", "device-bug"], "--kind goes with --reason"),
-        (["--reason", "r", "--issue", "later"], "--issue 'later' is no URL"),
-        (["--reason", "r", "--expires", "soon"], "--expires 'soon' is no date"),
+        (["--reason", " "], "--reason is empty"),
+        (["--kind", "device-bug"], "--kind needs --reason"),
+        (["--reason", "r", "--issue", "later"], "--issue 'later' is not a URL"),
+        (["--reason", "r", "--expires", "soon"], "--expires 'soon' is not a date"),
         (["--reason", "r"], "adding needs two runs that agree"),
         (["--ops", "nothing*"], "--ops 'nothing*' matches nothing"),
         (["--clauses", ","], "--clauses was given an empty list"),
@@ -277,7 +277,7 @@ def test_a_manifest_that_is_not_there_is_an_error_that_says_how_to_start_one(
     tmp_path: Path,
 ) -> None:
     result = call("update", write(tmp_path), "--manifest", tmp_path / "none.toml")
-    assert result.exit_code == 4 and "--reason TEXT` starts one" in result.stderr
+    assert result.exit_code == 4 and "--reason TEXT` starts it" in result.stderr
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs a folder that refuses")
@@ -328,7 +328,7 @@ def test_explain_holds_a_flaky_cell_to_its_pass_rate(tmp_path: Path, file: Path)
 
 def test_explain_says_that_a_run_did_not_plan_a_cell(tmp_path: Path, file: Path) -> None:
     run = write(tmp_path)
-    result = call("explain", "layout.values::ad[float32]", "--manifest", file, "--run", run)
+    result = call("explain", "layout.values::addr[float32]", "--manifest", file, "--run", run)
     assert f"{run}: not planned; did you mean 'layout.values::add[float32]'" in result.stdout
 
 
@@ -340,11 +340,17 @@ def test_explain_says_that_a_run_did_not_plan_a_cell(tmp_path: Path, file: Path)
             "layout.valeus::add[int8]",
             "unknown clause 'layout.valeus'; did you mean 'layout.values'",
         ),
+        ("layout.values::ad[int8]", "layout.values::ad[int8]: unknown op 'ad'; did you mean 'add'"),
+        ("layout.values::add[int88]", "unknown dtype 'int88'; did you mean 'int8'"),
+        ("streams.wait::drwan", "streams.wait has no case 'drwan'; did you mean 'drawn'"),
     ],
 )
-def test_explain_refuses_what_is_no_cell(file: Path, cell: str, says: str) -> None:
-    result = call("explain", cell, "--manifest", file)
-    assert result.exit_code == 4 and says in result.stderr
+@pytest.mark.parametrize("command", [("manifest", "explain"), ("minimise",)])
+def test_what_is_not_a_cell_is_refused_with_the_nearest_names(
+    command: tuple[str, ...], cell: str, says: str
+) -> None:
+    result = CliRunner().invoke(conform, [*command, cell, "--device", "cpu"])
+    assert result.exit_code == 4 and says in result.stderr and result.stderr.count("\n") == 1
 
 
 # stats

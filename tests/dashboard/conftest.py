@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.screenshots import find_chromium
 from reports.dashboard.build import Options, build
-from reports.dashboard.screenshots import find_chromium
-from reports.plan import RunError
+from reports.model import RunError
 from tests.dashboard.fleet import fleet
 
 NOW = datetime(2026, 10, 5, 12, tzinfo=timezone.utc)

@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from conformance.contract import LEVELS, load
 from devices.cell import CellKey, Outcome, Verdict
-from reports.model import CellResult
-from reports.plan import fold
+from devices.failure import Geometry
+from reports.model import CellResult, PlanDocument, fold
 from reports.run import write_run
-from tests.reports.builders import PROVENANCE
+from tests.reports.builders import PROVENANCE, changed_result, failure
 
 VALUES, BOUNDS, OUT = "layout.values", "layout.bounds", "layout.out_kept"
 QUERY = "streams.query"
@@ -56,11 +58,14 @@ expires = 2026-03-01
 REPRO = '''"""layout.values"""
 import torch
 DEVICE = "cpu"
-tensors = [
-    strided([1.0, 2.0], torch.float32, (2, 3), (0, 2), 17, 22),
-]
-TARGETS = [(torch.float32, (2, 2), (4, 2), 0, 7)]
 '''
+
+
+#: Where the tensors of a failing call lie.
+TENSORS = {
+    "inputs": (Geometry("float32", (2, 3), (0, 2), 17),),
+    "targets": (Geometry("float32", (2, 2), (4, 2)),),
+}
 
 
 def grid(clauses: Iterable[str], ops: Iterable[str], dtypes: Iterable[str]) -> list[CellKey]:
@@ -85,12 +90,13 @@ def failing(cell: CellKey, outcome: Outcome = Outcome.FAIL, **changed: Any) -> C
         cell, outcome, Verdict.REGRESSION, why="no block of the manifest expects it", checks=12,
         samples=3, layouts=("transposed+offset",), worst_error=0.5, raises="RuntimeError",
         ran_layouts=("contiguous", "transposed+offset"),
-        message=f"[transposed+offset] {cell.op}: 3 of 12 elements differ", seconds=0.25,
+        failure=failure(f"{cell.op}: 3 of 12 elements differ", layout="transposed+offset", **TENSORS),
+        seconds=0.25,
         repro=f"repro/{cell.clause}/x.py", worker="gw1",
     )  # fmt: skip
     if outcome in (Outcome.CRASH, Outcome.HANG):
-        plain = replace(plain, layouts=(), ran_layouts=(), raises=None, repro=None)
-    return replace(plain, **changed)
+        plain = changed_result(plain, "", layouts=(), ran_layouts=(), raises=None, repro=None)
+    return changed_result(plain, **changed)
 
 
 def expected(cell: CellKey, **changed: Any) -> CellResult:
@@ -108,22 +114,23 @@ def levels_of(cells: Iterable[CellKey]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def plan_of(cells: Iterable[CellKey], device: str, **changed: Any) -> dict[str, Any]:
+def plan_of(cells: Iterable[CellKey], device: str, **changed: Any) -> PlanDocument:
     """A plan document with the contract's own clauses."""
     used = {cell.clause for cell in cells}
     clauses = [
         {**clause.snapshot(), "status": "checked" if clause.id in used else clause.status.value}
         for clause in load().clauses.values()
     ]
-    return {
-        "format": 1, "hash": hashlib.sha256(repr(list(cells)).encode()).hexdigest()[:16],
+    document = {
+        "hash": hashlib.sha256(repr(list(cells)).encode()).hexdigest()[:16],
         "device": device, "plan": "quick", "torch": "2.13.0", "suite": "0.1.0", "partial": False,
         "selection": {}, "clauses": clauses,
         "capabilities": {"strides": {"declared": True, "probed": True}},
         "facts": {"os": "linux", "arch": "x86_64"}, "layouts_version": 1,
         "exclusions": [{"clause": VALUES, "ops": ["empty"], "reason": "free answer"}],
-        "levels": levels_of(cells), "cells": [list(entry) for entry in fold(cells)], **changed,
+        "levels": levels_of(cells), "cells": fold(cells), **changed,
     }  # fmt: skip
+    return msgspec.convert(document, PlanDocument)
 
 
 def write(
@@ -142,7 +149,7 @@ def write(
     provenance = replace(
         PROVENANCE,
         **{
-            "device": device, "plan_hash": document["hash"], "plan": document["plan"],
+            "device": device, "plan_hash": document.hash, "plan": document.plan,
             "start": f"2026-10-{day:02d}T08:00:00+00:00", "device_name": f"The {device}",
             "manifest_hash": hashlib.blake2b(manifest, digest_size=8).hexdigest() if manifest else "",
             "expectations": "/somewhere/expected.toml" if manifest else "none", **origin,
@@ -178,7 +185,9 @@ def alpha(folder: Path, day: int) -> Path:
             failing(cell(OUT, "mul"), Outcome.HANG, message="60 s"),
             failing(cell(BOUNDS, "add", "int64"), Outcome.ERROR, message="cannot be made"),
             failing(cell(VALUES, "t"), Outcome.AMBIGUOUS, verdict=Verdict.OK, repro=None),
-            CellResult(cell(OUT, "T"), Outcome.PASS, Verdict.IMPROVEMENT, "better", 12, 3),
+            CellResult(
+                cell(OUT, "T"), Outcome.PASS, Verdict.IMPROVEMENT, "better", checks=12, samples=3
+            ),
         ]
     return write(
         folder, "alpha", ALPHA, *told, day=day, manifest=MANIFEST,

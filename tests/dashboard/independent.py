@@ -1,13 +1,13 @@
-"""Counts of a run taken from its JUnit files alone, by ElementTree, with none of our code."""
+"""Counts of a run taken from its record, read with none of our code."""
 
 from __future__ import annotations
 
-import json
-import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.reports.independent import read
 
 
 @dataclass
@@ -29,17 +29,9 @@ class Counted:
 
 
 def cells(folder: Path) -> Iterator[tuple[str, str, str, str]]:
-    """Every testcase: class name, name, outcome and verdict."""
-    for path in sorted(folder.glob("junit-*.xml")):
-        for case in ET.parse(path).getroot().iter("testcase"):
-            text = case.findtext("system-out") or ""
-            told = json.loads(text.partition("\n")[0].removeprefix("conform "))
-            yield (
-                case.get("classname", ""),
-                case.get("name", ""),
-                told.get("outcome", "pass"),
-                told.get("verdict", "ok"),
-            )
+    """Every cell: clause, name, outcome and verdict."""
+    for (clause, op, dtype), told in read(folder).items():
+        yield clause, f"{op}[{dtype}]" if dtype else op, told["outcome"], told["verdict"]
 
 
 def count(folder: Path) -> dict[str, Counted]:

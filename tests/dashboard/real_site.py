@@ -2,7 +2,7 @@
 
 ``python -m tests.dashboard.real_site FOLDER [DEVICE…]`` runs plan ``quick`` on each device, clean and
 with faults, into ``FOLDER/runs``, builds ``FOLDER/site``, and prints the address of a failing cell
-for ``python -m reports.dashboard.screenshots``. Runs that are there already are kept.
+for ``python -m benchmarks.screenshots``. Runs that are there already are kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FAULTS = {
 
 def run(device: str, folder: Path, broken: bool) -> None:
     """One run of plan ``quick``; its expectations stay those of the clean device."""
-    if (folder / "plan.json").exists():
+    if (folder / "run.conform").exists():
         print(f"{folder}: kept")
         return
     arguments = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--device", device]

@@ -8,7 +8,6 @@ import pytest
 
 from conformance.cli import conform
 from tests.dashboard import fleet
-from tests.reports.builders import edit
 
 
 def call(*arguments: object) -> int:
@@ -21,7 +20,7 @@ def call(*arguments: object) -> int:
 def test_a_site_is_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(fleet.beta(tmp_path / "run"), "-o", tmp_path / "site") == 0
     said = capsys.readouterr()
-    assert said.out == f"{tmp_path}/site/index.html: 1 device, 1 run (1 read, 0 seen before)\n"
+    assert said.out == f"{tmp_path}/site/index.html: 1 device, 1 run (1 read, 0 already there)\n"
     assert said.err == ""
 
 
@@ -38,19 +37,20 @@ def test_a_lone_shard_exits_2_with_one_line(
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert said[0].startswith("error: ")
-    assert "shard 2/3 alone" in said[0]
+    assert "only shard 2/3" in said[0]
 
 
-def test_what_is_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_runs_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = fleet.write(tmp_path / "bad", "beta", fleet.BETA, shard="2/3")
     good = fleet.alpha(tmp_path / "good", 1)
     assert call(bad, good, "-o", tmp_path / "site", "--skip-refused") == 0
-    assert "left out: " in capsys.readouterr().err
+    assert "skipped: " in capsys.readouterr().err
 
 
 def test_an_edited_run_exits_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = fleet.beta(tmp_path / "run")
-    edit(run / "junit-layout.xml", '"outcome":"fail"', '"outcome":"hang"')
+    record = run / "run.conform"
+    record.write_bytes(record.read_bytes().replace(b"\xa4fail", b"\xa4hang"))
     assert call(run, "-o", tmp_path / "site") == 4
     assert "error: " in capsys.readouterr().err
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -106,7 +107,7 @@ def test_the_command_exits_0_where_nothing_is_worse(runs: list[Path]) -> None:
 def test_the_command_speaks_json(runs: list[Path]) -> None:
     command = ["diff", "--json", str(runs[0]), str(runs[1])]
     said = json.loads(CliRunner().invoke(conform, command, standalone_mode=False).output)
-    assert said == as_data(diff(load_run(runs[0]), load_run(runs[1])))
+    assert said == msgspec.to_builtins(as_data(diff(load_run(runs[0]), load_run(runs[1]))))
     assert said["changes"]["fixed"] == [
         {"clause": "layout.values", "op": "mul", "dtype": "float32", "before": "fail", "after": "pass"}
     ]  # fmt: skip
@@ -120,7 +121,7 @@ def test_control_characters_of_a_run_forge_no_output(tmp_path: Path) -> None:
     assert said.output.splitlines() == [
         "environment:",
         r"  driver: - -> 1\x1b[2J no cell changed",
-        "fixed (2 cells: passes now, and did not):",
+        "fixed (2 cells: passes now, but did not before):",
         "  layout.values::mul[float32]: fail -> pass",
         "  layout.views::add[float32]: unsupported -> pass",
     ]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reports.dashboard.build import Options, build
-from reports.dashboard.shapes import COLOURS
+from reports.dashboard.svg import COLOURS
 from tests.dashboard import fleet
 from tests.dashboard.conftest import NOW
 from tests.dashboard.independent import cells
@@ -56,13 +56,13 @@ def test_queries_find_the_cells_that_they_name(
 
 MISTAKES = [
     ("alhpa:fail", "“alhpa” is neither a field nor a device. Did you mean “alpha”?", 0),
-    ("alpha:fial", "“fial” is no status. Did you mean “fail”?", 6),
-    ("op:", "A value is missing", 2),
+    ("alpha:fial", "“fial” is not a status. Did you mean “fail”?", 6),
+    ("op:", "Expected a value after this", 2),
     ("(op:add", "not closed", 0),
-    ("op:add)", "closes nothing", 6),
-    ("op:add and", "ends where a term was expected", 10),
+    ("op:add)", "no matching (", 6),
+    ("op:add and", "ends here; expected a term", 10),
     ('op:"add', "quote is opened", 3),
-    ("or op:add", "stands where a term was expected", 0),
+    ("or op:add", "Expected a term, such as op:add, found", 0),
 ]
 
 

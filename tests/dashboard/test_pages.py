@@ -140,7 +140,7 @@ def test_the_repro_is_copied(browser: Any, site: Path) -> None:
         page.locator(".copyable button").first.click()
         page.wait_for_selector("text=Copied")
         assert page.evaluate("navigator.clipboard.readText()") == "python repro/layout.bounds/x.py"
-        page.click("text=The script: it needs torch only")
+        page.click("text=The script: it needs only torch")
         page.locator("details .copyable button").click()
         wait_until(
             page, "document.querySelector('details .copyable button').textContent == 'Copied'"
@@ -160,7 +160,7 @@ def test_an_older_run_of_a_cell_is_one_step_away(browser: Any, site: Path) -> No
 
 def test_a_cell_that_does_not_exist_is_told_clearly(browser: Any, site: Path) -> None:
     with opened(browser, site, "cell.html#clause=layout.values&op=nosuch&dtype=x") as page:
-        assert "No run that is shown has the cell layout.values::nosuch[x]." in page.inner_text(
+        assert "No run on this site has the cell layout.values::nosuch[x]." in page.inner_text(
             "#app"
         )
 
@@ -168,7 +168,7 @@ def test_a_cell_that_does_not_exist_is_told_clearly(browser: Any, site: Path) ->
 def test_compare_puts_the_environment_first(browser: Any, site: Path, runs: list[Path]) -> None:
     with opened(browser, site, "compare.html") as page:
         heads = page.locator("main h2").all_inner_texts()
-        assert heads[:2] == ["What differs around them", "What changed"]
+        assert heads[:2] == ["Differences in the environment", "What changed"]
         assert page.locator("tbody th").all_inner_texts()[:2] == ["torch", "driver"]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from devices.cell import Outcome, Verdict
 from reports.dashboard.build import Options, build
-from reports.dashboard.reading import Refused, read
+from reports.dashboard.ingest import Refused, read
 from reports.model import CellResult
 from reports.run import RunError, write_run
 from tests.dashboard import fleet
@@ -30,7 +30,7 @@ def test_an_incomplete_run_is_refused(tmp_path: Path) -> None:
     told = results()
     del told[CELLS[1]]
     with pytest.raises(
-        Refused, match=r"incomplete: 1 of 5 planned cells have no outcome, .*add\[int64\]"
+        Refused, match=r"incomplete: 1 of 5 planned cells have no outcome; .*add\[int64\]"
     ):
         read(run(tmp_path / "run", told))
 
@@ -49,7 +49,7 @@ def test_a_partial_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_lone_shard_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="shard 1/4 alone"):
+    with pytest.raises(Refused, match="only shard 1/4"):
         read(run(tmp_path / "run", results(), shard="1/4"))
 
 
@@ -61,10 +61,10 @@ def test_an_empty_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_dead_machine_is_not_published_as_a_bad_device(tmp_path: Path) -> None:
     dead = [
-        CellResult(cell, Outcome.ERROR, Verdict.REGRESSION, message="no driver\nmore")
+        CellResult(cell, Outcome.ERROR, Verdict.REGRESSION, note="no driver\nmore")
         for cell in CELLS
     ]
-    with pytest.raises(Refused, match="the machine is at fault.*the first says: no driver$"):
+    with pytest.raises(Refused, match="the problem is the machine.*the first says: no driver$"):
         read(run(tmp_path / "run", results(*dead)))
 
 
@@ -75,7 +75,7 @@ def test_a_result_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_start_that_is_no_date_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no date in ISO 8601"):
+    with pytest.raises(RunError, match="not a date in ISO 8601"):
         read(run(tmp_path / "run", results(), start="yesterday"))
 
 
@@ -110,7 +110,7 @@ def test_refused_runs_can_be_left_out(tmp_path: Path) -> None:
 def test_with_every_run_refused_there_is_no_site(tmp_path: Path) -> None:
     told = results()
     del told[CELLS[0]]
-    with pytest.raises(Refused, match="no run is left to publish"):
+    with pytest.raises(Refused, match="no run to publish"):
         build([run(tmp_path / "bad", told)], tmp_path / "site", Options(skip_refused=True))
     assert not (tmp_path / "site" / "index.html").exists()
 

@@ -9,7 +9,7 @@ import pytest
 
 from devices import registry
 from devices.descriptor import CAPABILITIES, DTYPES
-from devices.expectations import Manifest
+from devices.manifest import Manifest
 
 torch: Any = pytest.importorskip("torch")
 CPU = registry.get("cpu")

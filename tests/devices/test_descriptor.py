@@ -153,7 +153,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"dtypes_by_op": {"add": {"flot32"}}}, "unknown dtype 'flot32'; did you mean 'float32'"),
     (
         {"dtypes_by_op": {"add": {"bool"}}},
-        "dtypes_by_op['add'] names bool, which dtypes does not: it may only narrow",
+        "dtypes_by_op['add'] names bool, but dtypes does not: it may only narrow",
     ),
     ({"tolerances": {"float23": Tolerance(0, 0)}}, "unknown dtype 'float23'; did you mean"),
     (
@@ -161,27 +161,27 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "tolerances['float32'] must be a Tolerance(rtol, atol), got 1e-05",
     ),
     ({"alignment": 48}, "alignment must be a power of two, in bytes, got 48"),
-    ({"alignment": 0}, "alignment must be a whole number from 1 up, got 0"),
-    ({"alignment": None}, "alignment must be a whole number from 1 up, got None"),
-    ({"granularity": -512}, "granularity must be a whole number from 1 up, got -512"),
-    ({"granularity": 512.0}, "granularity must be a whole number from 1 up, got 512.0"),
-    ({"stream_pool_size": True}, "stream_pool_size must be a whole number from 1 up, got True"),
-    ({"workers_per_device": 0}, "workers_per_device must be a whole number from 1 up, got 0"),
+    ({"alignment": 0}, "alignment must be an integer of at least 1, got 0"),
+    ({"alignment": None}, "alignment must be an integer of at least 1, got None"),
+    ({"granularity": -512}, "granularity must be an integer of at least 1, got -512"),
+    ({"granularity": 512.0}, "granularity must be an integer of at least 1, got 512.0"),
+    ({"stream_pool_size": True}, "stream_pool_size must be an integer of at least 1, got True"),
+    ({"workers_per_device": 0}, "workers_per_device must be an integer of at least 1, got 0"),
     ({"name": "My NPU"}, "must be lower-case letters, digits, '-' and '_', got 'My NPU'"),
     ({"name": "../npu"}, "must be lower-case letters, digits, '-' and '_', got '../npu'"),
-    ({"title": " "}, "title must be a text that is not blank, got ' '"),
+    ({"title": " "}, "title must be a non-empty string, got ' '"),
     ({"torch_type": "npu:0"}, "torch_type must be a device type without an index, got 'npu:0'"),
-    ({"torch_type": None}, "torch_type must be a text that is not blank, got None"),
+    ({"torch_type": None}, "torch_type must be a non-empty string, got None"),
     ({"module": ""}, "module must be the name of a module, got ''"),
-    ({"sources": "https://x"}, "sources must be a collection of texts, got 'https://x'"),
-    ({"permitted_fallbacks": {1}}, "permitted_fallbacks must be a collection of texts, got {1}"),
+    ({"sources": "https://x"}, "sources must be a collection of strings, got 'https://x'"),
+    ({"permitted_fallbacks": {1}}, "permitted_fallbacks must be a collection of strings, got {1}"),
     ({"facts": {"os": "linux"}}, "facts must be a function, got {'os': 'linux'}"),
     ({"unavailable": None}, "unavailable must be a function, got None"),
     ({"device_count": 2}, "device_count must be a function, got 2"),
     ({"busy": 5}, "busy must be a function or None, got 5"),
     ({"gate": 5}, "gate must be a function or None, got 5"),
-    ({"concurrent_launches": 0}, "concurrent_launches must be a whole number from 1 up, got 0"),
-    ({"priorities": (0, 1.5)}, "priorities must be two whole numbers, the least and the greatest"),
+    ({"concurrent_launches": 0}, "concurrent_launches must be an integer of at least 1, got 0"),
+    ({"priorities": (0, 1.5)}, "priorities must be two integers, the lowest and the highest"),
     ({"statistics": {"num_oom"}}, "unknown statistic 'num_oom'; did you mean 'num_ooms'"),
     ({"settings": {"max_split"}}, "unknown setting 'max_split'"),
     ({"functions": {"snap": "x"}}, "unknown function 'snap'; did you mean 'snapshot'"),
@@ -218,8 +218,8 @@ def test_facts_are_handed_through() -> None:
     ("facts", "text"),
     [
         (lambda: {"drivr": "1"}, "facts(): unknown fact 'drivr'; did you mean 'driver'?"),
-        (lambda: {"driver": ""}, "the fact 'driver' is '': give a text that is not blank"),
-        (lambda: {"driver": None}, "or leave the fact out where the machine does not know it"),
+        (lambda: {"driver": ""}, "the fact 'driver' is '': give a non-empty string"),
+        (lambda: {"driver": None}, "or leave the fact out if the machine does not know it"),
         (lambda: ["driver"], "facts() must return a mapping, got ['driver']"),
         (lambda: 1 // 0, "reading its facts raised ZeroDivisionError: integer division"),
     ],
@@ -262,7 +262,7 @@ def test_without_torch_its_version_is_not_known(monkeypatch: pytest.MonkeyPatch)
 def test_a_function_is_named_by_its_role() -> None:
     made = descriptor(functions={"snapshot": "memory._snapshot"})
     assert made.function("snapshot") == "memory._snapshot"
-    assert "names no function for 'pool' (pool(): a private" in refusal(
+    assert "declares no function for 'pool' (pool(): a private" in refusal(
         lambda: made.function("pool")
     )
     assert "unknown function 'snap'" in refusal(lambda: made.function("snap"))

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from devices.cell import CellKey, Observed, Outcome, Verdict
-from devices.expectations import Manifest, Matcher
-from devices.matching import Expectation
-from devices.verdicts import judge_flaky
+from devices.manifest import Manifest
+from devices.verdicts import Expectation, Matcher, judge_flaky
 
 PASS, FAIL = Observed(Outcome.PASS), Observed(Outcome.FAIL, frozenset({"offset"}))
 CRASH, NOT_RUN = Observed(Outcome.CRASH), Observed(Outcome.NOT_RUN)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from devices.expectations import Condition, Manifest, ManifestError, public_version
+from devices.manifest import Condition, Manifest, ManifestError, public_version
 
 FACTS = {
     "torch": "2.13.0+cpu",
@@ -124,6 +124,6 @@ def test_a_version_that_is_none_is_an_error() -> None:
         manifest('driver = ">=1"').active({**FACTS, "driver": "R580-beta (custom)"})
     assert str(caught.value) == (
         "expected.toml:1: when: it depends on the version 'driver', and this machine's is"
-        " 'R580-beta (custom)', which is no version (PEP 440): let the descriptor's facts()"
+        " 'R580-beta (custom)', which is not a version (PEP 440): let the descriptor's facts()"
         " normalise it"
     )

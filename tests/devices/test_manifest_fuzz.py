@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devices._toml import tomllib
 from devices.cell import CellKey, Observed, Outcome, Verdict
-from devices.expectations import Manifest, ManifestError, Matcher, judge, lint
-from devices.lifecycle.canonical import canonical
-from devices.lifecycle.explain import explain
-from devices.lifecycle.explain import text as explain_text
-from devices.lifecycle.stats import stats
+from devices.files import tomllib
+from devices.lifecycle.inspection import explain, explanation_text, lint, stats
+from devices.lifecycle.text import canonical
+from devices.manifest import Manifest, ManifestError
+from devices.verdicts import Matcher, judge
 from tests.fuzzing import examples
 
 CLAUSES = ("layout.values", "layout.bounds", "graphs.pool")
@@ -106,7 +105,7 @@ def _loads_or_is_refused(text: str) -> None:
         lint(manifest, CELLS, FACTS, TODAY, text)
         stats(manifest, FACTS, TODAY, cells=CELLS)
         for key in CELLS[:2]:
-            explain_text(explain(manifest, key, FACTS))
+            explanation_text(explain(manifest, key, FACTS))
         matcher = Matcher(manifest.active(FACTS))
     except ManifestError as error:
         assert str(error).strip()

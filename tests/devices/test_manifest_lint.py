@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from devices.cell import CellKey
-from devices.expectations import Manifest, ManifestError, lint
+from devices.lifecycle.inspection import lint
+from devices.manifest import Manifest, ManifestError
 
 TODAY = date(2027, 3, 1)
 FACTS = {"os": "linux"}
@@ -47,7 +48,7 @@ def test_a_block_that_does_not_hold_here_is_not_stale() -> None:
 def test_an_expired_block_is_named() -> None:
     assert found(FAIL + "\nexpires = 2027-02-28") == [
         (
-            "e.toml:1: the block expired on 2027-02-28: solve its cause, or look at it again and set"
+            "e.toml:1: the block expired on 2027-02-28: fix its cause, or check it again and set"
             " a new date"
         )
     ]
@@ -60,8 +61,8 @@ def test_a_block_expires_on_every_machine() -> None:
 def test_a_conflict_is_named_once_with_the_number_of_its_cells() -> None:
     assert found(FAIL + '\nop = "add"', CRASH + '\nop = ["add", "mul*"]') == [
         (
-            "e.toml:6: this block expects 'crash' of layout.values::add[int8] and 1 more, and the one"
-            " at e.toml:1 expects 'fail'; neither is the more exact: narrow one of them, or add a"
+            "e.toml:6: this block expects 'crash' of layout.values::add[int8] and 1 more, but the one"
+            " at e.toml:1 expects 'fail'; neither is more specific: narrow one of them, or add a"
             " block for just these cells"
         )
     ]

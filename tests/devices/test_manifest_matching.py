@@ -12,15 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devices.cell import CellKey
-from devices.expectations import (
-    Block,
-    Expectation,
-    ExpectedOutcome,
-    Manifest,
-    ManifestConflict,
-    ManifestError,
-    Matcher,
-)
+from devices.manifest import Block, ExpectedOutcome, Manifest, ManifestError
+from devices.verdicts import Expectation, ManifestConflict, Matcher
 
 PATH = Path("expected.toml")
 ADD = CellKey("layout.values", "add", "float32")
@@ -119,8 +112,8 @@ def test_more_exact_on_one_axis_and_less_on_another_is_a_conflict() -> None:
     with pytest.raises(ManifestConflict) as caught:
         expect(block(3, op="add"), block(9, "layout.values", outcome="crash"))
     assert str(caught.value) == (
-        "expected.toml:9: this block expects 'crash' of layout.values::add[float32], and the one"
-        " at expected.toml:3 expects 'fail'; neither is the more exact: narrow one of them, or"
+        "expected.toml:9: this block expects 'crash' of layout.values::add[float32], but the one"
+        " at expected.toml:3 expects 'fail'; neither is more specific: narrow one of them, or"
         " add a block for just these cells"
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from devices.errors import ConformError
-from devices.expectations import Condition, ExpectedOutcome, Kind, Manifest, ManifestError
+from devices.manifest import CauseKind, Condition, ExpectedOutcome, Manifest, ManifestError
 
 MINIMAL = '[[expect]]\nclause = "layout.values"\noutcome = "fail"\nreason = "why"\n'
 CLAUSES = ("layout.values", "layout.bounds", "graphs.pool")
@@ -57,7 +57,7 @@ def test_a_block_holds_what_the_design_shows() -> None:
         Condition("driver", "<26.18"),
         Condition("device_name", "*Arc*"),
     )
-    assert block.kind is Kind.UPSTREAM_BUG
+    assert block.kind is CauseKind.UPSTREAM_BUG
     assert block.reason == "oneDNN picks NHWC"
     assert block.issue == "https://github.com/pytorch/pytorch/issues/1"
     assert block.expires == date(2027, 3, 1)
@@ -130,13 +130,13 @@ REFUSED = {
     ),
     "no reason": (
         block_with(reason=""),
-        "the key 'reason' is missing: say in a sentence what causes it",
+        "the key 'reason' is missing: write a sentence that says what causes it",
     ),
     "blank reason": (
         block_with(reason='" \\t"'),
-        "'reason' is blank: say in a sentence what causes it",
+        "'reason' is blank: write a sentence that says what causes it",
     ),
-    "number as reason": (block_with(reason="7"), "'reason' must be a text, got 7: say in a"),
+    "number as reason": (block_with(reason="7"), "'reason' must be a string, got 7: write a"),
     "unknown clause": (
         block_with(clause='"layout.value"'),
         "unknown clause 'layout.value'; did you mean 'layout.values' or 'layout.bounds'?",
@@ -148,22 +148,22 @@ REFUSED = {
     "prefix of no clause": (block_with(clause='"stream.*"'), "no clause begins with 'stream.'"),
     "number as clause": (
         block_with(clause="3"),
-        "'clause' must be a text or a list of texts, got 3",
+        "'clause' must be a string or a list of strings, got 3",
     ),
     "star inside": (
         block_with(op='"nn.*.conv"'),
         "'op' holds 'nn.*.conv': a '*' may only stand once, at the end",
     ),
     "two stars": (block_with(op='"add**"'), "'op' holds 'add**': a '*' may only stand once"),
-    "blank op": (block_with(op='""'), "'op' holds '', which is blank or has blanks around it"),
-    "blanks around": (block_with(op='" add"'), "'op' holds ' add', which is blank or has blanks"),
+    "blank op": (block_with(op='""'), "'op' holds '', which is blank or has spaces around it"),
+    "blanks around": (block_with(op='" add"'), "'op' holds ' add', which is blank or has spaces"),
     "empty list": (
         block_with(op="[]"),
-        "'op' is an empty list: leave the key out, or name at least one",
+        "'op' is an empty list: name at least one",
     ),
     "list of numbers": (
         block_with(dtype="[16]"),
-        "'dtype' must be a text or a list of texts, got [16]",
+        "'dtype' must be a string or a list of strings, got [16]",
     ),
     "unknown dtype": (
         block_with(dtype='"flaot32"'),
@@ -174,7 +174,7 @@ REFUSED = {
         block_with(layouts='"transposed"'),
         "'layouts' must be a list of layout names, got 'transposed'",
     ),
-    "no layouts": (block_with(layouts="[]"), "'layouts' is an empty list: leave the key out"),
+    "no layouts": (block_with(layouts="[]"), "'layouts' is an empty list: name at least one"),
     "unknown layout": (
         block_with(layouts='["transpose"]'),
         "unknown layout 'transpose'; did you mean 'transposed'? (3 layouts are known)",
@@ -201,11 +201,11 @@ REFUSED = {
         block_with(raises='"torch.OutOfMemoryError"'),
         "'raises' is 'torch.OutOfMemoryError': write the exception type's bare name, such as",
     ),
-    "raises no text": (block_with(raises="[]"), "'raises' must be a text, got []"),
+    "raises no text": (block_with(raises="[]"), "'raises' must be a string, got []"),
     "bad regex": (
         block_with(match='"a(b"'),
         (
-            "'match' is no regular expression: missing ), unterminated subpattern at position 1,"
+            "'match' is not a regular expression: missing ), unterminated subpattern at position 1,"
             " got 'a(b'"
         ),
     ),
@@ -214,7 +214,7 @@ REFUSED = {
         block_with(when='">=2.12"'),
         "'when' must be a table of facts, such as { torch = \">=2.12\" }, got '>=2.12'",
     ),
-    "when empty": (block_with(when="{}"), "'when' is empty: leave the key out, or name at least"),
+    "when empty": (block_with(when="{}"), "'when' is empty: name at least one fact, or leave"),
     "unknown fact": (
         block_with(when='{ tocrh = ">=2.12" }'),
         "when: unknown fact 'tocrh'; did you mean 'torch'? (known: 'arch', 'device_name',",
@@ -251,10 +251,10 @@ REFUSED = {
             " got 'device bug'; did you mean 'device-bug'"
         ),
     ),
-    "issue number": (block_with(issue="12"), "'issue' must be a text, got 12: write the address"),
+    "issue number": (block_with(issue="12"), "'issue' must be a string, got 12: write the address"),
     "issue no URL": (
         block_with(issue='"#12"'),
-        "'issue' is '#12', which is no URL: write the address in full, such as 'https://",
+        "'issue' is '#12', which is not a URL: write the address in full, such as 'https://",
     ),
     "expires in quotes": (
         block_with(expires='"2027-03-01"'),

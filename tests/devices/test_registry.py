@@ -18,7 +18,7 @@ GOOD = """
 from devices.descriptor import Descriptor
 DESCRIPTOR = Descriptor(
     name="{name}", torch_type="{torch_type}", title="A device", capabilities=frozenset(),
-    dtypes=frozenset({{"float32"}}), unavailable=lambda: {unavailable!r},
+    dtypes=frozenset({{"float32"}}), unavailable=lambda: {unavailable!r}, default={default},
 )
 """
 
@@ -30,11 +30,14 @@ def write(
     *,
     torch_type: str = "",
     why: str | None = None,
+    default: bool = False,
 ) -> Path:
     """A device's folder with its descriptor.py."""
     home = folder / name
     home.mkdir(parents=True)
-    source = text or GOOD.format(name=name, torch_type=torch_type or name, unavailable=why)
+    source = text or GOOD.format(
+        name=name, torch_type=torch_type or name, unavailable=why, default=default
+    )
     (home / "descriptor.py").write_text(textwrap.dedent(source))
     return home
 
@@ -76,7 +79,7 @@ def test_an_unknown_device_is_answered_with_near_and_known_names(tmp_path: Path)
         discover(tmp_path, ()).get("simulatd")
     assert str(caught.value) == (
         "there is no device 'simulatd'; did you mean 'simulated'? (known: 'cpu', 'simulated');"
-        " for a descriptor of your own give --descriptor PATH"
+        " for your own descriptor give --descriptor PATH"
     )
 
 
@@ -94,12 +97,15 @@ def test_a_device_without_a_manifest_has_no_expectations(tmp_path: Path) -> None
 BROKEN = [
     ("raise OSError('no driver')", "loading it raised OSError: no driver"),
     ("import sys; sys.exit(3)", "loading it raised SystemExit: 3"),
-    ("DESCRIPTOR = (", "line 1: not Python that can be read: '(' was never closed"),
-    ("x = 1", "it has no DESCRIPTOR: add DESCRIPTOR = Descriptor(...)"),
+    ("DESCRIPTOR = (", "line 1: not valid Python: '(' was never closed"),
+    ("x = 1", "there is no DESCRIPTOR: add DESCRIPTOR = Descriptor(...)"),
     ("DESCRIPTOR = 3", "DESCRIPTOR must be a Descriptor, got 3"),
-    (GOOD.format(name="other", torch_type="x", unavailable=None), "give both the same name"),
     (
-        GOOD.format(name="npu", torch_type="x:0", unavailable=None),
+        GOOD.format(name="other", torch_type="x", unavailable=None, default=False),
+        "give both the same name",
+    ),
+    (
+        GOOD.format(name="npu", torch_type="x:0", unavailable=None, default=False),
         "descriptor.py: device 'npu': torch_type must be a device type without an index",
     ),
 ]
@@ -147,7 +153,7 @@ def test_a_device_is_known_by_its_own_name_not_its_entry_point_s(
         ("absent_module", "loading it raised ModuleNotFoundError: No module named 'absent_module'"),
         ("textwrap:absent", "loading it raised AttributeError"),
         ("textwrap:dedent", "expected a Descriptor, or a module that holds one as DESCRIPTOR"),
-        ("textwrap", "it has no DESCRIPTOR: add DESCRIPTOR = Descriptor(...)"),
+        ("textwrap", "there is no DESCRIPTOR: add DESCRIPTOR = Descriptor(...)"),
     ],
 )
 def test_a_broken_entry_point_names_itself_and_cause_and_hides_no_other(
@@ -165,12 +171,16 @@ def test_a_broken_entry_point_names_itself_and_cause_and_hides_no_other(
 
 def test_an_entry_point_cannot_take_a_built_in_name(tmp_path: Path, packages: Path) -> None:
     home = write(tmp_path, "cpu")
-    write(packages, "vendor_e", GOOD.format(name="cpu", torch_type="cpu", unavailable=None))
+    write(
+        packages,
+        "vendor_e",
+        GOOD.format(name="cpu", torch_type="cpu", unavailable=None, default=False),
+    )
     found = discover(tmp_path, [entry("mine", "vendor_e.descriptor")])
     assert found.get("cpu").folder == home
     assert str(found.broken["mine"]) == (
-        "entry point 'mine' (vendor_e.descriptor) gives a device named 'cpu', and there is one"
-        f" from {home}: rename it, or use it by --descriptor PATH"
+        "entry point 'mine' (vendor_e.descriptor) gives a device named 'cpu', but there already is one"
+        f" from {home}: rename it, or use it with --descriptor PATH"
     )
 
 
@@ -196,7 +206,7 @@ def test_two_files_of_one_name_do_not_meet(tmp_path: Path) -> None:
 
 
 def test_a_descriptor_s_own_manifest_is_kept(tmp_path: Path) -> None:
-    source = GOOD.format(name="mine", torch_type="x", unavailable=None).replace(
+    source = GOOD.format(name="mine", torch_type="x", unavailable=None, default=False).replace(
         "title=", "expectations=Path('/else/where.toml'), title="
     )
     home = write(tmp_path, "mine", "from pathlib import Path\n" + source)
@@ -225,33 +235,35 @@ def test_a_file_that_is_not_python_says_so(tmp_path: Path) -> None:
 
 def _default(tmp_path: Path, accelerator: str | None, **devices: tuple[str, str | None]) -> str:
     for name, (torch_type, why) in devices.items():
-        write(tmp_path, name, torch_type=torch_type, why=why)
+        write(tmp_path, name, torch_type=torch_type, why=why, default=torch_type == "everywhere")
     chosen: Descriptor = discover(tmp_path, ()).default(accelerator)
     return chosen.name
 
 
 CPU = ("cpu", None)
-SIMULATED = ("simulated", None)
+EVERYWHERE = ("everywhere", None)
 
 
 def test_the_default_is_the_machine_s_accelerator(tmp_path: Path) -> None:
-    assert _default(tmp_path, "xpu", cpu=CPU, simulated=SIMULATED, xpu=("xpu", None)) == "xpu"
+    assert _default(tmp_path, "xpu", cpu=CPU, own=EVERYWHERE, xpu=("xpu", None)) == "xpu"
 
 
-def test_without_an_accelerator_the_default_is_simulated(tmp_path: Path) -> None:
-    assert _default(tmp_path, None, cpu=CPU, simulated=SIMULATED, xpu=("xpu", None)) == "simulated"
+def test_without_an_accelerator_the_default_is_the_one_that_declares_it(tmp_path: Path) -> None:
+    assert _default(tmp_path, None, cpu=CPU, own=EVERYWHERE, xpu=("xpu", None)) == "own"
 
 
 def test_the_cpu_is_no_accelerator(tmp_path: Path) -> None:
-    assert _default(tmp_path, "cpu", cpu=CPU, simulated=SIMULATED) == "simulated"
+    assert _default(tmp_path, "cpu", cpu=CPU, own=EVERYWHERE) == "own"
 
 
-def test_without_a_descriptor_for_the_accelerator_the_default_is_simulated(tmp_path: Path) -> None:
-    assert _default(tmp_path, "vulkan", cpu=CPU, simulated=SIMULATED) == "simulated"
+def test_without_a_descriptor_for_the_accelerator_the_default_is_the_one_that_declares_it(
+    tmp_path: Path,
+) -> None:
+    assert _default(tmp_path, "vulkan", cpu=CPU, own=EVERYWHERE) == "own"
 
 
-def test_without_simulated_the_default_is_the_cpu(tmp_path: Path) -> None:
-    assert _default(tmp_path, None, cpu=CPU) == "cpu"
+def test_where_none_declares_it_the_default_is_the_cpu(tmp_path: Path) -> None:
+    assert _default(tmp_path, None, host=CPU, xpu=("xpu", None)) == "host"
 
 
 def test_of_two_descriptors_for_one_type_the_usable_one_is_the_default(tmp_path: Path) -> None:
@@ -267,7 +279,7 @@ def test_of_two_usable_descriptors_the_one_named_as_the_type_is_the_default(
 
 
 def test_an_accelerator_that_cannot_be_used_is_still_the_default(tmp_path: Path) -> None:
-    assert _default(tmp_path, "xpu", simulated=SIMULATED, xpu=("xpu", "driver too old")) == "xpu"
+    assert _default(tmp_path, "xpu", own=EVERYWHERE, xpu=("xpu", "driver too old")) == "xpu"
 
 
 def test_the_problems_are_those_of_what_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:

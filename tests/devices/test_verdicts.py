@@ -9,16 +9,10 @@ from typing import Any
 
 import pytest
 
-from devices.cell import CellKey, Observed, Outcome, Verdict
-from devices.expectations import (
-    Block,
-    Expectation,
-    ExpectedOutcome,
-    Judgement,
-    Manifest,
-    Matcher,
-    judge,
-)
+from devices.cell import CellKey, CellOutcome, Observed, Outcome, Verdict
+from devices.failure import Failure, Kind
+from devices.manifest import Block, ExpectedOutcome, Manifest
+from devices.verdicts import Expectation, Judgement, Matcher, judge
 
 KEY = CellKey("layout.values", "add", "float32")
 PASS = Observed(Outcome.PASS)
@@ -105,18 +99,18 @@ def test_a_pass_says_nothing() -> None:
 
 def test_an_ambiguous_reference_is_in_no_numerator() -> None:
     judgement = judge(None, Observed(Outcome.AMBIGUOUS))
-    assert judgement.why == "ambiguous reference: in no numerator"
+    assert judgement.why == "ambiguous reference: not counted"
 
 
 def test_a_missing_cell_says_that_the_run_is_incomplete() -> None:
     judgement = judge(None, Observed(Outcome.NOT_RUN))
-    assert judgement.why == "planned, and has no outcome: the run is incomplete"
+    assert judgement.why == "planned but not run: the run is incomplete"
 
 
 def test_an_unexpected_failure_tells_its_exception_and_first_line() -> None:
     judgement = judge(None, failing("a", "RuntimeError", "no kernel\nmore"))
     assert judgement.why == (
-        "fail (RuntimeError: no kernel), and no block of the manifest expects it"
+        "fail (RuntimeError: no kernel), but no block of the manifest expects it"
     )
 
 
@@ -127,7 +121,7 @@ def test_a_long_message_is_shortened() -> None:
 def test_an_error_cannot_be_expected() -> None:
     judgement = judge(expecting(block()), Observed(Outcome.ERROR, message="no input was made"))
     assert judgement.why == (
-        "the check could not be made (no input was made); the manifest cannot expect that"
+        "the check could not be made (no input was made); a manifest cannot expect that"
     )
 
 
@@ -168,7 +162,7 @@ def test_listed_layouts_may_fail() -> None:
 def test_a_layout_that_is_not_listed_is_a_regression_that_names_it() -> None:
     judgement = judge(expecting(block(layouts="ab")), failing("abc"), ran=ALL)
     assert judgement.verdict is Verdict.REGRESSION
-    assert judgement.why == "fail in the layouts c too, which are not listed at expected.toml:7"
+    assert judgement.why == "fail also in the layouts c, which are not listed at expected.toml:7"
 
 
 def test_a_listed_layout_that_passed_is_an_improvement_that_names_it() -> None:
@@ -176,7 +170,7 @@ def test_a_listed_layout_that_passed_is_an_improvement_that_names_it() -> None:
     judgement = judge(expecting(one, other, third), failing("a"), ran=ALL)
     assert judgement == Judgement(
         Verdict.IMPROVEMENT,
-        "the layouts b, c pass, and are listed at expected.toml:9: `conform manifest update RUN`"
+        "the layouts b, c pass, but are listed at expected.toml:9: `conform manifest update RUN`"
         " narrows or removes the block",
         (other,),
     )
@@ -205,6 +199,25 @@ def test_a_failure_in_no_layout_is_not_the_one_that_is_listed() -> None:
     judgement = judge(expecting(block(layouts="ab")), failing(message="import failed"))
     assert judgement.verdict is Verdict.REGRESSION
     assert judgement.why == "fail (import failed) in no layout, expected in a, b (expected.toml:7)"
+
+
+def test_match_is_held_against_the_words_of_the_device_and_not_ours() -> None:
+    expectation = expecting(block(raises="RuntimeError", match=re.compile("no kernel")))
+
+    def told(said: str, detail: str) -> Verdict:
+        failure = Failure(kind=Kind.RAISED, detail=detail, raises="RuntimeError", said=said)
+        seen = CellOutcome(cell=KEY, outcome=Outcome.FAIL, raises="RuntimeError", failure=failure)
+        return judge(expectation, seen.observed).verdict
+
+    assert told("there is no kernel for it", "raised RuntimeError") is Verdict.EXPECTED
+    assert told("out of memory", "raised RuntimeError: no kernel") is Verdict.REGRESSION
+
+
+def test_a_failure_without_an_exception_matches_no_text() -> None:
+    failure = Failure(kind=Kind.STRIDES, expected="(2, 1)", found="(1, 2)")
+    seen = CellOutcome(cell=KEY, outcome=Outcome.FAIL, failure=failure)
+    judgement = judge(expecting(block(match=re.compile("expected"))), seen.observed)
+    assert judgement.verdict is Verdict.REGRESSION
 
 
 def test_a_crash_need_not_know_its_layout() -> None:
@@ -240,7 +253,7 @@ def test_another_exception_says_what_was_expected() -> None:
         expecting(mine, block(5, raises="TypeError")), failing("a", "ValueError", "bad")
     )
     assert judgement.why == (
-        "fail (ValueError: bad), expected with RuntimeError and a message that matches 'no kernel'"
+        "fail (ValueError: bad), expected with RuntimeError and a text that matches 'no kernel'"
         " or TypeError (expected.toml:3, expected.toml:5)"
     )
 
@@ -270,7 +283,7 @@ def test_a_flaky_cell_is_flaky_until_it_expires(observed: Observed) -> None:
     ("observed", "verdict", "why"),
     [
         (PASS, Verdict.OK, "passes"),
-        (failing("a"), Verdict.REGRESSION, "fail, and no block of the manifest expects it"),
+        (failing("a"), Verdict.REGRESSION, "fail, but no block of the manifest expects it"),
     ],
 )
 def test_an_expired_flaky_block_allows_nothing(
@@ -278,7 +291,7 @@ def test_an_expired_flaky_block_allows_nothing(
 ) -> None:
     judgement = judge(expecting(block(outcome="flaky")), observed, expired=True)
     assert judgement.verdict is verdict
-    assert judgement.why == f"{why}; the time is over in which it may be flaky (expected.toml:7)"
+    assert judgement.why == f"{why}; it is no longer allowed to be flaky: expired (expected.toml:7)"
 
 
 def test_an_expired_failure_stays_expected() -> None:

@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Hashable, Iterator, Set
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from conformance import suites
@@ -20,23 +19,11 @@ from tests.table import report
 
 _OPS = ("add", "mul", "atan2", "dot", "gather", "mm", "where", "erf", "index_select", "sum")
 
-#: Each fault of ops, with the ops that it is planted in and the cells of other clauses that it changes.
-_PLANTED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "dispatch.fallback_unlisted": (("erf",), ()),
-    "dispatch.mixed_devices_accepted": (
-        ("add", "mul", "atan2", "dot", "gather", "mm", "where", "index_select"),
-        # Some error inputs are operands on two devices.
-        ("dispatch.error_inputs::dot", "dispatch.error_inputs::where"),
-    ),
-    "dispatch.cpu_scalar_offset_ignored": (("add", "mul", "atan2"), ()),
-    "dispatch.bad_shape_accepted": (("dot",), ()),
-    "dispatch.wrong_error_type": (("gather",), ()),
-    "dispatch.unsupported_wrong_error": (("mm",), ()),
-    "dispatch.unsupported_returns_garbage": (("mm",), ()),
-}
-
+#: The faults of ops that trip clauses of the dispatch suite.
 OF_OPS: dict[str, Fault] = {
-    name: replace(FAULTS[name], ops=ops, radius=radius) for name, (ops, radius) in _PLANTED.items()
+    name: fault
+    for name, fault in FAULTS.items()
+    if fault.ops and any(clause.startswith("dispatch.") for clause in fault.clauses)
 }
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from conformance import contract
-from conformance.behaviour.cases import Case
-from conformance.behaviour.context import Context
-from conformance.behaviour.process import Where
-from conformance.behaviour.running import run_case
-from conformance.cells import NOTED, CellRecord, Failure, Recorder
-from conformance.dispatch import cross_device, fallback
-from conformance.planner import untried, untried_with
+from conformance.checks.cases.cases import Case
+from conformance.checks.cases.context import Context, Where
+from conformance.checks.cases.run_case import run_case
+from conformance.checks.cells import NOTED, CellRecord, Failed, Recorder
+from conformance.plan.planner import untried, untried_with
+from conformance.suites.dispatch import fallback, refusals
 from devices import registry
 from devices.cell import CellKey, Outcome
+from devices.failure import Failure, Kind
 from opinfo.device import open_device
 from reports.model import Run
 from reports.summary import noted
@@ -29,21 +29,21 @@ def test_a_cell_that_passes_tells_what_it_noted_once() -> None:
     record = CellRecord(KEY, checks=1)
     record.note("works for uint16")
     record.note("works for uint16")
-    assert (record.outcome(), record.message()) == (Outcome.PASS, f"{NOTED}works for uint16")
+    assert (record.outcome(), record.told().message) == (Outcome.PASS, f"{NOTED}works for uint16")
 
 
 def test_a_note_makes_no_check() -> None:
     record = CellRecord(KEY)
     record.note("works for uint16")
     assert record.outcome() is Outcome.ERROR
-    assert "no check was executed" in record.message()
+    assert "no check was executed" in record.told().message
 
 
 def test_a_failure_goes_before_a_note() -> None:
     record = CellRecord(KEY, checks=2)
     record.note("works for uint16")
-    record.fail(Failure("", "other values"))
-    assert (record.outcome(), record.message()) == (Outcome.FAIL, "other values")
+    record.fail(Failed(Failure(kind=Kind.VALUES, detail="other values")))
+    assert (record.outcome(), record.told().message) == (Outcome.FAIL, "other values")
 
 
 def a_case(context: Context) -> None:
@@ -56,15 +56,13 @@ def test_a_case_notes_too() -> None:
     record = CellRecord(CellKey("device.capability", "a_case", ""))
     case = Case("device.capability", "a_case", a_case)
     run_case(case, record, open_device(registry.get("cpu")), Where(device="cpu"))
-    assert record.message() == f"{NOTED}works undeclared"
+    assert record.told().message == f"{NOTED}works undeclared"
 
 
 def test_the_summary_counts_cells_with_something_to_report() -> None:
-    run = Run(
-        Path(), plan_document(), PROVENANCE, results(passed(ADD, message=f"{NOTED}an example"))
-    )
+    run = Run(Path(), plan_document(), PROVENANCE, results(passed(ADD, note=f"{NOTED}an example")))
     (line,) = noted(run)
-    assert line.startswith(f"{ADD.clause}: 1 cell passed with something to report")
+    assert line.startswith(f"{ADD.clause}: 1 cell passed with a note")
     assert "add[float32]: noted: an example" in line
 
 
@@ -88,12 +86,12 @@ def test_a_list_of_fallbacks_is_no_permission_for_all() -> None:
 def test_the_cpu_is_not_tried_where_it_is_the_other_device() -> None:
     assert set(untried_with(["add"], registry.get("cpu"), contract.load())["add"]) == {
         fallback.CLAUSE,
-        cross_device.CLAUSE,
+        refusals.CROSS_DEVICE,
     }
 
 
 def test_the_plan_says_why_an_op_is_not_tried() -> None:
-    cell = CellKey(cross_device.CLAUSE, "add", "float32")
+    cell = CellKey(refusals.CROSS_DEVICE, "add", "float32")
     why = untried(registry.get("cpu"), contract.load(), ["add"])
     assert "the device is the CPU" in why[cell.clause]["add"]
     assert KEY.clause not in why
@@ -101,11 +99,11 @@ def test_the_plan_says_why_an_op_is_not_tried() -> None:
 
 def test_what_is_not_tried_is_unsupported_by_declaration() -> None:
     recorder = Recorder(
-        "add", "float32", [cross_device.CLAUSE], untried={cross_device.CLAUSE: "no"}
+        "add", "float32", [refusals.CROSS_DEVICE], untried={refusals.CROSS_DEVICE: "no"}
     )
     (record,) = recorder.cells.values()
-    assert recorder.get(cross_device.CLAUSE) is None
-    assert (record.outcome(), record.declared, record.message()) == (
+    assert recorder.get(refusals.CROSS_DEVICE) is None
+    assert (record.outcome(), record.declared, record.told().message) == (
         Outcome.UNSUPPORTED,
         True,
         "no",

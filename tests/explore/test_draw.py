@@ -10,10 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.explore.draw import random_candidate, random_layout
-from conformance.explore.encoding import encode
-from conformance.explore.findings import worth_exploring
-from devices.expectations import Manifest, Matcher
+from conformance.plan.selection import Item
+from conformance.search.explore.encoding import encode
+from conformance.search.explore.exploration import worth_exploring
+from conformance.search.explore.hunt import random_candidate, random_layout
+from devices.manifest import Manifest
+from devices.verdicts import Matcher
 from opinfo.catalog import catalogue
 from opinfo.layouts import FreeLayout, Layout, covering_set, parse_layout
 from opinfo.samples import Sample, draw
@@ -108,7 +110,7 @@ reason = "wrong"
 
 def test_what_is_known_to_fail_is_left_out_and_with_stray_writes_all_that_writes() -> None:
     clauses = ["layout.values", "layout.bounds", "layout.out_kept", "layout.inplace"]
-    items = [(op, "float32", clauses) for op in ("tril", "exp", "cos")]
+    items = [Item(op, "float32", clauses) for op in ("tril", "exp", "cos")]
     found = worth_exploring(items, Matcher(Manifest.parse(MANIFEST)))
     assert {op: left for op, _, left in found} == {
         "tril": ["layout.values"],

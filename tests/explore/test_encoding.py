@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.explore.encoding import NotEncodable, NotRebuilt, decode, encode
-from conformance.minimise.subject import Candidate
+from conformance.search.explore.encoding import NotEncodable, NotRebuilt, decode, encode
+from conformance.search.minimise.subject import Candidate
 from opinfo.catalog import catalogue
-from opinfo.compare import bit_equal
+from opinfo.compare import Call, bit_equal, replace_tensors
 from opinfo.layouts import FreeLayout, Layout
 from opinfo.samples import Sample, draw
-from opinfo.structure import Call, replace_tensors
 
 FREE = FreeLayout((2, 0, 1), (1, 3), 1, 5)
 

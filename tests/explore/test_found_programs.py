@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from conformance import suites
-from conformance.explore.aside import Effort, explored
-from conformance.explore.findings import explore
-from conformance.minimise.aside import Bench
+from conformance.plan.selection import Item
+from conformance.search.explore.exploration import Effort, explore, explored
+from conformance.search.minimise.tasks import Bench
 from devices.cell import CellKey, Outcome
-from devices.expectations import Manifest, Matcher
+from devices.manifest import Manifest
 from devices.pinned import FILE, Pinned, add_pinned, read_pinned
+from devices.verdicts import Matcher
 from reports.run import load_run
 from tests.plugin.running import ForkServer, Ran, cells_of, run_conform
 
@@ -96,7 +97,7 @@ def search(made: Odd) -> None:
             raise Enough
 
     bench = Bench("odd", str(made.descriptor), 3)
-    items = [("drawn", "", [clause]) for clause in FAULTS]
+    items = [Item("drawn", "", [clause]) for clause in FAULTS]
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Enough):
         patch.setenv("SIMULATED_FAULTS", ALL)
         explore(bench, items, Matcher(Manifest()), made.folder / "found", 4, 120.0, say)
@@ -223,7 +224,7 @@ def test_a_program_that_cannot_be_rebuilt_is_an_error(
         cell = cells[pin.cell]
         assert cell.outcome is Outcome.ERROR, what
         assert f"{pin.layout} cannot be rebuilt: " in cell.message, what
-        assert "Mend or remove its line" in cell.message, what
+        assert "Fix or remove its line" in cell.message, what
 
 
 def test_a_damaged_line_ends_the_run_before_it_starts(
@@ -235,7 +236,10 @@ def test_a_damaged_line_ends_the_run_before_it_starts(
     whole = path.read_text()
     path.write_text(whole.replace('"program"', '"programme"', 1))
     ran = other.run("run")
-    assert ran.code == 4 and f"{FILE}:1: missing or unknown: program, programme" in ran.text
+    assert (
+        ran.code == 4
+        and f"{FILE}:1: not a pinned example: Object contains unknown field `programme`" in ran.text
+    )
     assert "Traceback" not in ran.text
     path.write_text(whole)
     assert {pin.cell: pin for pin in read_pinned(other.descriptor)} == pins
@@ -248,8 +252,8 @@ def test_what_kills_the_process_is_a_finding_and_the_search_goes_on(
     monkeypatch.setenv("DEADLY", str(tmp_path / "deadly"))
     effort = Effort()
     bench = Bench("odd", str(odd.descriptor), 3)
-    found = list(explored(bench, [("drawn", "", ["streams.wait"])], 3, 1.0, effort))
+    found = list(explored(bench, [Item("drawn", "", ["streams.wait"])], 3, 1.0, effort))
     assert [(str(f.cell), f.kind) for f in found] == [
-        ("process::streams.wait::drawn", "killed by SIGABRT")
+        ("process::streams.wait::drawn", "was killed by SIGABRT")
     ]
     assert effort.restarts == 1 and effort.programs > 0

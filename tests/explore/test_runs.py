@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from devices.cell import CellKey, Outcome, Verdict
 from devices.pinned import FILE, add_pinned, read_pinned
@@ -94,7 +95,7 @@ def test_the_plan_itself_is_green_and_its_cells_are_as_without_exploring(odd: Od
 
     def told(name: str) -> dict[CellKey, CellResult]:
         cells = cells_of(odd.folder / name)
-        return {k: replace(c, seconds=0.0, worker="") for k, c in cells.items()}
+        return {k: structs.replace(c, seconds=0.0, worker="") for k, c in cells.items()}
 
     assert told("plain") == told("found")
     runs = [load_run(odd.folder / name).provenance.plan_hash for name in ("plain", "found")]
@@ -134,7 +135,7 @@ def test_the_same_seed_finds_the_same(odd: Odd) -> None:
 def test_a_finding_that_its_script_does_not_show_is_not_pinned(odd: Odd) -> None:
     # The script asks torch's own CPU, where the fault is not.
     ran = odd.pin()
-    assert ran.code == 0 and "its script exits 0 in a fresh process" in ran.text
+    assert ran.code == 0 and "its script exits 0 in a new process" in ran.text
     assert not (odd.descriptor / FILE).exists()
 
 
@@ -217,7 +218,10 @@ def test_a_damaged_file_ends_the_run_before_it_starts(odd: Odd, tmp_path: Path) 
     other = make(tmp_path, odd.fork, odd.cache)
     (other.descriptor / FILE).write_text("{}\n")
     ran = other.run("run")
-    assert ran.code == 4 and f"{FILE}:1: expected format 1" in ran.text
+    assert (
+        ran.code == 4
+        and f"{FILE}:1: not a pinned example: Object missing required field `format`" in ran.text
+    )
     assert "Traceback" not in ran.text
 
 

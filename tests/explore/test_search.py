@@ -11,18 +11,26 @@ import pytest
 from hypothesis import strategies as st
 
 from conformance import contract, suites
-from conformance.behaviour import attempts, drawing
-from conformance.behaviour.attempts import PATIENCE, Attempt
-from conformance.behaviour.cases import Case, Drawn
-from conformance.behaviour.context import Context
-from conformance.behaviour.drawing import Search, Trial, search
-from conformance.behaviour.judging import CheckFailed, NotInFlight, NotShown
-from conformance.behaviour.process import Where
-from conformance.explore import programs
-from conformance.explore.encoding import NotEncodable, NotRebuilt
+from conformance.checks.cases import attempts, drawing
+from conformance.checks.cases.attempts import PATIENCE, Attempt
+from conformance.checks.cases.cases import Case, Drawn
+from conformance.checks.cases.context import Context, Where
+from conformance.checks.cases.drawing import Search, Trial, search
+from conformance.checks.cases.endings import CheckFailed, NotInFlight, NotShown
+from conformance.plan.selection import Item
+from conformance.search.explore import hunt
+from conformance.search.explore.encoding import (
+    NotEncodable,
+    NotRebuilt,
+    decode_program,
+    encode_program,
+)
+from conformance.search.explore.exploration import drawing_cells, worth_exploring
 from devices import registry
 from devices.cell import CellKey
-from devices.expectations import Manifest, Matcher
+from devices.failure import Failure, Kind
+from devices.manifest import Manifest
+from devices.verdicts import Matcher
 from opinfo.device import Device, open_device
 
 DRAWING = [case for case in suites.planned_cases(contract.load()) if case.drawn is not None]
@@ -33,7 +41,7 @@ def replayed(context: Context, numbers: list[int]) -> None:
     """What a script would run."""
 
 
-DRAWN = Drawn(replayed, lambda numbers: f"numbers {numbers}", lambda numbers: None)
+DRAWN = Drawn(replayed, lambda numbers: f"numbers {numbers}", lambda numbers: None, lambda *_: "")
 
 
 @pytest.fixture(scope="module")
@@ -59,20 +67,23 @@ def made(device: Device, judge: Judge, looked_for: Search | None, programs: int 
 
 
 def looking(*known: str, seconds: float = 100.0, **more: Any) -> Search:
-    return Search(programs.kind_of, frozenset(known), time.monotonic() + seconds, **more)
+    return Search(hunt.kind_of, frozenset(known), time.monotonic() + seconds, **more)
+
+
+SHORT, SMALL = "count: lists are short", "values: numbers are small"
 
 
 def long_or_large(numbers: list[int]) -> None:
     """Two faults: the longer lists, and those with a large number."""
     if len(numbers) > 2:
-        raise CheckFailed(f"lists are short: expected 2, got {len(numbers)}")
+        raise CheckFailed.of(Kind.COUNT, "lists are short", found=str(len(numbers)))
     if 7 in numbers:
-        raise CheckFailed(f"numbers are small: expected 6, got {max(numbers)}")
+        raise CheckFailed.of(Kind.VALUES, "numbers are small", found=str(max(numbers)))
 
 
 @pytest.mark.parametrize(
     ("known", "kind", "program"),
-    [("numbers are small", "lists are short", [0, 0, 0]), ("lists are short", "numbers are small", [7])],
+    [(SMALL, SHORT, [0, 0, 0]), (SHORT, SMALL, [7])],
 )  # fmt: skip
 def test_what_is_known_is_passed_over_and_another_failure_is_shrunk_as_itself(
     device: Device, known: str, kind: str, program: list[int]
@@ -80,15 +91,16 @@ def test_what_is_known_is_passed_over_and_another_failure_is_shrunk_as_itself(
     first: list[Any] = []
     looked = looking(known, failing=lambda *failed: first.append(failed))
     attempt = made(device, long_or_large, looked)
-    assert looked.wanted == kind and attempt.replay == (replayed, (program,))
-    assert attempt.failed.startswith(f"numbers {program}: {kind}: expected")
-    assert len(first) == 1 and programs.kind_of(first[0][1]) == kind
+    assert looked.wanted == kind and attempt.program == (program,)
+    assert attempt.failure is not None and attempt.failure.program == f"numbers {program}"
+    assert hunt.kind_of_failure(attempt.failure) == kind
+    assert len(first) == 1 and hunt.kind_of(first[0][1]) == kind
 
 
 def test_where_all_is_known_the_search_finds_nothing(device: Device) -> None:
-    looked = looking("numbers are small", "lists are short")
+    looked = looking(SMALL, SHORT)
     attempt = made(device, long_or_large, looked)
-    assert (attempt.failed, looked.programs, looked.wanted) == ("", 60, "")
+    assert (attempt.failure, looked.programs, looked.wanted) == (None, 60, "")
 
 
 def test_programs_of_shrinking_are_not_counted(device: Device) -> None:
@@ -118,7 +130,7 @@ def test_what_shows_nothing_is_counted_and_is_neither_a_failure_nor_the_end(devi
 
     looked = looking()
     attempt = made(device, judge, looked)
-    assert not attempt.failed and not attempt.not_shown
+    assert not attempt.failure and not attempt.not_shown
     assert 0 < looked.unshown < looked.programs == 60
 
 
@@ -153,10 +165,11 @@ def test_a_program_that_fails_only_sometimes_is_told_so(device: Device) -> None:
     def judge(numbers: list[int]) -> None:
         if len(numbers) > 2 and left:
             left.pop()
-            raise CheckFailed("lists are short: expected 2, got more")
+            raise CheckFailed.of(Kind.COUNT, "lists are short", found="more")
 
     attempt = made(device, judge, looking())
-    assert " (not every time): lists are short" in attempt.failed and attempt.replay is not None
+    assert attempt.failure is not None and attempt.program is not None
+    assert attempt.failure.program.endswith(" (not every time)")
 
 
 def test_shrinking_that_takes_too_long_is_cut_and_told_so(
@@ -165,29 +178,29 @@ def test_shrinking_that_takes_too_long_is_cut_and_told_so(
     monkeypatch.setattr(drawing, "SHRINKING", -1.0)
     looked = looking()
     attempt = made(device, long_or_large, looked)
-    assert looked.cut and " (not shrunk to its end): " in attempt.failed
+    assert attempt.failure is not None
+    assert looked.cut and attempt.failure.program.endswith(" (not fully shrunk)")
 
 
 def test_no_program_is_begun_behind_the_end(device: Device) -> None:
     looked = looking(seconds=-1.0)
     attempt = made(device, long_or_large, looked)
-    assert (looked.programs, attempt.failed, looked.cut) == (0, "", False)
+    assert (looked.programs, attempt.failure, looked.cut) == (0, None, False)
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
         (KeyError("x"), "raised KeyError"),
-        (CheckFailed("`peak` of index 1 is it: expected 5, got 0"), "`peak` of index # is it"),
-        (CheckFailed("x3 is it: element 0 of 64: expected 1, got -2.5e-3"), "x# is it"),
-        (CheckFailed("s0 waits while it is held (s1, s2)"), "s# waits while it is held"),
-        (CheckFailed("9" * 200), "#"),
-        (CheckFailed("a" * 200), "a" * 80),
-        (CheckFailed(""), "a check failed"),
+        (
+            CheckFailed.of(Kind.MEMORY, "`peak` is it", expected="5", found="0"),
+            "memory: `peak` is it",
+        ),
+        (CheckFailed(Failure(kind=Kind.ORDER, detail="late")), "order"),
     ],
 )
-def test_a_kind_is_what_was_wrong_without_its_numbers(error: Exception, kind: str) -> None:
-    assert programs.kind_of(error) == kind
+def test_a_kind_is_what_must_have_held_without_what_was_found(error: Exception, kind: str) -> None:
+    assert hunt.kind_of(error) == kind
 
 
 # Programs as data
@@ -197,14 +210,14 @@ def test_a_kind_is_what_was_wrong_without_its_numbers(error: Exception, kind: st
 def test_every_case_that_draws_can_draw_anew(case: Case) -> None:
     anew = case.anew(77, 3)
     assert anew.arguments == (*case.arguments[:-2], 77, 3) and anew.check is case.check
-    assert programs.batch_seed(1, 0, CellKey(case.clause, case.name, "")) < 2**63
+    assert hunt.batch_seed(1, 0, CellKey(case.clause, case.name, "")) < 2**63
 
 
 def test_the_seed_of_a_batch_is_its_own() -> None:
     cells = [CellKey(case.clause, case.name, "") for case in DRAWING]
-    seeds = [programs.batch_seed(1, visit, cell) for visit in range(9) for cell in cells]
+    seeds = [hunt.batch_seed(1, visit, cell) for visit in range(9) for cell in cells]
     assert len(set(seeds)) == len(seeds)
-    assert programs.batch_seed(1, 0, cells[0]) != programs.batch_seed(2, 0, cells[0])
+    assert hunt.batch_seed(1, 0, cells[0]) != hunt.batch_seed(2, 0, cells[0])
 
 
 STREAMS = suites.case_of("streams.wait", "drawn")
@@ -219,13 +232,13 @@ PROGRAMS: list[tuple[Case, tuple[Any, ...]]] = [
 
 @pytest.mark.parametrize(("case", "program"), PROGRAMS, ids=["streams", "allocator", "graphs"])
 def test_a_program_reads_back(case: Case, program: tuple[Any, ...]) -> None:
-    assert programs.decode(case, programs.encode(program)) == program
+    assert decode_program(case, encode_program(program)) == program
     assert case.drawn is not None and case.drawn.told(*program)
 
 
 def test_what_data_cannot_hold_says_so() -> None:
     with pytest.raises(NotEncodable, match="a float in a program"):
-        programs.encode((1, [2.5]))
+        encode_program((1, [2.5]))
 
 
 @pytest.mark.parametrize(
@@ -252,12 +265,12 @@ def test_what_data_cannot_hold_says_so() -> None:
 )
 def test_what_is_no_program_is_not_rebuilt(case: Case, program: list[Any]) -> None:
     with pytest.raises(NotRebuilt):
-        programs.decode(case, program)
+        decode_program(case, program)
 
 
 def test_a_case_that_draws_nothing_takes_no_program() -> None:
-    with pytest.raises(NotRebuilt, match="draws no programs any more"):
-        programs.decode(suites.case_of("allocator.disjoint", "alignment"), [1])
+    with pytest.raises(NotRebuilt, match="no longer draws programs"):
+        decode_program(suites.case_of("allocator.disjoint", "alignment"), [1])
 
 
 # Which cells
@@ -269,7 +282,7 @@ def cells() -> list[CellKey]:
 
 
 def test_the_cases_that_draw_are_searched_and_not_those_that_draw_more_of_it() -> None:
-    found = list(programs.drawing_cells(cells(), registry.get("simulated"), contract.load()))
+    found = list(drawing_cells(cells(), registry.get("simulated"), contract.load()))
     assert {cell.op for cell in found} == {"drawn"}
     assert {cell.clause for cell in found} == {case.clause for case in DRAWING}
 
@@ -278,7 +291,7 @@ def test_without_a_capability_or_a_second_index_nothing_is_searched_for_the_clau
     whole = registry.get("simulated")
     less = replace(whole, capabilities=whole.capabilities - {"graphs"}, device_count=lambda: 1)
     before, after = (
-        {cell.clause for cell in programs.drawing_cells(cells(), each, contract.load())}
+        {cell.clause for cell in drawing_cells(cells(), each, contract.load())}
         for each in (whole, less)
     )
     assert {"graphs.fork_join", "graphs.replay_equals_eager"} <= before - after
@@ -290,8 +303,6 @@ def test_without_a_capability_or_a_second_index_nothing_is_searched_for_the_clau
 
 
 def test_a_cell_that_the_manifest_expects_to_fail_is_left_out() -> None:
-    from conformance.explore.findings import worth_exploring
-
     text = '[[expect]]\nclause = "streams.wait"\nop = "drawn"\noutcome = "fail"\nreason = "wrong"\n'
-    items = [("drawn", "", [clause]) for clause in ("streams.wait", "graphs.fork_join")]
+    items = [Item("drawn", "", [clause]) for clause in ("streams.wait", "graphs.fork_join")]
     assert worth_exploring(items, Matcher(Manifest.parse(text))) == items[1:]

@@ -6,17 +6,30 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
-from conformance.aside import AsideDied
-from conformance.explore import aside
-from conformance.explore.aside import Effort, Finding, explored
-from conformance.explore.turns import OPS_BEFORE_A_CASE, Item, Turns
-from conformance.minimise.aside import Bench
+from conformance.checks.child import ChildDied, Ended
+from conformance.plan.selection import Item
+from conformance.search.explore import exploration
+from conformance.search.explore.exploration import (
+    OPS_BEFORE_A_CASE,
+    Alive,
+    Counts,
+    Effort,
+    Failing,
+    Finding,
+    Message,
+    Orders,
+    Turn,
+    Turns,
+    explored,
+)
+from conformance.search.minimise.tasks import Bench
 from devices.cell import CellKey
 
-OPS: list[Item] = [(f"op{number}", "float32", ["layout.values"]) for number in range(7)]
-CASES: list[Item] = [("drawn", "", [f"streams.{name}"]) for name in ("wait", "cross_device")]
+OPS = [Item(f"op{number}", "float32", ["layout.values"]) for number in range(7)]
+CASES = [Item("drawn", "", [f"streams.{name}"]) for name in ("wait", "cross_device")]
 BENCH = Bench("simulated", None, 3)
 
 
@@ -61,31 +74,30 @@ def test_the_seed_decides_the_order() -> None:
 # A process that dies
 
 
-def progress(position: int, programs: int = 0) -> dict[str, Any]:
-    counts = {**dict.fromkeys(aside.COUNTED, 0), "programs": programs, "peak_bytes": 1}
-    return {"what": "item", "position": position, "number": f"0:{position}", "effort": counts}
+def turn(position: int, programs: int = 0) -> Turn:
+    return Turn(position, f"0:{position}", Counts(programs=programs), 1)
 
 
-FAILING = {
-    "what": "failing",
-    "finding": {"cell": ["streams.wait", "drawn", ""], "kind": "lost", "where": "", "number": "0:0"}
-    | {"told": "a program: lost", "program": [1]},
-}
+FAILING = Failing(
+    Finding(
+        CellKey("streams.wait", "drawn", ""), "lost", "", "0:0", text="a program: lost", program=[1]
+    )
+)
 
 
 def searching(
-    monkeypatch: pytest.MonkeyPatch, *lives: list[dict[str, Any]]
-) -> tuple[list[Finding], Effort, list[dict[str, Any]]]:
-    """What is found by processes that tell this and die, the last one apart, and their orders."""
-    asked: list[dict[str, Any]] = []
+    monkeypatch: pytest.MonkeyPatch, *lives: list[Message]
+) -> tuple[list[Finding], Effort, list[Orders]]:
+    """What is found by processes that send this and die (except the last), and their orders."""
+    asked: list[Orders] = []
 
-    def reports(module: str, orders: dict[str, Any], silence: float) -> Iterator[dict[str, Any]]:
-        asked.append(orders)
-        yield from lives[len(asked) - 1]
+    def messages(target: str, orders: Any, limits: object) -> Iterator[Any]:
+        asked.append(msgspec.convert(orders, Orders))
+        yield from map(msgspec.to_builtins, lives[len(asked) - 1])
         if len(asked) < len(lives):
-            raise AsideDied("killed by SIGSEGV", "")
+            raise ChildDied(Ended(-11))
 
-    monkeypatch.setattr(aside, "reports_of", reports)
+    monkeypatch.setattr(exploration, "messages", messages)
     effort = Effort()
     found = list(explored(BENCH, CASES, 3, 100.0, effort))
     return found, effort, asked
@@ -94,35 +106,35 @@ def searching(
 def test_a_death_is_a_finding_and_the_search_goes_on_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = [progress(0), progress(1, 20), {"what": "alive"}], [progress(2), progress(3, 20)]
+    lives: tuple[list[Message], ...] = ([turn(0), turn(1, 20), Alive()], [turn(2), turn(3, 20)])
     found, effort, asked = searching(monkeypatch, *lives)
     guilty = Turns(CASES, 3).at(1)[0]
     assert [(str(f.cell), f.kind) for f in found] == [
-        (f"process::{guilty[2][0]}::drawn", "killed by SIGSEGV")
+        (f"process::{guilty[2][0]}::drawn", "was killed by SIGSEGV")
     ]
-    assert [orders["position"] for orders in asked] == [0, 2]
+    assert [orders.position for orders in asked] == [0, 2]
     assert (effort.restarts, effort.programs, effort.passes) == (1, 40, 1.5)
 
 
 def test_a_program_that_was_being_shrunk_when_the_process_died_is_not_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found, _, asked = searching(monkeypatch, [progress(0), FAILING], [progress(1)])
+    found, _, asked = searching(monkeypatch, [turn(0), FAILING], [turn(1)])
     first, death = found
     assert first.cell == CellKey("streams.wait", "drawn", "") and first.program == [1]
-    assert first.told == "a program: lost (not shrunk, the process died: killed by SIGSEGV)"
+    assert first.text == "a program: lost (not shrunk: the process was killed by SIGSEGV)"
     assert death.cell.clause == "process"
-    assert asked[1]["seen"] == [["streams.wait", "drawn", "", "lost", ""]]
+    assert asked[1].seen == [first.sign]
 
 
 def test_what_has_killed_three_processes_is_left_out_and_told_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = [[progress(position)] for position in (0, 2, 4, 6, 8)]
+    lives: list[list[Message]] = [[turn(position)] for position in (0, 2, 4, 6, 8)]
     guilty = Counter(Turns(CASES, 3).at(position)[0][2][0] for position in (0, 2, 4, 6))
     found, _, asked = searching(monkeypatch, *lives)
     assert len(found) == len(guilty)
-    assert {clause for _, _, (clause,) in asked[-1]["left_out"]} == {
+    assert {clause for _, _, (clause,) in asked[-1].left_out} == {
         clause for clause, count in guilty.items() if count >= 3
     }
-    assert asked[0]["left_out"] == []
+    assert asked[0].left_out == []

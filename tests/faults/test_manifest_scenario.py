@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from conformance.cli import conform
 from devices.cell import Verdict
 from opinfo.device import open_device
-from reports.judgement import ExitCode
+from reports.gate import ExitCode
 from reports.run import load_run
 from tests.wrapped.descriptor import DESCRIPTOR
 from tests.wrapped.registry import REGISTRY, Args, Kernel, Kwargs
@@ -140,7 +140,7 @@ def test_a_fault_that_moved_to_other_layouts_is_a_regression(
     assert gated(run).exit_code is ExitCode.REGRESSION
 
     done = call("update", run)
-    assert f"{cell}: fail in the layouts" in done.output  # not recorded without a reason
+    assert f"{cell}: fail also in the layouts" in done.output  # not recorded without a reason
     assert verdicts(recorded.run(tmp_path / "again", *rest, "moved"))[cell] is Verdict.REGRESSION
 
     why = call("explain", cell, "--run", run)

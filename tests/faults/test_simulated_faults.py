@@ -6,21 +6,23 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from conformance import contract
 from conformance.contract import Status
+from devices.files import tomllib
 from devices.simulated.backend import library
 from devices.simulated.descriptor import DESCRIPTOR
 from devices.simulated.faults import (
     FAULTS,
+    UNPLANTED,
     Fault,
     UnknownFault,
     planted,
     switch_on_from_environment,
 )
-from devices.simulated.unplanted import UNPLANTED
 from tests import table
 from tests.plugin.running import CHECKOUT
 from tests.simulated.rig import ITEMS, LAYOUT, RIG
@@ -96,6 +98,7 @@ def probed() -> dict[str, tuple[bool, bool, bool]]:
 def test_probe_sees_the_fault_while_it_is_on(
     fault: Fault, probed: dict[str, tuple[bool, bool, bool]]
 ) -> None:
+    assert fault.name in probed, "write a probe of it in tests/simulated/probes*.py"
     assert probed[fault.name] == (False, True, False)
 
 
@@ -119,7 +122,22 @@ def test_cells_outside_the_radius_stay_as_they_were(trial: Trial) -> None:
 
 @each_fault
 def test_contract_names_the_fault_at_its_clauses(fault: Fault) -> None:
-    assert [clause for clause in fault.clauses if fault.name not in CLAUSES[clause].faults] == []
+    named = {clause.id for clause in CLAUSES.values() if fault.name in clause.faults}
+    assert set(fault.clauses) - named == set()
+
+
+def test_contract_files_do_not_repeat_what_the_device_declares() -> None:
+    tables = (Path(contract.__file__).parent / "clauses").glob("*.toml")
+    listed = {
+        (clause["id"], name)
+        for table in tables
+        for clause in tomllib.loads(table.read_text(encoding="utf-8"))["clause"]
+        for name in clause.get("faults", [])
+    }
+    assert (
+        listed & {(clause, fault.name) for fault in FAULTS.values() for clause in fault.clauses}
+        == set()
+    )
 
 
 @each_layout_fault

@@ -15,14 +15,30 @@ import execnet
 import pytest
 import torch
 
-from conformance.forking.client import Forked, ForkServer, Process, ServerGone
-from conformance.forking.gateways import is_plain, start_through
-from conformance.forking.server import may_copy
+from conformance.run.execnet_adapter import is_plain, start_through
+from conformance.run.fork_client import Forked, ForkServer, Process, ServerGone
+from conformance.run.fork_server import may_copy
 from tests.forking.threads import with_thread
 
 linux = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="nothing is copied but on Linux"
 )
+
+
+class Watcher:
+    """Which workers were watched; ``lethal`` ends each with SIGKILL as soon as it is watched."""
+
+    def __init__(self, *, lethal: bool = False) -> None:
+        self.watched: list[tuple[str, str]] = []
+        self._lethal = lethal
+
+    def watch(self, name: str, pid: int) -> None:
+        self.watched.append(("watched", name))
+        if self._lethal:
+            os.kill(pid, signal.SIGKILL)
+
+    def forget(self, name: str) -> None:
+        self.watched.append(("forgotten", name))
 
 
 class Started:
@@ -169,7 +185,7 @@ def test_nothing_is_copied_where_threads_cannot_be_counted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("copied"))
-    monkeypatch.setattr("conformance.forking.server._THREADS", str(tmp_path / "none"))
+    monkeypatch.setattr("conformance.run.fork_server._THREADS", str(tmp_path / "none"))
     assert not may_copy()
 
 
@@ -215,7 +231,7 @@ def test_a_plain_worker_is_a_process_of_this_python_in_this_folder(spec: str, pl
 @linux
 def test_a_group_makes_its_plain_gateways_through_the_server(server: ForkServer) -> None:
     group = execnet.Group(execmodel="main_thread_only")
-    start_through(server, group)
+    start_through(server, group, Watcher())
     forked = group.makegateway(execnet.XSpec("popen"))
     fresh = group.makegateway(execnet.XSpec("popen//env:FRESH=1"))
     loaded = "import sys; channel.send('torch' in sys.modules)"
@@ -225,11 +241,21 @@ def test_a_group_makes_its_plain_gateways_through_the_server(server: ForkServer)
     assert forked._io.popen.wait(timeout=30) == 0
 
 
+@linux
+def test_a_worker_that_is_killed_before_it_is_ready_is_replaced(server: ForkServer) -> None:
+    group, watcher = execnet.Group(execmodel="main_thread_only"), Watcher(lethal=True)
+    start_through(server, group, watcher)
+    gateway = group.makegateway(execnet.XSpec("popen"))
+    assert gateway.remote_exec("channel.send(6 * 7)").receive(30) == 42
+    assert watcher.watched == [("watched", "gw0"), ("forgotten", "gw0")] and gateway.id == "gw0"
+    group.terminate(timeout=10)
+
+
 def test_a_group_whose_server_has_gone_makes_its_gateways_itself() -> None:
     server = ForkServer()
     server.close()
     group = execnet.Group(execmodel="main_thread_only")
-    start_through(server, group)
+    start_through(server, group, Watcher())
     gateway = group.makegateway(execnet.XSpec("popen"))
     assert gateway.remote_exec("channel.send(6 * 7)").receive(30) == 42
     group.terminate(timeout=10)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from conformance import contract
-from conformance.cells import CellRecord, Recorder
-from conformance.graphs import every_op
-from conformance.layout import suite
-from conformance.layout.context import ItemContext
-from conformance.planner import untried, untried_with
+from conformance.checks.cells import CellRecord, Recorder
+from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.plan.planner import untried, untried_with
+from conformance.suites import graphs
+from conformance.suites.graphs import every_op
 from devices import registry
 from devices.cell import Outcome
 from devices.descriptor import Descriptor
@@ -22,8 +22,7 @@ from opinfo.catalog import catalogue
 from opinfo.device import Device, open_device
 from opinfo.exceptions import exceptions
 from opinfo.reference import StrideReference
-from opinfo.samples import choose, draw
-from opinfo.traits import Traits, probe
+from opinfo.samples import Traits, choose, draw, probe
 from tests.plugin.running import ForkServer
 
 FAULT = "graphs.op_runs_at_capture"
@@ -53,7 +52,7 @@ def judged(op: str, device: Device) -> CellRecord:
     samples = choose(draw(catalogue()[op], "float32"), 3)
     withheld = untried_with([op], device.descriptor, contract.load())[op]
     recorder = Recorder(op, "float32", [every_op.CLAUSE], {}, withheld)
-    suite.run(
+    run_checks(
         ItemContext(
             op=catalogue()[op],
             dtype="float32",
@@ -64,7 +63,7 @@ def judged(op: str, device: Device) -> CellRecord:
             recorder=recorder,
             known=exceptions(),
         ),
-        [every_op.check],
+        graphs.SUITE.op_checks,
     )
     return recorder.cells[every_op.CLAUSE]
 
@@ -77,7 +76,7 @@ def device() -> Device:
 @pytest.mark.parametrize("op", OPS)
 def test_a_sound_device_passes_and_every_sample_is_checked(op: str, device: Device) -> None:
     record = judged(op, device)
-    assert (record.outcome(), record.message()) == (Outcome.PASS, "")
+    assert (record.outcome(), record.told().message) == (Outcome.PASS, "")
     assert record.checks >= len(record.samples) > 0
 
 
@@ -87,7 +86,7 @@ def test_the_planted_fault_fails_its_op_and_no_other(device: Device) -> None:
         faulty = {op: judged(op, device) for op in OPS}
     changed = {op for op in OPS if clean[op].outcome() is not faulty[op].outcome()}
     assert changed == {"neg"}
-    assert "the replay differs from eager execution" in faulty["neg"].message()
+    assert "the replay against eager execution" in faulty["neg"].told().message
 
 
 def test_a_repro_script_shows_the_fault_and_its_absence(
@@ -109,7 +108,7 @@ def test_an_op_that_cannot_be_captured_fails(device: Device) -> None:
     everything = replace(device, descriptor=replace_not_captured(device.descriptor))
     record = judged("masked.sum", everything)
     assert record.outcome() is Outcome.FAIL
-    assert "is not permitted while" in record.message()
+    assert "is not permitted while" in record.told().message
 
 
 def replace_not_captured(descriptor: Descriptor) -> Descriptor:
@@ -120,7 +119,7 @@ def test_an_op_that_is_declared_not_capturable_is_left_alone_and_told(device: De
     record = judged("masked.sum", device)
     assert (record.outcome(), record.checks) == (Outcome.UNSUPPORTED, 0)
     told = untried(device.descriptor, contract.load(), catalogue())[every_op.CLAUSE]
-    assert told["masked.sum"] == record.message() and "neg" not in told
+    assert told["masked.sum"] == record.told().message and "neg" not in told
 
 
 @pytest.mark.parametrize(("op", "want"), [("add", True), ("nonzero", False), ("item", False)])

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import devices.simulated.backend as backend
-from conformance.behaviour.context import Context
-from conformance.graphs import errors, replays
-from conformance.graphs.capturing import OwnGraph, new_graph
+from conformance.checks.cases.context import Context
+from conformance.suites.graphs import capture, replays
+from conformance.suites.graphs.capturing import OwnGraph, new_graph
 from devices import registry
 from opinfo.device import Device, open_device
 
@@ -31,6 +31,6 @@ def test_cases_run_through_it(device: Device) -> None:
     context = Context(device, "own")
     assert isinstance(new_graph(context), OwnGraph)
     replays.present_contents(context, "pointwise")
-    errors.unknown_mode(context)
-    errors.alone(context, "relaxed")
+    capture.unknown_mode(context)
+    capture.alone(context, "relaxed")
     assert context.checks > 8

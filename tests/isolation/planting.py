@@ -22,10 +22,12 @@ from typing import Any
 if "PYTEST_XDIST_WORKER" in os.environ and "PLANTED_START" in os.environ:
     os._exit(int(os.environ["PLANTED_START"]))  # before torch is loaded, which takes seconds
 
-from conformance import machine, worker
-from conformance.isolation.guard import Record, Watch
-from conformance.layout.context import ItemContext
-from conformance.session import Session
+from conformance.checks.guard import Record
+from conformance.checks.ops.context import ItemContext
+from conformance.plan import selection
+from conformance.run import worker
+from conformance.run.isolation.watch import Watch
+from conformance.run.session import Session
 from opinfo.device import DeviceUnusable
 
 
@@ -59,7 +61,7 @@ def _controller() -> int:
     """The process that runs pytest: the parent of the fork server, if this worker is a copy of one."""
     parent = os.getppid()
     command = Path(f"/proc/{parent}/cmdline").read_bytes()
-    if b"conformance.forking.server" not in command:
+    if b"conformance.run.fork_server" not in command:
         return parent
     status = Path(f"/proc/{parent}/status").read_text()
     return int(status.partition("PPid:")[2].split()[0])
@@ -100,7 +102,7 @@ MISHAPS: dict[str, Callable[[], object]] = {
 }
 
 _begin = Watch.begin
-_run = ItemContext.run
+_call = ItemContext.call
 _preflight = worker.preflight
 
 
@@ -121,16 +123,18 @@ def _planted(
     MISHAPS[what]()
 
 
-def _poisoned_run(self: ItemContext, *args: Any, **kwargs: Any) -> Any:
-    if Poison.on:
-        raise RuntimeError("device-side error, sticky")
-    return _run(self, *args, **kwargs)
+def _broken(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError("device-side error, sticky")
+
+
+def _poisoned_call(self: ItemContext, laid: Any, function: Callable[..., Any] | None = None) -> Any:
+    return _call(self, laid, _broken if Poison.on else function)
 
 
 def _poisoned_preflight(device: Any) -> None:
     if Poison.on:
         raise DeviceUnusable(
-            "device does not run a tiny op: RuntimeError: device-side error, sticky"
+            "device failed to run a tiny op: RuntimeError: device-side error, sticky"
         )
     _preflight(device)
 
@@ -138,7 +142,7 @@ def _poisoned_preflight(device: Any) -> None:
 if "PLANTED_END" in os.environ:
     Session.finish = lambda *_, **__: os._exit(9)  # type: ignore[method-assign]
 if "PLANTED_VERSION" in os.environ:
-    machine.VERSION = os.environ["PLANTED_VERSION"]
+    selection.VERSION = os.environ["PLANTED_VERSION"]
 Watch.begin = _planted  # type: ignore[method-assign]
-ItemContext.run = _poisoned_run  # type: ignore[method-assign]
+ItemContext.call = _poisoned_call  # type: ignore[method-assign]
 worker.preflight = _poisoned_preflight  # type: ignore[assignment]

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from conformance.isolation.journal import read_entry
-from devices.cache import cache_root
+from conformance.run.isolation.watch import read_entry
 from devices.cell import CellKey, Outcome
+from devices.files import cache_root
 from reports.model import CellResult
 from tests.isolation.running import planted
 from tests.plugin.running import CHECKOUT, ForkServer, cells_of, environment
@@ -38,6 +38,7 @@ FIRST = (
 )
 #: Seconds after the workers are up in which a run is about to end, on the machine that this was written on.
 _MOMENTS = 1.5
+_BUILD = "from devices.simulated.backend.build import library; library()"
 MISHAPS = {
     "segfault": Outcome.CRASH,
     "abort": Outcome.CRASH,
@@ -54,11 +55,15 @@ MISHAPS = {
 def main(placements: int = 50, kills: int = 20, seed: int = 0) -> int:
     chance = random.Random(seed)
     wrong = 0
+    # Takes minutes where it is not in the cache yet, and would pass for a run that stands still.
+    subprocess.run([sys.executable, "-c", _BUILD], cwd=CHECKOUT, check=True)
     with tempfile.TemporaryDirectory() as scratch, ForkServer(cache_root()) as fork:
         base = Path(scratch)
+        began = time.monotonic()
         ran = fork.pytest(*BASE, f"--results={base / 'calm'}")
         calm = cells_of(base / "calm")
-        print(f"calm run: exit {ran.code}, {len(calm)} cells")
+        seconds = time.monotonic() - began
+        print(f"calm run ({seconds:.0f} s): exit {ran.code}, {len(calm)} cells", flush=True)
         for turn in range(placements):
             wrong += _placement(fork, base / f"p{turn}", chance, calm)
         for turn in range(kills):
@@ -131,7 +136,7 @@ def _kill_controller(
         alive = [pid for pid in workers if not _ends(pid)] if hit else []
         problems += [f"worker {pid} lives on" for pid in alive]
         texts = [text()]
-    if hit and not (folder / "plan.json").exists():  # else it was over but for its last words
+    if hit and not (folder / "run.conform").exists():  # else it was over but for its last words
         with _started(folder, "--resume") as (process, _, text):
             code = process.wait(timeout=600)
             texts.append(text())

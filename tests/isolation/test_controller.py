@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import signal
-from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from conformance.isolation import Journal
-from conformance.isolation.controller import Controller, NoProgress
-from conformance.isolation.guard import note_path
-from conformance.isolation.limits import Limits
-from conformance.isolation.lost import LostCells
-from conformance.items import Item, named
+from conformance.plan.selection import Item, named
+from conformance.run.isolation.controller import Controller, NoProgress
+from conformance.run.isolation.process import (
+    Start,
+    Unable,
+    encode,
+    note_path,
+    read_lost,
+    read_start,
+)
+from conformance.run.isolation.watch import Journal, Limits
+from conformance.run.outcomes import LostCells
 from devices.cell import CellKey
 
 CELL = CellKey("layout.bounds", "mm", "int64")
@@ -28,33 +33,34 @@ class Process:
     def __init__(self, status: int) -> None:
         self.returncode = status
 
-    def wait(self, timeout: float) -> int:
+    def poll(self) -> int:
         return self.returncode
 
+    def wait(self, timeout: float | None = None) -> int:
+        return self.returncode
 
-class Channel:
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-
-    def send(self, said: Any) -> None:
-        self.sent.append(said)
+    def kill(self) -> None:
+        """It has ended."""
 
 
 class Node:
-    """A worker as xdist shows it."""
+    """A worker of this machine."""
+
+    where, by_socket = "here", False
 
     def __init__(self, name: str, status: int) -> None:
-        self.gateway = Namespace(
-            id=name,
-            spec=Namespace(popen=True),
-            newchannel=Channel,
-            _io=Namespace(popen=Process(status)),
-        )
-        self.workerinput: dict[str, Any] = {}
-        self.conform_channel = Channel()
+        self.name, self.process = name, Process(status)
+        self.sent: list[bytes] = []
+
+    def start(self, given: bytes, heard: Callable[[bytes], None] | None) -> None:
+        self.given: Start = read_start(given)
+        assert heard is None, "it has a journal here"
+
+    def send(self, message: bytes) -> None:
+        self.sent.append(message)
 
 
-ITEM = "conformance/test_layout.py::test_layout[mm-int64]"
+ITEM = "layout-mm-int64"
 
 
 class Bench:
@@ -65,6 +71,7 @@ class Bench:
         self.folder = folder
         self.controller = Controller(
             folder=folder,
+            results=folder,
             items=named([Item("mm", "int64", ["layout.values", "layout.bounds"])], []),
             limits=Limits(5.0),
             indices=range(2),
@@ -77,7 +84,7 @@ class Bench:
 
     def start(self, name: str, status: int) -> Node:
         node = Node(name, status)
-        self.controller.configured(node, {})
+        self.controller.configured(node)
         return node
 
 
@@ -122,30 +129,30 @@ def test_a_death_behind_a_finished_item_loses_nothing(bench: Bench) -> None:
     Journal(bench.folder, "gw0").end()
     bench.done |= {CellKey(clause, "mm", "int64") for clause in ("layout.values", "layout.bounds")}
     found = bench.controller.crashed(ITEM, node)
-    assert not found.failed and not found.again and "nothing was lost" in found.text
+    assert not found.failed and not found.again and "no result was lost" in found.text
 
 
 def test_every_live_worker_is_told_of_a_lost_cell_and_every_new_one(bench: Bench) -> None:
     dead, live = bench.start("gw0", -signal.SIGABRT), bench.start("gw1", 0)
     Journal(bench.folder, "gw0").begin(CELL, 5.0)
     bench.controller.crashed(ITEM, dead)
-    (told,) = live.conform_channel.sent
-    assert told["cell"] == list(CELL)
-    assert bench.start("gw2", 0).workerinput["conform"]["lost"] == [told]
+    (told,) = live.sent
+    assert read_lost(told).cell == CELL
+    assert bench.start("gw2", 0).given.lost == (read_lost(told),)
 
 
 def test_workers_take_turns_on_the_devices(bench: Bench) -> None:
     nodes = [bench.start(f"gw{i}", 0) for i in range(2)]
-    assert [n.workerinput["conform"]["index"] for n in nodes] == [0, 1]
+    assert [n.given.index for n in nodes] == [0, 1]
     bench.controller.down(nodes[0], "died")
-    assert bench.start("gw2", 0).workerinput["conform"]["index"] == 0
+    assert bench.start("gw2", 0).given.index == 0
 
 
 def test_workers_that_die_in_vain_are_not_restarted_for_ever(bench: Bench) -> None:
     with pytest.raises(NoProgress, match="the device is gone"):
         for number in range(10):
             node = bench.start(f"gw{number}", 86)
-            note_path(bench.folder, f"gw{number}").write_text('{"error": "the device is gone"}')
+            note_path(bench.folder, node.name).write_bytes(encode(Unable("the device is gone")))
             bench.controller.down(node, "died")
     assert number == 2
 

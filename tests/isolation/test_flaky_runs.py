@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.flaky import runs_for, together
-from devices.cell import CellKey, Verdict
+from conformance.run.outcomes import runs_for, together
+from devices.cell import CellKey, CellOutcome, Outcome, Verdict
 from tests.plugin.running import ForkServer, cells_of
 
 CELL = CellKey("layout.type_promotion", "add", "float32")
@@ -31,18 +31,20 @@ def test_a_rate_takes_a_bounded_number_of_runs(rate: float | None, runs: int) ->
     assert runs_for(rate) == runs
 
 
-def document(outcome: str, message: str = "") -> dict[str, object]:
-    return {"cell": list(CELL), "outcome": outcome, "message": message}
+def run(outcome: Outcome, message: str = "") -> CellOutcome:
+    return CellOutcome(cell=CELL, outcome=outcome, note=message)
 
 
 def test_a_report_never_shows_a_pass_where_one_run_failed() -> None:
-    shown = together([document("pass"), document("fail", "x"), document("pass")], [False] * 3)
-    assert (shown["outcome"], shown["message"], len(shown["seen"])) == ("fail", "x", 2)
+    runs = [run(Outcome.PASS), run(Outcome.FAIL, "x"), run(Outcome.PASS)]
+    shown = together(runs, [False] * 3)
+    assert (shown.outcome, shown.message) == (Outcome.FAIL, "x")
+    assert [other.outcome for other in shown.others] == [Outcome.PASS] * 2
 
 
 def test_a_run_that_is_bad_by_itself_is_shown() -> None:
-    runs = [document("fail", "x"), document("crash", "y")]
-    assert together(runs, [False, True])["outcome"] == "crash"
+    runs = [run(Outcome.FAIL, "x"), run(Outcome.CRASH, "y")]
+    assert together(runs, [False, True]).outcome is Outcome.CRASH
 
 
 @pytest.mark.parametrize(

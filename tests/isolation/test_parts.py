@@ -15,26 +15,44 @@ from typing import Any
 
 import pytest
 
-from conformance.isolation import Journal, death_of, read_entry
-from conformance.isolation.deaths import shortened
-from conformance.isolation.limits import Limits, limits_for
-from conformance.isolation.locks import DeviceLock
-from conformance.isolation.lost import Lost, LostCells
-from conformance.isolation.progress import FILE, CannotResume, Progress, read_progress
-from conformance.isolation.watchdog import Watchdog
-from conformance.isolation.workers import (
-    BadDistribution,
-    auto,
-    check_distribution,
-    least_used,
-    wants_a_worker,
+from conformance.plan.selection import Machine
+from conformance.run.isolation.controller import Watchdog, least_used, useful_workers
+from conformance.run.isolation.process import encode, read_lost, shortened
+from conformance.run.isolation.watch import (
+    DeviceLock,
+    Journal,
+    Limits,
+    limits_for,
+    path_of,
+    read_entry,
 )
-from devices.cell import CellKey, Outcome
+from conformance.run.outcomes import (
+    GroupCall,
+    ItemReport,
+    Lost,
+    LostCells,
+    read_report,
+    write_report,
+)
+from conformance.run.progress import (
+    FILE,
+    Begun,
+    CannotResume,
+    Doubt,
+    Finished,
+    Identity,
+    Progress,
+    read_progress,
+)
+from conformance.run.xdist_adapter import BadDistribution, prepare_options, wants_a_worker
+from devices.cell import CallKey, CellKey, CellOutcome, Observed, Outcome
 from devices.cpu.descriptor import DESCRIPTOR as CPU
 from devices.descriptor import Descriptor
+from devices.failure import Failure, Kind
 
 CELL = CellKey("layout.bounds", "mm", "int64")
 OTHER = CellKey("layout.values", "add", "int64")
+CALL = GroupCall("layout.values", CallKey(1, "a"))
 
 
 # -- the journal
@@ -46,19 +64,39 @@ def test_the_journal_names_the_cell_that_was_begun(tmp_path: Path) -> None:
     journal.begin(CELL, 60.0)
     entry = read_entry(tmp_path / "journal", "gw0")
     assert entry is not None
-    assert (entry.cell, entry.limit, entry.pid, entry.call) == (CELL, 60.0, os.getpid(), "")
+    assert (entry.cell, entry.limit, entry.pid, entry.call) == (CELL, 60.0, os.getpid(), None)
 
 
 def test_the_journal_names_the_call_within_the_cell(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "gw0")
     journal.begin(CELL, 60.0)
-    journal.call("layout.values|3/channels_last")
-    journal.call("layout.values|3/x")
+    journal.call(GroupCall("layout.values", CallKey(3, "channels_last")))
+    journal.call(GroupCall("layout.values", CallKey(3, "x")))
     found = read_entry(tmp_path, "gw0")
-    assert found is not None and found.call == "layout.values|3/x"
+    assert found is not None and found.call == GroupCall("layout.values", CallKey(3, "x"))
     journal.begin(OTHER, 60.0)
     found = read_entry(tmp_path, "gw0")
-    assert found is not None and found.call == ""
+    assert found is not None and found.call is None
+
+
+def test_the_journal_names_no_call_that_was_being_written(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "gw0")
+    journal.begin(CELL, 60.0)
+    journal.call(GroupCall("layout.values", CallKey(3, "channels_last")))
+    raw = path_of(tmp_path, "gw0").read_bytes()
+    half = raw.replace(b"channels_last", b"channels\xff\xff\xff\xff\xff")
+    path_of(tmp_path, "gw0").write_bytes(half)
+    found = read_entry(tmp_path, "gw0")
+    assert half != raw and found is not None and (found.cell, found.call) == (CELL, None)
+
+
+def test_the_journal_names_no_call_that_it_has_no_room_for(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "gw0")
+    journal.begin(CELL, 60.0)
+    journal.call(GroupCall("layout.values", CallKey(3, "x")))
+    journal.call(GroupCall("layout.values", CallKey(4, "x" * 5000)))
+    found = read_entry(tmp_path, "gw0")
+    assert found is not None and (found.cell, found.call) == (CELL, None)
 
 
 def test_the_journal_names_nothing_after_the_end(tmp_path: Path) -> None:
@@ -84,7 +122,7 @@ def test_a_journal_that_was_being_written_names_nothing(tmp_path: Path) -> None:
 
 def test_the_journal_survives_sigkill(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from conformance.isolation.journal import Journal; "
+        "import os, sys; from pathlib import Path; from conformance.run.isolation.watch import Journal; "
         "from devices.cell import CellKey; j = Journal(Path(sys.argv[1]), 'gw0'); "
         "j.begin(CellKey('layout.bounds', 'mm', 'int64'), 1.0); os.kill(os.getpid(), 9)"
     )
@@ -93,22 +131,7 @@ def test_the_journal_survives_sigkill(tmp_path: Path) -> None:
     assert entry is not None and entry.cell == CELL
 
 
-# -- how a process ended
-
-
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        (None, "its end was not seen"),
-        (-11, "killed by SIGSEGV"),
-        (-9, "killed by SIGKILL"),
-        (-250, "killed by signal 250"),
-        (1, "exited with status 1"),
-        (0, "exited with status 0"),
-    ],
-)
-def test_an_end_is_told_in_words(status: int | None, words: str) -> None:
-    assert death_of(status) == words
+# -- the stack of a process that ended
 
 
 STACKS = """Fatal Python error: Segmentation fault
@@ -118,7 +141,7 @@ Thread 0x00007f0 (most recent call first):
 
 Current thread 0x00007f1 (most recent call first):
   File "/site/torch/_ops.py", line 12 in kernel
-  File "/repo/conformance/layout/calls.py", line 40 in check
+  File "/repo/conformance/suites/layout/calls.py", line 40 in check
   File "/site/_pytest/python.py", line 166 in pytest_pyfunc_call
 """
 
@@ -190,6 +213,17 @@ def test_a_worker_that_never_comes_up_is_killed(tmp_path: Path) -> None:
     assert kills == [(77, signal.SIGKILL)]
 
 
+def test_a_worker_that_replaces_one_that_never_came_up_is_watched_too(tmp_path: Path) -> None:
+    kills = Kills()
+    dog = Watchdog(tmp_path, 5.0, kills)
+    for pid in (77, 78):
+        dog.watch("gw0", pid)
+        for _ in range(7):
+            dog.step(1.0)
+        dog.forget("gw0")
+    assert kills == [(77, signal.SIGKILL), (78, signal.SIGKILL)]
+
+
 def test_a_worker_that_ended_is_not_looked_at_any_more(tmp_path: Path) -> None:
     journal, kills = Journal(tmp_path, "gw0"), Kills()
     dog = Watchdog(tmp_path, 5.0, kills)
@@ -212,7 +246,7 @@ def test_limits_are_by_plan_and_clause_and_scaled() -> None:
 
 
 def test_the_longest_pattern_of_a_clause_counts() -> None:
-    limits = Limits(10.0, (("layout.*", 2.0), ("layout.large", 5.0), ("*", 3.0)))
+    limits = Limits(10.0, {"layout.*": 2.0, "layout.large": 5.0, "*": 3.0})
     assert [limits.of(c) for c in ("layout.x", "layout.large", "graphs.x")] == [20.0, 50.0, 30.0]
 
 
@@ -253,8 +287,8 @@ def test_without_xdist_there_is_no_worker() -> None:
 @pytest.mark.parametrize("mode", ["loadscope", "each"])
 def test_modes_that_lose_items_are_refused(mode: str) -> None:
     with pytest.raises(BadDistribution, match=f"--dist {mode}: expected load or worksteal"):
-        check_distribution(options(dist=mode))
-    check_distribution(options(dist="worksteal"))
+        prepare_options(options(dist=mode))
+    prepare_options(options(dist="worksteal"))
 
 
 def test_workers_are_bounded_by_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,9 +298,9 @@ def test_workers_are_bounded_by_the_processors(monkeypatch: pytest.MonkeyPatch) 
     )  # fmt: skip
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
     monkeypatch.setattr(os, "sysconf", lambda name: 2**12 if "SIZE" in name else 2**30)
-    assert auto(many) == 6
+    assert useful_workers(many) == 6
     monkeypatch.setattr(os, "sysconf", lambda name: 2**12 if "SIZE" in name else 600 * 2**10)
-    assert auto(many) == 2  # 2.3 GiB: half of it holds two
+    assert useful_workers(many) == 2  # 2.3 GiB: half of it holds two
 
 
 def test_a_device_index_is_that_which_fewest_workers_have() -> None:
@@ -315,6 +349,30 @@ def wait_for_the_gate(folder: Path) -> bool:
     return False
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_does_not_hold_the_lock_of_a_process_that_has_ended(tmp_path: Path) -> None:
+    lock = DeviceLock("d", 0, tmp_path)
+    lock.share()
+    alive, child_waits = os.pipe()
+    forked, child_says = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(child_says, b"1")
+        os.close(child_waits)
+        os.read(alive, 1)  # until the test is over
+        os._exit(0)
+    os.read(forked, 1)
+    try:
+        lock.close()  # as the kernel does it when the process ends
+        (path,) = tmp_path.glob("*.lock")
+        with path.open("w") as alone:
+            fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if the child holds it
+    finally:
+        for each in (child_waits, alive, forked, child_says):
+            os.close(each)
+        os.waitpid(child, 0)
+
+
 def test_devices_have_locks_of_their_own(tmp_path: Path) -> None:
     DeviceLock("d", 0, tmp_path).take()
     DeviceLock("d", 1, tmp_path).take()  # would wait for ever
@@ -323,17 +381,40 @@ def test_devices_have_locks_of_their_own(tmp_path: Path) -> None:
 # -- what is kept
 
 
+MACHINE = Machine("2.13", "1", "a device", "0")
+
+
+def identity(**given: Any) -> Identity:
+    usual = {"device": "cpu", "plan": "abc", "machine": MACHINE, "selection": {}, "shard": ""}
+    return Identity(**{**usual, **given})
+
+
+def passed(cell: CellKey) -> ItemReport:
+    return ItemReport((CellOutcome(cell=cell, outcome=Outcome.PASS, checks=1),))
+
+
+def test_a_report_is_read_as_it_was_written() -> None:
+    told = CellOutcome(
+        cell=CELL,
+        outcome=Outcome.FAIL,
+        failure=Failure(kind=Kind.VALUES, expected="1", found="nan"),
+        others=(Observed(Outcome.PASS), Observed(Outcome.FAIL, frozenset({"x"}), "E", "m")),
+    )
+    report = ItemReport((told,), 3, 1)
+    assert read_report(write_report(report)) == report
+
+
 def test_progress_is_read_as_it_was_written(tmp_path: Path) -> None:
     progress = Progress(tmp_path)
-    progress.begin({"plan": "abc"}, "2026-01-01T00:00:00+00:00")
-    cells = [{"cell": list(CELL), "outcome": "pass"}, {"references": [3, 1]}]
-    lost = Lost(OTHER, Outcome.HANG, "did not return", "layout.values|0/x")
-    progress.cells("gw0", cells)
-    progress.lost(lost)
-    progress.doubt(CELL)
+    progress.add(Begun(identity(), "2026-01-01T00:00:00+00:00"))
+    report = ItemReport(passed(CELL).cells, 3, 1)
+    lost = Lost(OTHER, Outcome.HANG, "did not return", CALL)
+    progress.add(Finished("gw0", report))
+    progress.add(lost)
+    progress.add(Doubt(CELL))
     progress.close(complete=False)
-    done = read_progress(tmp_path, {"plan": "abc"})
-    assert (done.reports, done.lost, done.doubts) == ([("gw0", cells)], [lost], [CELL])
+    done = read_progress(tmp_path, identity())
+    assert (done.items, done.lost, done.doubts) == ([Finished("gw0", report)], [lost], [CELL])
 
 
 def test_what_is_complete_needs_no_progress(tmp_path: Path) -> None:
@@ -342,33 +423,46 @@ def test_what_is_complete_needs_no_progress(tmp_path: Path) -> None:
     assert not (tmp_path / FILE).exists()
 
 
+def test_another_run_is_not_resumed_and_what_differs_is_named(tmp_path: Path) -> None:
+    progress = Progress(tmp_path)
+    progress.add(Begun(identity(), "then"))
+    other = identity(plan="def", machine=Machine("2.12", "1", "a device", "0"))
+    with pytest.raises(
+        CannotResume, match=r"plan was 'abc', now it is 'def'; torch was '2.13', now it is"
+    ):
+        read_progress(tmp_path, other)
+
+
 @pytest.mark.parametrize("cut", range(1, 60, 7))
 def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path, cut: int) -> None:
     progress = Progress(tmp_path)
-    progress.begin({}, "then")
-    progress.cells("gw0", [{"cell": list(CELL)}])
-    progress.cells("gw1", [{"cell": list(OTHER), "outcome": "pass"}])
+    progress.add(Begun(identity(), "then"))
+    progress.add(Finished("gw0", passed(CELL)))
+    progress.add(Finished("gw1", passed(OTHER)))
     path = tmp_path / FILE
     os.truncate(path, path.stat().st_size - cut)
-    assert read_progress(tmp_path, {}).reports[0] == ("gw0", [{"cell": list(CELL)}])
+    assert read_progress(tmp_path, identity()).items[0] == Finished("gw0", passed(CELL))
 
 
-@pytest.mark.parametrize("line", [b"{", b"[]", b"{}", b'{"cells": 1, "worker": 2}', b"\xff"])
-def test_a_damaged_line_is_told(tmp_path: Path, line: bytes) -> None:
+@pytest.mark.parametrize(
+    "line", [b"{", b"[]", b"{}", b'{"type": "finished", "worker": 2, "report": 1}', b"\xff"]
+)
+def test_a_damaged_line_is_reported(tmp_path: Path, line: bytes) -> None:
     progress = Progress(tmp_path)
-    progress.begin({}, "then")
+    progress.add(Begun(identity(), "then"))
     progress.close(complete=False)
     with (tmp_path / FILE).open("ab") as stream:
         stream.write(line + b"\n")
     progress = Progress(tmp_path)
-    progress.cells("gw0", [{"cell": list(CELL)}])
+    progress.add(Finished("gw0", passed(CELL)))
     with pytest.raises(CannotResume, match="jsonl:2 is damaged"):
-        read_progress(tmp_path, {})
+        read_progress(tmp_path, identity())
 
 
 def test_lost_cells_are_left_out_of_their_item_alone() -> None:
-    lost = LostCells([Lost(CELL, Outcome.CRASH, "x", "g|1/a")])
+    lost = LostCells([Lost(CELL, Outcome.CRASH, "x", CALL)])
     guilty = lost.of("mm", "int64")
-    assert guilty.clauses == {"layout.bounds"} and guilty.calls == {"g|1/a": CELL}
+    assert guilty.clauses == {"layout.bounds"} and guilty.calls == {CALL: CELL}
     assert lost.of("add", "int64").clauses == set()
-    assert Lost.of(lost.all[0].plain()) == lost.all[0]
+    assert read_lost(encode(lost.all[0])) == lost.all[0]
+    assert lost.all[0].as_outcome.call == CALL.call

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.isolation.progress import FILE
+from conformance.run.progress import FILE
 from devices.cell import CellKey, Outcome
 from reports.model import CellResult
 from tests.isolation.running import planted
@@ -45,7 +45,7 @@ def test_a_controller_that_was_killed_is_gone_on_with(
 ) -> None:
     folder, once = tmp_path / "run", tmp_path / "once"
     killed = run(fork, folder, "-n", "1", **planted({AT: "kill-controller"}, once))
-    assert killed.code == -9 and not (folder / "plan.json").exists()
+    assert killed.code == -9 and not (folder / "run.conform").exists()
     ran = run(fork, folder, "--resume")
     assert ran.code == 0 and "conformance: resumed: " in ran.text, ran.text
     assert outcomes(cells_of(folder)) == outcomes(calm)
@@ -58,7 +58,7 @@ def test_a_controller_that_died_with_everything_done_is_gone_on_with(
 ) -> None:
     folder = tmp_path / "run"
     assert run(fork, folder, PLANTED_END="1").code == 9
-    assert not (folder / "plan.json").exists()
+    assert not (folder / "run.conform").exists()
     ran = run(fork, folder, "--resume")
     assert ran.code == 0, ran.text
     assert outcomes(cells_of(folder)) == outcomes(calm)
@@ -77,7 +77,7 @@ def test_ctrl_c_leaves_a_result_that_can_be_read_and_gone_on_with(
     assert run(fork, folder, "--resume").code == 0
     assert outcomes(cells_of(folder)) == outcomes(calm)
     again = run(fork, folder, "--resume")
-    assert again.code == 4 and "nothing to go on from" in again.text
+    assert again.code == 4 and "nothing to resume" in again.text
     assert "its run is complete" in again.text
 
 
@@ -117,12 +117,12 @@ def interrupted(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> P
 
 def test_another_run_is_not_gone_on_with(fork: ForkServer, interrupted: Path) -> None:
     ran = run(fork, interrupted, "--resume", "--ops", "neg")
-    assert ran.code == 4 and "holds another run: selection was" in ran.text, ran.text
+    assert ran.code == 4 and "is from a different run: selection was" in ran.text, ran.text
 
 
 def test_nothing_is_gone_on_with_where_nothing_was_begun(fork: ForkServer, tmp_path: Path) -> None:
     ran = run(fork, tmp_path / "none", "--resume")
-    assert ran.code == 4 and "no run was begun there" in ran.text
+    assert ran.code == 4 and "it holds no run" in ran.text
 
 
 def test_a_line_that_was_cut_off_is_left_out(

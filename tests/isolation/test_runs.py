@@ -81,7 +81,7 @@ def test_every_other_cell_has_the_result_of_an_undisturbed_run(disturbed: Distur
 def test_a_crash_is_named_with_its_signal_and_its_stack(disturbed: Disturbed) -> None:
     message = disturbed.message(FIRST)
     assert "killed by SIGSEGV; in _segfault (isolation/planting.py:" in message
-    assert f"crash in {FIRST}: worker" in disturbed.ran.text
+    assert f"crash in {FIRST}: its worker was killed by SIGSEGV" in disturbed.ran.text
 
 
 def test_a_hang_that_holds_the_gil_is_named_with_its_stack(disturbed: Disturbed) -> None:
@@ -102,7 +102,7 @@ def test_a_forked_child_that_lives_on_hides_no_death(disturbed: Disturbed) -> No
 def test_the_call_that_ended_the_process_is_left_out_of_its_group(disturbed: Disturbed) -> None:
     strides = disturbed.cells[CellKey("layout.output_strides", "neg", "float32")]
     assert strides.outcome is Outcome.PASS
-    assert strides.message == (f"1 call was left out: the process ended in it, see {POISON}")
+    assert strides.message == (f"1 call was skipped: the process ended in it, see {POISON}")
     assert strides.checks < disturbed.calm[strides.key].checks
 
 
@@ -128,7 +128,7 @@ def test_junit_counts_crashes_and_hangs_as_errors(disturbed: Disturbed) -> None:
 
 def test_nothing_that_the_run_needed_stays_behind(disturbed: Disturbed) -> None:
     assert {p.name for p in disturbed.folder.iterdir()} == {
-        *("plan.json", "junit-layout.xml", "journal", "failures.json", "failures.md"),
+        *("run.conform", "junit-layout.xml", "journal", "failures.json", "failures.md", "repro"),
     }
     assert list((disturbed.folder / "journal").iterdir()) == []
 
@@ -148,7 +148,7 @@ def test_a_device_whose_error_sticks_costs_the_cell_that_met_it(
     lost = {str(key): r for key, r in cells.items() if r.outcome is not Outcome.PASS}
     assert lost.keys() == {"layout.values::exp[float32]"} and len(cells) == 4, ran.text
     (result,) = lost.values()
-    assert result.outcome is Outcome.CRASH and "the device is lost" in result.message
+    assert result.outcome is Outcome.CRASH and "unusable in this process" in result.message
 
 
 # -- one worker where no number of them is given; what the manifest expects
@@ -212,7 +212,7 @@ def test_crashes_and_hangs_that_are_expected_are_green(expecting: Disturbed) -> 
 
 def test_known_crashers_run_last_and_alone(expecting: Disturbed) -> None:
     order = [
-        line.partition("test_layout[")[2].partition("]")[0]
+        line.partition("[layout-")[2].partition("]")[0]
         for line in expecting.ran.text.splitlines()
         if "PASSED" in line
     ]

@@ -8,14 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from conformance.cells import KEPT, CellRecord, Failure, Recorder
-from devices.cell import CellKey, Outcome
+from conformance.checks.cells import KEPT, CellRecord, Failed, Recorder
+from devices.cell import CellKey, CellOutcome, Outcome
+from devices.failure import Difference, Failure, Kind
 
 KEY = CellKey("layout.values", "add", "float32")
 
 
-def failure(layout: str = "transposed", size: int = 4, **more: Any) -> Failure:
-    return Failure(layout, f"wrong in {layout}", size=size, **more)
+def failure(layout: str = "transposed", size: int = 4, **more: Any) -> Failed:
+    failed = Failure(kind=Kind.VALUES, detail=f"wrong in {layout}", layout=layout, **more)
+    return Failed(failed, size)
 
 
 def record(*what: str) -> CellRecord:
@@ -36,12 +38,15 @@ def record(*what: str) -> CellRecord:
 def test_a_record_without_a_check_is_an_error() -> None:
     cell = record()
     assert cell.outcome() is Outcome.ERROR
-    assert cell.message() == "no check was executed: a pass that checked nothing is an error"
+    assert (
+        cell.told().message
+        == "no check was executed; a cell that checked nothing is an error, not a pass"
+    )
 
 
 def test_a_record_with_checks_alone_passes_and_has_nothing_to_say() -> None:
     cell = record("check")
-    assert (cell.outcome(), cell.message()) == (Outcome.PASS, "")
+    assert (cell.outcome(), cell.told().message) == (Outcome.PASS, "")
 
 
 @pytest.mark.parametrize(
@@ -68,13 +73,13 @@ def test_a_failure_beats_an_error_beats_a_refusal_beats_ambiguity(
     wanted = record("check", stronger)
     for events in ((stronger, weaker), (weaker, stronger)):
         found = record("check", *events)
-        assert (found.outcome(), found.message()) == (wanted.outcome(), wanted.message())
+        assert (found.outcome(), found.told().message) == (wanted.outcome(), wanted.told().message)
 
 
 def test_a_refusal_names_the_exception() -> None:
     cell = record("refuse")
-    assert cell.message() == "NotImplementedError: no kernel"
-    assert cell.document()["raises"] == "NotImplementedError"
+    assert cell.told().message == "NotImplementedError: no kernel"
+    assert cell.told().raises == "NotImplementedError"
 
 
 def test_checks_are_counted_with_their_samples_and_layouts() -> None:
@@ -82,9 +87,9 @@ def test_checks_are_counted_with_their_samples_and_layouts() -> None:
     cell.check(0, "contiguous")
     cell.check(0, "transposed", 3)
     cell.check(2, "contiguous")
-    document = cell.document()
-    assert (document["checks"], document["samples"]) == (5, 2)
-    assert document["ran"] == ["contiguous", "transposed"]
+    document = cell.told()
+    assert (document.checks, document.samples) == (5, 2)
+    assert document.ran_layouts == ("contiguous", "transposed")
 
 
 def test_the_smallest_failure_is_shown_and_all_are_counted() -> None:
@@ -92,34 +97,34 @@ def test_the_smallest_failure_is_shown_and_all_are_counted() -> None:
     cell.fail(failure("transposed", size=9))
     cell.fail(failure("contiguous+step_inner", size=2))
     cell.fail(failure("contiguous", size=2))
-    assert cell.message() == "[contiguous] wrong in contiguous (3 failing checks of 3)"
-    assert cell.document()["layouts"] == ["contiguous", "contiguous+step_inner", "transposed"]
+    assert cell.told().message == "[contiguous] wrong in contiguous (3 failing checks of 3)"
+    assert cell.told().layouts == ("contiguous", "contiguous+step_inner", "transposed")
 
 
 def test_a_single_failure_is_told_without_a_count() -> None:
-    assert record("check", "fail").message() == "[transposed] wrong in transposed"
+    assert record("check", "fail").told().message == "[transposed] wrong in transposed"
 
 
 def test_every_failing_layout_is_named_however_many_failures_are_kept() -> None:
     cell = CellRecord(KEY)
     for number in range(KEPT + 7):
         cell.fail(failure(f"layout{number}"))
-    assert len(cell.failures) == KEPT and len(cell.document()["layouts"]) == KEPT + 7
-    assert f"({KEPT + 7} failing checks" in cell.message()
+    assert len(cell.failures) == KEPT and len(cell.told().layouts) == KEPT + 7
+    assert f"({KEPT + 7} failing checks" in cell.told().message
 
 
 def test_the_worst_error_and_the_shown_exception_are_reported() -> None:
     cell = CellRecord(KEY)
-    cell.fail(failure(error=0.5, size=1, raises="ValueError"))
-    cell.fail(failure(error=2.0, size=3))
-    document = cell.document()
-    assert (document["worst_error"], document["raises"]) == (2.0, "ValueError")
+    cell.fail(failure(where=Difference(1, 9, error=0.5), size=1, raises="ValueError"))
+    cell.fail(failure(where=Difference(1, 9, error=2.0), size=3))
+    document = cell.told()
+    assert (document.worst_error, document.raises) == (2.0, "ValueError")
 
 
-def test_a_document_is_plain_data() -> None:
-    document = record("check", "fail", "refuse").document()
-    assert msgspec.json.decode(msgspec.json.encode(document)) == document
-    assert CellKey(*document["cell"]) == KEY
+def test_an_outcome_survives_json() -> None:
+    told = record("check", "fail", "refuse").told()
+    assert msgspec.json.decode(msgspec.json.encode(told), type=CellOutcome) == told
+    assert told.cell == KEY
 
 
 def test_a_recorder_has_the_selected_clauses_alone() -> None:

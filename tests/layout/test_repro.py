@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 
-from conformance.cells import Recorder
-from conformance.items import is_case
-from conformance.layout import suite
-from conformance.layout.applies import applicable
-from conformance.layout.context import ItemContext
-from conformance.layout.repro import JUDGEMENTS
+from conformance import contract
+from conformance.checks.cells import Recorder
+from conformance.checks.ops.context import ItemContext, run_checks, script_for_call
+from conformance.checks.ops.script import Carried, NotCarried
+from conformance.plan.selection import is_case
+from conformance.plan.selection import is_case as other_name
+from conformance.suites import planned_op_checks
+from conformance.suites.layout import SUITE, reads, writes
 from devices import registry
-from devices.cell import CellKey
+from devices.cell import CellKey, Outcome
 from opinfo.catalog import Op, catalogue
-from opinfo.device import Device
+from opinfo.compare import replace_tensors, tensors_of
+from opinfo.device import Device, identity, open_device
 from opinfo.exceptions import exceptions
-from opinfo.guarded import identity
 from opinfo.reference import StrideReference
-from opinfo.samples import choose, draw
-from opinfo.structure import replace_tensors, tensors_of
-from opinfo.traits import probe
+from opinfo.samples import choose, draw, probe
 from tests.conftest import WholeRun
 from tests.plugin.running import ForkServer, Ran
+from tests.trials import one_thread
+from tests.wrapped.scripts import settings_kept
 
+CPU = registry.get("cpu")
 Function = Callable[..., Any]
 Wrap = Callable[[Function], Function]
 
@@ -294,32 +300,41 @@ def copies(function: Function) -> Function:
     return faulty
 
 
-#: Op, fault, and the kinds of script that it must bring about.
+#: Every judge of a call, and what makes directed checks in a script.
+JUDGES = {
+    name
+    for module in (reads, writes)
+    for name, function in vars(module).items()
+    if name.startswith("judge_") and function.__module__ == module.__name__
+} | {"report_check"}
+
+#: Op, fault, and what judges in the scripts that it must bring about.
 FAULTS: list[tuple[str, Wrap, tuple[str, ...]]] = [
-    ("add", off_by_one, ("values", "out_kept", "inplace", "variants")),
-    ("mm", off_by_one, ("values", "fp32_precision")),
-    ("addmm", off_by_one, ("values", "directed")),
-    ("sum", off_by_one, ("directed",)),
-    ("amax", drops_nan, ("directed",)),
-    ("zeros_like", other_strides, ("directed", "output_strides")),
-    ("abs", never_the_same, ("determinism", "values")),
-    ("neg", other_strides, ("output_strides",)),
-    ("exp", aliases_its_input, ("output_fresh",)),
-    ("cos", writes_around_its_input, ("inputs_intact", "bounds")),
-    ("sin", writes_around_its_target, ("out_bounds", "inplace_bounds")),
-    ("mul", swallows, ("out_resize", "overlap_raises", "directed")),
-    ("tan", moves_its_target, ("out_kept",)),
-    ("sub", widens, ("directed",)),
-    ("unsqueeze", copies, ("views",)),
-    ("squeeze", off_by_one, ("values", "inplace")),
-    ("as_strided", off_by_one, ("directed",)),
-    ("sqrt", refuses, ("values", "out_kept", "out_resize", "inplace")),
+    ("add", off_by_one, ("judge_values", "judge_kept", "judge_in_place", "judge_variant")),
+    ("mm", off_by_one, ("judge_values", "judge_precision")),
+    ("addmm", off_by_one, ("judge_values", "report_check")),
+    ("sum", off_by_one, ("report_check",)),
+    ("amax", drops_nan, ("report_check",)),
+    ("zeros_like", other_strides, ("report_check", "judge_strides")),
+    ("abs", never_the_same, ("judge_same_bits", "judge_values")),
+    ("neg", other_strides, ("judge_strides",)),
+    ("exp", aliases_its_input, ("judge_fresh",)),
+    ("cos", writes_around_its_input, ("judge_inputs", "judge_bounds")),
+    ("sin", writes_around_its_target, ("judge_target_bounds", "judge_self_bounds")),
+    ("mul", swallows, ("judge_unfit", "judge_overlap", "report_check")),
+    ("tan", moves_its_target, ("judge_kept",)),
+    ("sub", widens, ("report_check",)),
+    ("unsqueeze", copies, ("judge_views",)),
+    ("squeeze", off_by_one, ("judge_values", "judge_in_place")),
+    ("as_strided", off_by_one, ("report_check",)),
+    ("sqrt", refuses, ("judge_values", "judge_kept", "judge_unfit", "judge_in_place")),
 ]
 
 
 def kind_of(script: str) -> str:
-    """The judgement that a script ends with."""
-    (kind,) = (name for name, text in JUDGEMENTS.items() if script.endswith(text))
+    """What judges in a script."""
+    main = script[script.index("def main()") : script.index("def move(")]
+    (kind,) = (name for name in JUDGES if f"{name}(" in main)
     return kind
 
 
@@ -330,7 +345,7 @@ def scripts_of(op_id: str, wrap: Wrap) -> dict[str, str]:
     traits = probe(op, "float32", samples, known)
     planned = [
         clause
-        for clause in applicable(traits)
+        for clause in SUITE.applying(traits)
         if known.excluded(clause, op_id, "float32", fake_only=True) is None
     ]
     recorder = Recorder(op_id, "float32", planned)
@@ -346,7 +361,7 @@ def scripts_of(op_id: str, wrap: Wrap) -> dict[str, str]:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        suite.run(context)
+        run_checks(context, SUITE.op_checks)
     found: dict[str, str] = {}
     for clause, record in recorder.cells.items():
         for failure in record.failures:
@@ -373,7 +388,7 @@ def test_the_faults_bring_about_scripts_of_every_kind(
     faulty_scripts: dict[str, dict[str, str]],
 ) -> None:
     kinds = {kind_of(text) for texts in faulty_scripts.values() for text in texts.values()}
-    assert kinds == set(JUDGEMENTS)
+    assert kinds == JUDGES
 
 
 @pytest.mark.parametrize("op", [op for op, _, _ in FAULTS])
@@ -388,3 +403,106 @@ def test_a_script_exits_0_where_its_fault_is_gone(
         if ran.code != 0 or "no fault" not in ran.text:
             wrong[name] = (ran.code, ran.text[-400:])
     assert wrong == {}
+
+
+# -- scripts of calls that pass
+
+
+def context_of(op_id: str, dtype: str, clauses: list[str]) -> ItemContext:
+    """An item on torch's own CPU, that keeps the scripts of what it judges."""
+    op, known = catalogue()[op_id], exceptions()
+    samples = choose(draw(op, dtype), 2)
+    traits = probe(op, dtype, samples, known)
+    recorder, strides = Recorder(op_id, dtype, clauses), StrideReference("cpu", None)
+    context = ItemContext(op, dtype, traits, samples, open_device(CPU), strides, recorder, known)
+    context.scripts = {}
+    return context
+
+
+def passing_scripts(seed: int, count: int) -> Iterator[tuple[CellKey, str]]:
+    """Cells of the CPU that pass, drawn from a seed, each with the script of the first call that it judged."""
+    random = Random(seed)
+    items = [(op.id, d) for op in catalogue().values() for d in sorted(op.dtypes & CPU.dtypes)]
+    checks = [
+        check
+        for check in planned_op_checks(contract.load())
+        if check.clause.startswith(("layout.", "dispatch."))
+    ]
+    while count:
+        op, dtype = random.choice(items)
+        traits = context_of(op, dtype, []).traits
+        clauses = [
+            check.clause
+            for check in checks
+            if traits.returns
+            and check.applies(traits)
+            and not (check.untried and check.untried(CPU, op))
+            and exceptions().excluded(check.clause, op, dtype, fake_only=True) is None
+        ]
+        if not clauses:
+            continue
+        clause = random.choice(clauses)
+        context = context_of(op, dtype, [clause])
+        run_checks(context, checks)
+        record = context.recorder.cells[clause]
+        if record.outcome() is Outcome.PASS and context.scripts:
+            yield record.key, context.scripts[clause]()
+            count -= 1
+
+
+def test_scripts_of_cells_that_pass_find_no_fault() -> None:
+    wrong = {}
+    for cell, text in passing_scripts(seed=1, count=200):
+        with one_thread(), settings_kept():
+            status, said = exit_status(text)
+        if status != 0:
+            wrong[str(cell)] = said
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("op", ["nonzero", "masked_select", "unique"])
+def test_a_script_knows_the_strides_of_outputs_whose_shape_depends_on_values(op: str) -> None:
+    context = context_of(op, "float32", ["layout.output_strides"])
+    run_checks(context, SUITE.op_checks)
+    for script in (context.scripts or {}).values():
+        assert exit_status(script())[0] == 0
+
+
+def exit_status(script: str) -> tuple[int, str]:
+    """The exit status of a script that runs in this process, and what it printed."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        try:
+            exec(compile(script, "<repro>", "exec"), {"__name__": "__main__"})
+        except SystemExit as done:
+            return int(done.code or 0), said.getvalue()
+    raise AssertionError("a repro script ends with sys.exit, this one did not")
+
+
+# -- scripts of calls that were never finished
+
+
+def test_a_script_of_a_call_that_dies_reports_how_its_process_ended(tmp_path: Path) -> None:
+    context = context_of("add", "float32", ["layout.values"])
+    script = script_for_call(
+        context, context.samples[0], "contiguous", "layout.values", seconds=60.0
+    )
+    path = tmp_path / "returns.py"
+    path.write_text(script, encoding="utf-8")
+    assert fresh_python(path) == Ran(0, "no fault: the call returned\n")
+    dying = script.replace("op = torch.add", "import os\n    op = lambda *a, **k: os.abort()")
+    path.write_text(dying, encoding="utf-8")
+    ran = fresh_python(path)
+    assert ran.code == 1 and "FAULT: the process was killed by SIGABRT" in ran.text
+
+
+# -- what a script carries
+
+
+def test_a_function_that_names_more_than_a_script_can_have_is_refused() -> None:
+    with pytest.raises(NotCarried, match="is_case"):
+        Carried().take_all([needs_another_name])
+
+
+def needs_another_name() -> object:
+    return other_name

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from junitparser import JUnitXml
 
 from conformance.contract import FAMILIES
-from conformance.items import is_case
-from conformance.layout.applies import CHECKED
-from conformance.planner import known_layouts
+from conformance.plan.planner import known_layouts
+from conformance.plan.selection import is_case
+from conformance.suites.layout import SUITE
 from devices import registry
 from devices.cell import Outcome, Verdict
 from opinfo.catalog import catalogue
 from opinfo.layouts import covering_set
-from opinfo.plan import plan_spec, unnest
-from reports.model import by_declaration
-from reports.plan import case_name
+from opinfo.plan import plan_spec
+from reports.model import by_declaration, case_name
+from reports.run import load_run
 from tests.conftest import WholeRun
 
 #: Clauses of the layout suite that float32 cannot show: none.
@@ -29,14 +29,14 @@ NOT_IN_FLOAT32: frozenset[str] = frozenset()
 
 @pytest.fixture(scope="module")
 def plan(whole_run: WholeRun) -> dict[str, Any]:
-    """What the run wrote to plan.json."""
-    document: dict[str, Any] = json.loads((whole_run.folder / "plan.json").read_text())
+    """The plan in the run's record."""
+    document: dict[str, Any] = msgspec.to_builtins(load_run(whole_run.folder).plan)
     return document
 
 
 def test_every_planned_cell_has_an_outcome(whole_run: WholeRun, plan: dict[str, Any]) -> None:
     assert plan["partial"] is False
-    assert set(whole_run.cells) == set(unnest(plan["cells"]))
+    assert set(whole_run.cells) == set(load_run(whole_run.folder).parsed.cells)
     assert Outcome.NOT_RUN not in {cell.outcome for cell in whole_run.cells.values()}
 
 
@@ -74,7 +74,9 @@ def test_every_op_that_has_float32_is_planned_or_left_out_with_a_reason(
 
 
 def test_every_clause_of_the_suite_is_planned(whole_run: WholeRun) -> None:
-    assert set(CHECKED) - {key.clause for key in whole_run.cells} == NOT_IN_FLOAT32
+    assert {check.clause for check in SUITE.op_checks} - {
+        key.clause for key in whole_run.cells
+    } == NOT_IN_FLOAT32
 
 
 def test_layout_clauses_run_in_many_layouts(whole_run: WholeRun) -> None:
@@ -160,7 +162,7 @@ def test_nothing_that_the_run_needed_stays_behind(whole_run: WholeRun) -> None:
     left = {path.name for path in whole_run.folder.iterdir()}
     assert left <= {
         *(f"junit-{family}.xml" for family in FAMILIES),
-        *("plan.json", "repro", "journal"),
+        *("run.conform", "repro", "journal"),
         *("failures.json", "failures.md"),
     }
     assert not list(Path(whole_run.folder, "journal").glob("*"))

@@ -11,9 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from reports.failures import groups_of, text_lines
 from reports.gate import gate
 from reports.run import load_run
+from reports.summary import groups_of, text_lines
 from tests.plugin.running import CHECKOUT, run_pytest
 from tests.wrapped.causes import CAUSE_OF
 
@@ -33,7 +33,7 @@ def main(plan: str = "quick") -> int:
             cache=Path(name) / "cache",
         )
         run = load_run(folder)
-        new = gate(run, partial=True).judgement.new
+        new = gate(run, partial=True).new
         started = time.perf_counter()
         groups = groups_of(run, new)
         seconds = time.perf_counter() - started

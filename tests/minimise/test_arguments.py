@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from conformance.minimise.arguments import DROP, slots, with_choices
+from conformance.search.minimise.simplify import DROP, slots, with_choices
 
 T = torch.zeros(2)
 

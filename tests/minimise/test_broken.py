@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import pytest
 
 from devices.cell import CellKey, Outcome
-from reports.failures import groups_of
 from reports.gate import gate
-from reports.groups import Group
 from reports.model import Example, Run
 from reports.run import load_run
+from reports.summary import Group, groups_of
 from tests.minimise.broken import arguments
 from tests.plugin.running import ForkServer, Ran
 from tests.wrapped.causes import CAUSE_OF, CAUSES
@@ -39,9 +38,9 @@ class Broken:
 def broken(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Broken:
     folder = tmp_path_factory.mktemp("broken") / "run"
     ran = fork.pytest(*arguments(folder, OPS), "-n", "0", "--minimise", "200")
-    assert folder.joinpath("plan.json").exists(), ran.text
+    assert folder.joinpath("run.conform").exists(), ran.text
     run = load_run(folder)
-    return Broken(run, ran, groups_of(run, gate(run, partial=True).judgement.new))
+    return Broken(run, ran, groups_of(run, gate(run, partial=True).new))
 
 
 def test_every_new_failure_is_minimised_within_the_budget(broken: Broken) -> None:

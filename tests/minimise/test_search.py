@@ -10,27 +10,29 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.cells import Failure
-from conformance.minimise.describe import example_of
-from conformance.minimise.search import (
+from conformance.checks.cells import Failed
+from conformance.search.minimise.shrink import (
+    _SETTINGS,
     Found,
     candidate_of,
+    example_of,
     minimise,
     same_failure,
     start_of,
 )
-from conformance.minimise.simpler import (
+from conformance.search.minimise.simplify import (
     fewer_dimensions,
     simpler_arguments,
     simpler_layouts,
     simpler_values,
     smaller_sizes,
 )
-from conformance.minimise.subject import Candidate, Sign, Subject
+from conformance.search.minimise.subject import Candidate, Sign, Subject
 from devices import registry
+from devices.failure import Failure, Kind
+from opinfo.compare import Call
 from opinfo.device import Device, open_device
 from opinfo.layouts import FreeLayout, Layout
-from opinfo.structure import Call
 from tests.trials import one_thread
 from tests.wrapped.descriptor import DESCRIPTOR
 from tests.wrapped.faults import REGISTRY, planted
@@ -99,21 +101,21 @@ CASES = (
         *("out=expanded", ((2,), ())),
     ),
     Case(
-        *("variants.method_differs", "variants", "torch.neg(t[0]), as method"),
+        *("variants.method_differs", "variants", "torch.Tensor.neg(t[0]), as method"),
         *("method", ((),)),
     ),
     Case("precision.truncate_mantissa", "fp32_precision", "torch.mm(t[0], t[1])", "highest", ((1, 1), (1, 1))),
 )  # fmt: skip
 
 
-def found_with(device: Device, fault: str, clause: str, **budget: Any) -> tuple[Failure, Found]:
+def found_with(device: Device, fault: str, clause: str, **budget: Any) -> tuple[Failed, Found]:
     """The smallest failure as a run records it, and what the minimiser makes of it. The time that it may
     take is long, so that a busy machine changes nothing."""
     budget.setdefault("seconds", 600.0)
     subject = Subject.of(REGISTRY[fault].ops[0], REGISTRY[fault].dtypes[0], device, 16)
     shown = subject.run_all(f"layout.{clause}").smallest
     assert shown is not None
-    start = start_of(subject, f"layout.{clause}", Sign.of(shown), shown.layout)
+    start = start_of(subject, f"layout.{clause}", shown.failure)
     assert start is not None
     return shown, minimise(subject, f"layout.{clause}", *start, **budget)
 
@@ -131,7 +133,7 @@ def test_the_example_is_minimal_fails_alike_and_its_script_shows_it(
     example = example_of(found)
     assert (example.call, example.layout) == (case.call, case.layout)
     assert tuple(t.shape for t in example.tensors) == case.shapes
-    assert Sign.of(found.failure) == Sign.of(shown)
+    assert Sign.of(found.failure.failure) == Sign.of(shown.failure)
     assert found.whole and found.tried < 200
     assert (on[0], off[0]) == (1, 0)
 
@@ -158,7 +160,7 @@ def test_a_directed_check_is_shown_as_it_is(device: Device) -> None:
     with planted("beta_zero.multiply_input"):
         found = found_with(device, "beta_zero.multiply_input", "beta_zero")[1]
     example = example_of(found)
-    assert example.call.startswith("ignores_input(torch.addmm, shapes=")
+    assert example.call.startswith("ignores_input(torch.addmm, poison=")
     assert (example.tensors, example.tried, found.whole) == ((), 0, True)
 
 
@@ -168,7 +170,7 @@ def test_the_number_of_calls_ends_a_search_and_the_best_so_far_is_kept(device: D
         part = found_with(device, "stride.ignore_channels_last", "output_strides", calls=25)[1]
     assert (part.tried, part.whole) == (25, False) and whole.whole
     assert example_of(part).complexity > example_of(whole).complexity
-    assert Sign.of(part.failure) == Sign.of(whole.failure)
+    assert Sign.of(part.failure.failure) == Sign.of(whole.failure.failure)
 
 
 def test_time_ends_a_search_too(device: Device) -> None:
@@ -181,17 +183,17 @@ def test_a_failure_of_another_kind_is_not_the_same(device: Device) -> None:
     subject = Subject.of("select", "float32", device, 16)
     with planted("views.wrong_offset"):
         shown = subject.run_all("layout.views").smallest
-        assert shown is not None and Sign.of(shown) == Sign("storage offset", "inputs")
-        start = start_of(subject, "layout.views", Sign.of(shown), shown.layout)
+        assert shown is not None and Sign.of(shown.failure) == Sign(Kind.OFFSET, None, "inputs")
+        start = start_of(subject, "layout.views", shown.failure)
         assert start is not None
-        for other in (Sign("strides", "inputs"), Sign("storage offset", "target")):
+        for other in (Sign(Kind.STRIDES, None, "inputs"), Sign(Kind.OFFSET, None, "target")):
             assert same_failure(subject, "layout.views", other, start[0]) is None
-        assert same_failure(subject, "layout.views", Sign.of(shown), start[0]) is not None
+        assert same_failure(subject, "layout.views", Sign.of(shown.failure), start[0]) is not None
 
 
 def test_a_failure_that_is_gone_has_no_start(device: Device) -> None:
     subject = Subject.of("exp", "float32", device, 16)
-    assert start_of(subject, "layout.values", Sign("values", "inputs"), STEP) is None
+    assert start_of(subject, "layout.values", Failure(kind=Kind.VALUES, layout=STEP)) is None
 
 
 # -- simpler forms
@@ -206,7 +208,8 @@ Aspects = Callable[[Candidate], Any]
 )
 def test_each_aspect_ends_in_the_call_as_it_is(device: Device, aspect: Aspects) -> None:
     subject = Subject.of("addmm", "float32", device, 16)
-    current = candidate_of(subject.samples[0], "transposed+step_inner+offset/reversed")
+    layout = "transposed+step_inner+offset/reversed"
+    current = candidate_of(subject.samples[0], Failure(kind=Kind.VALUES, layout=layout))
     space = aspect(current)
     built = space.build(space.bounds)
     if built is None:  # the largest vector is never asked for
@@ -236,8 +239,6 @@ def test_a_free_layout_is_tried_as_every_named_one_first(device: Device) -> None
 
 def test_importing_the_minimiser_leaves_no_hypothesis_database_behind() -> None:
     assert "hypothesis" in sys.modules
-    from conformance.minimise.search import _SETTINGS
-
     assert _SETTINGS.database is None and _SETTINGS.derandomize
 
 
@@ -245,7 +246,7 @@ def test_a_call_that_reads_past_its_arguments_is_no_example() -> None:
     subject = Subject.of("native_batch_norm", "float32", open_device(registry.get("cpu")), 16)
     zeros = torch.zeros(1, 2), torch.zeros(()), torch.zeros(()), torch.zeros(1), torch.zeros(1)
     short = replace(
-        subject.samples[0], call=Call((*zeros, False, 0.0, 0.0), {})
+        subject.samples[0], call=Call((*zeros, False, 0.0, 1e-5), {})
     )  # weights of one channel
     pairs = torch.zeros(1, 2), *(torch.zeros(2) for _ in range(4))
     fitting = replace(subject.samples[0], call=Call((*pairs, False, 0.0, 1e-5), {}))

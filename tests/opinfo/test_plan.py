@@ -1,15 +1,11 @@
-"""Plans: order, hash, exclusions, and the compact form in plan.json. Needs no torch."""
+"""Plans: order, hash, exclusions, and the compact form in records. Needs no torch."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from devices.cell import CellKey
 from opinfo.exceptions import Exceptions, Exclusion
@@ -18,12 +14,9 @@ from opinfo.plan import (
     PlanSpec,
     UnknownPlan,
     build,
-    nest,
-    plan_document,
     plan_hash,
     plan_spec,
     plan_specs,
-    unnest,
 )
 
 CELLS = [CellKey("layout.values", "add", "float32"), CellKey("layout.values", "mm", "int64")]
@@ -139,66 +132,6 @@ def test_ops_of_an_exclusion_are_exact_or_end_in_a_star(pattern: str, taken: int
 def test_an_exclusion_for_fake_only_devices_leaves_the_others_alone() -> None:
     known = leaving_out(fake_only=True)
     assert planned(known, fake_only=True).excluded and not planned(known).excluded
-
-
-cells = st.lists(
-    st.builds(
-        CellKey,
-        st.sampled_from(["layout.values", "layout.bounds", "streams.query"]),
-        st.sampled_from(["add", "nn.functional.conv2d", "a case with [brackets]"]),
-        st.sampled_from(["float32", "int64", ""]),
-    ),
-    unique=True,
-)
-
-
-@settings(deadline=None)
-@given(cells)
-def test_nested_cells_come_back_by_clause(given_cells: list[CellKey]) -> None:
-    back = unnest(nest(given_cells))
-    assert sorted(back) == sorted(given_cells)
-    clauses = [cell.clause for cell in back]
-    assert list(dict.fromkeys(clauses)) == list(dict.fromkeys(c.clause for c in given_cells))
-    assert nest(back) == nest(given_cells)
-
-
-def test_a_plan_s_document_reads_back_whatever_order_subjects_came_in() -> None:
-    shuffled = random.Random(3).sample(SUBJECTS, len(SUBJECTS))
-    assert sorted(unnest(nest(planned(subjects=shuffled).cells))) == sorted(planned().cells)
-
-
-def test_the_document_of_a_whole_run_lists_no_selection() -> None:
-    document = _document(planned(leaving_out()), None)
-    assert document["partial"] is False and "selected" not in document
-    assert document["exclusions"] == [
-        {
-            "clause": "layout.values",
-            "reason": "the answer is free",
-            "ops": ["add"],
-            "cells": 2,
-        }
-    ]
-
-
-def test_the_document_of_a_partial_run_lists_all_cells_and_those_selected() -> None:
-    plan = planned()
-    document = _document(plan, plan.cells[:2])
-    assert document["partial"] is True
-    assert unnest(document["selected"]) == list(plan.cells[:2])
-    assert sorted(unnest(document["cells"])) == sorted(plan.cells)
-
-
-def _document(plan: Plan, selected: Iterable[CellKey] | None) -> dict[str, Any]:
-    return plan_document(
-        plan,
-        torch_version="2.13.0",
-        suite="0.1.0",
-        contract=[],
-        capabilities={},
-        facts={},
-        selection={},
-        selected=None if selected is None else list(selected),
-    )
 
 
 def test_the_plans_are_quick_core_and_full() -> None:

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 import torch
 
+from opinfo.compare import Call
 from opinfo.layouts import Geometry, Layout
 from opinfo.reference import (
     MutatedInput,
+    ReferenceCache,
     StrideAnswer,
     StrideReference,
+    cache_root,
     output_specs,
     significant,
     value_answer,
 )
-from opinfo.reference_cache import ReferenceCache, cache_root
-from opinfo.structure import Call
 
 ONE = torch.arange(24.0).reshape(2, 3, 4)
 
@@ -119,18 +120,18 @@ def test_strides_of_dimensions_of_size_1_and_of_empty_tensors_mean_nothing(
 
 def test_an_op_that_mutates_is_given_copies() -> None:
     given = torch.ones(2)
-    answer = value_answer(torch.Tensor.add_, Call((given, 5), {}), [given], mutates=True)
+    answer = value_answer(torch.Tensor.add_, Call((given, 5), {}).on, [given], mutates=True)
     assert answer.result.tolist() == [6.0, 6.0] and given.tolist() == [1.0, 1.0]
 
 
 def test_an_op_that_mutates_unannounced_is_an_error() -> None:
     given = torch.ones(2)
     with pytest.raises(MutatedInput, match="exceptions.toml"):
-        value_answer(torch.Tensor.add_, Call((given, 5), {}), [given])
+        value_answer(torch.Tensor.add_, Call((given, 5), {}).on, [given])
 
 
 def test_a_value_that_raises_is_an_answer() -> None:
-    answer = value_answer(torch.mm, Call((ONE, ONE), {}), [ONE, ONE])
+    answer = value_answer(torch.mm, Call((ONE, ONE), {}).on, [ONE, ONE])
     assert isinstance(answer.raises, RuntimeError) and answer.result is None
 
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from opinfo.catalog import catalogue
+from opinfo.compare import Call, tensors_of
 from opinfo.samples import Sample, choose, draw, size_class
-from opinfo.structure import Call, tensors_of
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 #: Ops whose samples come from torch's generator, random and numpy, of few and of many samples.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from opinfo.seeding import direct_seeding, seed_everything
+from opinfo.samples import direct_seeding, seed_everything
 
 
 def drawn() -> tuple[float, float, float]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from opinfo.structure import Call, replace_tensors, tensors_of
+from opinfo.compare import Call, replace_tensors, tensors_of
 
 Pair = namedtuple("Pair", "left right")
 

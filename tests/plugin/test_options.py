@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from _pytest.config.argparsing import Parser
 
-from conformance.options import BadOption, Request, add_options, duration, joined, matching
+from conformance.plan.options import BadOption, Request, duration, joined, matching
+from conformance.run.pytest_adapter import add_options
+from conformance.run.pytest_adapter import request_of as request
 
-OPTIONS = (
+SOME = (
     "--device", "--descriptor", "--plan", "--ops", "--dtypes", "--clauses", "--expectations",
     "--results", "--max-time", "--no-reference-cache", "--redact",
 )  # fmt: skip
@@ -27,17 +29,17 @@ def request_of(parser: Parser, *arguments: str, args: tuple[str, ...] = ()) -> R
     namespace = parser.parse_known_args(list(arguments))
 
     class Config:
-        option = argparse.Namespace(**vars(namespace))
+        option = argparse.Namespace(pyargs=False, **vars(namespace))
 
     Config.args = list(args)  # type: ignore[attr-defined]
-    return Request.of(Config)  # type: ignore[arg-type]
+    return request(Config)  # type: ignore[arg-type]
 
 
 def test_every_destination_starts_with_conform(parser: Parser) -> None:
     add_options(parser)
     (group,) = (g for g in parser._groups if g.name == "conform")
     found = {name: option.dest for option in group.options for name in option.names()}
-    assert set(OPTIONS) <= set(found)
+    assert set(SOME) <= set(found)
     assert [d for d in found.values() if not d.startswith("conform_")] == []
 
 
@@ -50,7 +52,7 @@ def test_an_option_that_another_plugin_has_is_named(parser: Parser, option: str)
 
 def test_without_options_the_plan_is_quick_and_whole(parser: Parser) -> None:
     request = request_of(parser)
-    assert request.plan == "quick" and request.selection == {} and request.reference_cache
+    assert request.plan == "quick" and request.selection == {} and not request.no_reference_cache
     assert (request.device, request.ops, request.expectations) == (None, None, None)
 
 
@@ -68,17 +70,21 @@ def test_every_option_that_narrows_the_run_is_told(parser: Parser) -> None:
 
 
 def test_a_node_id_narrows_the_run(parser: Parser) -> None:
-    request = request_of(parser, args=("conformance/test_layout.py::test_layout[add-float32]",))
+    request = request_of(
+        parser, args=("conformance/test_conformance.py::test_conformance[layout-add-float32]",)
+    )
     assert list(request.selection) == ["pytest node ids"]
 
 
-def test_the_file_of_one_suite_narrows_the_run(parser: Parser) -> None:
-    request = request_of(parser, args=("conformance/test_allocator.py",))
+def test_a_path_beside_the_suite_narrows_the_run(parser: Parser) -> None:
+    request = request_of(parser, args=("conformance/suites",))
     assert list(request.selection) == ["pytest paths"]
 
 
-@pytest.mark.parametrize("argument", ["conformance", "."])
-def test_the_folder_of_all_suites_is_the_whole_run(parser: Parser, argument: str) -> None:
+@pytest.mark.parametrize("argument", ["conformance", ".", "conformance/test_conformance.py"])
+def test_the_suite_s_module_and_every_folder_around_it_is_the_whole_run(
+    parser: Parser, argument: str
+) -> None:
     assert request_of(parser, args=(argument,)).selection == {}
 
 
@@ -90,13 +96,13 @@ def test_options_that_say_where_and_how_do_not_narrow_the_run(parser: Parser) ->
     )
     assert request.selection == {}
     assert (request.device, request.plan, request.results) == ("cpu", "full", Path("x"))
-    assert request.redact and not request.reference_cache
+    assert request.redact and request.no_reference_cache
 
 
 @pytest.mark.parametrize("option", ["--ops", "--dtypes", "--clauses"])
 @pytest.mark.parametrize("value", ["", " ", ",", " , "])
 def test_an_empty_list_is_refused(parser: Parser, option: str, value: str) -> None:
-    with pytest.raises(BadOption, match=f"{option} was given an empty list"):
+    with pytest.raises(BadOption, match=f"{option} is empty: expected names separated by commas"):
         request_of(parser, option, value)
 
 

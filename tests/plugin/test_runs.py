@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from junitparser import JUnitXml
+from msgspec import structs
 
 from devices.cell import CellKey, Outcome, Verdict
 from reports.model import CellResult, by_declaration
+from reports.run import load_run
 from tests.conftest import WholeRun
 from tests.plugin.running import CHECKOUT, ForkServer, Ran, cells_of, run_conform
 
@@ -57,7 +59,7 @@ def few(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Few:
 
 def found(cell: CellResult) -> CellResult:
     """A result without what may differ from run to run."""
-    return replace(cell, seconds=0.0, worker="", repro=None, example=None)
+    return structs.replace(cell, seconds=0.0, worker="", repro=None, example=None)
 
 
 #: The suites that have an item for every op.
@@ -65,20 +67,20 @@ SUITES = ("layout", "graphs", "dispatch")
 
 
 def items(ran: Ran) -> list[str]:
-    """The items of all suites that ran, in order: ``layout[neg-float32]``."""
-    found = re.findall(r"::test_(\w+\[\S+-float32\]) (?:PASSED|FAILED)", ran.text)
+    """The items of all suites that ran, in order: ``layout-neg-float32``."""
+    found = re.findall(r"::test_conformance\[(\S+-float32)\] (?:PASSED|FAILED)", ran.text)
     return [str(item) for item in found]
 
 
 def items_of(*ops: str) -> set[str]:
     """The items of ops in all suites."""
-    return {f"{suite}[{op}-float32]" for suite in SUITES for op in ops}
+    return {f"{suite}-{op}-float32" for suite in SUITES for op in ops}
 
 
 def order(ran: Ran) -> list[str]:
     """The ops of the layout suite's items that ran, in order."""
-    ours = [item for item in items(ran) if item.startswith("layout[")]
-    return [item.removeprefix("layout[").removesuffix("-float32]") for item in ours]
+    ours = [item for item in items(ran) if item.startswith("layout-")]
+    return [item.removeprefix("layout-").removesuffix("-float32") for item in ours]
 
 
 # -- the same outcomes
@@ -132,9 +134,9 @@ def test_without_the_reference_cache_outcomes_and_checks_are_the_same(
 
 
 def test_a_selected_run_is_partial_and_says_so(few: Few) -> None:
-    document = json.loads((few.folder / "plan.json").read_text())
-    assert document["partial"] is True
-    assert document["selection"] == {"--ops": ",".join(OPS)}
+    plan = load_run(few.folder).plan
+    assert plan.partial is True
+    assert plan.selection == {"--ops": ",".join(OPS)}
     assert "partial run (--ops)" in few.ran.text
 
 
@@ -171,7 +173,7 @@ def test_a_k_that_leaves_nothing_exits_5(fork: ForkServer, tmp_path: Path) -> No
 def test_a_node_id_selects_one_item(fork: ForkServer, tmp_path: Path) -> None:
     ran = fork.pytest(
         *BASE,
-        "conformance/test_layout.py::test_layout[neg-float32]",
+        "conformance/test_conformance.py::test_conformance[layout-neg-float32]",
         f"--results={tmp_path / 'run'}",
     )
     assert ran.code == 0 and "1 passed" in ran.text
@@ -198,7 +200,7 @@ def test_collect_only_lists_the_items_and_leaves_an_earlier_run_as_it_was(
         f"--results={few.folder}",
     )
     assert ran.code == 0
-    listed = re.findall(r"::test_(\S+)", ran.text)
+    listed = re.findall(r"::test_conformance\[(\S+)\]", ran.text)
     assert sorted(listed) == sorted(items_of("neg", "tril"))
     assert {p: p.read_bytes() for p in few.folder.rglob("*") if p.is_file()} == before
 
@@ -281,7 +283,7 @@ def test_a_new_run_takes_the_place_of_what_an_earlier_one_wrote(
 
 
 def test_results_go_where_they_are_asked_for_and_nowhere_else(few: Few) -> None:
-    assert (few.folder / "plan.json").is_file() and few.junitxml.is_file()
+    assert (few.folder / "run.conform").is_file() and few.junitxml.is_file()
     assert not (CHECKOUT / "cells.xml").exists()
 
 
@@ -367,6 +369,6 @@ def test_a_listed_layout_that_passes_is_an_improvement(
     assert cells_of(tmp_path / "run")[cell].verdict is Verdict.IMPROVEMENT
 
 
-def test_a_block_for_another_machine_is_left_aside(fork: ForkServer, tmp_path: Path) -> None:
+def test_a_block_for_another_machine_is_ignored(fork: ForkServer, tmp_path: Path) -> None:
     elsewhere = block("layout.values", "neg", more='when = { os = "plan9" }')
     assert with_manifest(fork, tmp_path, "neg", elsewhere).code == 0

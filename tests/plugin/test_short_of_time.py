@@ -13,8 +13,8 @@ OPS = "neg,mm,median,tril,copysign"
 
 def order(ran: Ran) -> list[str]:
     """The ops of the items that ran, in order."""
-    lines = [line for line in ran.text.splitlines() if "::test_layout[" in line and "%]" in line]
-    return [line.partition("[")[2].partition("-float32]")[0] for line in lines]
+    lines = [line for line in ran.text.splitlines() if "[layout-" in line and "%]" in line]
+    return [line.partition("[layout-")[2].partition("-float32]")[0] for line in lines]
 
 
 def run(fork: ForkServer, folder: Path, *arguments: str) -> Ran:
@@ -53,9 +53,9 @@ def test_what_was_not_reached_makes_the_run_incomplete(fork: ForkServer, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--minimise", "many"), "--minimise 'many': expected a whole number from 0"),
+        (("--minimise", "many"), "--minimise 'many': expected a whole number, 0 or more"),
         (("--explore", "soon"), "--explore 'soon': expected a duration such as 90s, 20m or 1h"),
-        (("--explore-seed", "-1"), "--explore-seed '-1': expected a whole number from 0"),
+        (("--explore-seed", "-1"), "--explore-seed '-1': expected a whole number, 0 or more"),
         (("--max-time", "0"), "--max-time '0': expected a duration"),
     ],
 )

@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from conformance.random.distribution import BOUND, FALSE_ALARM, SAMPLES, distance
-from conformance.random.draws import KNOWN
+from conformance.suites.random.distribution import BOUND, FALSE_ALARM, KNOWN, SAMPLES, distance
 
 WRONG = {
     "rand": lambda x: x * 0.95,

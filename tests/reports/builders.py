@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from devices.cell import CellKey, Outcome, Verdict
-from reports.model import CellResult, Provenance
-from reports.plan import fold
+from devices.failure import Failure, Kind
+from reports.model import CellResult, PlanDocument, Provenance, fold
+from reports.run import RECORD_FILE
 
 #: Not declared by the plan below: the cells of these clauses may be unsupported by declaration.
 NEEDS = ["storage"]
@@ -75,10 +76,9 @@ PROVENANCE = Provenance(
 
 def plan_document(
     cells: Iterable[CellKey] = CELLS, selected: Iterable[CellKey] | None = None, **changed: Any
-) -> dict[str, Any]:
+) -> PlanDocument:
     """A plan as the suite writes it."""
     document: dict[str, Any] = {
-        "format": 1,
         "hash": PROVENANCE.plan_hash,
         "device": "cpu",
         "plan": "quick",
@@ -95,7 +95,7 @@ def plan_document(
     }
     if selected is not None:
         document["selected"] = [list(entry) for entry in fold(selected)]
-    return {**document, **changed}
+    return msgspec.convert({**document, **changed}, PlanDocument)
 
 
 def passed(cell: CellKey, **changed: Any) -> CellResult:
@@ -109,7 +109,7 @@ def passed(cell: CellKey, **changed: Any) -> CellResult:
         seconds=0.0015,
         worker="gw0",
     )
-    return replace(plain, **changed)
+    return changed_result(plain, **changed)
 
 
 def failed(cell: CellKey, verdict: Verdict = Verdict.REGRESSION, **changed: Any) -> CellResult:
@@ -124,12 +124,26 @@ def failed(cell: CellKey, verdict: Verdict = Verdict.REGRESSION, **changed: Any)
         ran_layouts=("contiguous", "transposed"),
         worst_error=0.5,
         raises="AssertionError",
-        message="values differ\nat (0, 1)",
+        failure=failure("values differ\nat (0, 1)"),
         repro="repro/0001.py",
         seconds=0.25,
         worker="gw1",
     )
-    return replace(plain, **changed)
+    return changed_result(plain, **changed)
+
+
+def failure(text: str, **changed: Any) -> Failure:
+    """A failure that is described by a sentence."""
+    return Failure(**{"kind": Kind.VALUES, "detail": text, **changed})
+
+
+def changed_result(result: CellResult, message: str | None = None, **changed: Any) -> CellResult:
+    """The result with other fields; ``message`` is the text of its failure, or its note."""
+    if message is not None:
+        passes = changed.get("outcome", result.outcome) is not Outcome.FAIL
+        changed |= {"failure": None if passes else failure(message)}
+        changed |= {"note": message if passes else ""}
+    return msgspec.structs.replace(result, **changed)
 
 
 def results(*given: CellResult, cells: Iterable[CellKey] = CELLS) -> dict[CellKey, CellResult]:
@@ -137,20 +151,13 @@ def results(*given: CellResult, cells: Iterable[CellKey] = CELLS) -> dict[CellKe
     return {cell: passed(cell) for cell in cells} | {result.key: result for result in given}
 
 
-def sign(folder: Path) -> None:
-    """Write the checksums of the JUnit files into plan.json again, as a forger would."""
-    plan = folder / "plan.json"
-    document: Mapping[str, Any] = json.loads(plan.read_text())
-    files = {
-        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        for name in document["files"]
-        if (folder / name).exists()
-    }
-    plan.write_text(json.dumps({**document, "files": {**document["files"], **files}}))
+def body(folder: Path) -> bytes:
+    """The body of a run's record."""
+    return (folder / RECORD_FILE).read_bytes().partition(b"\n")[2]
 
 
-def edit(path: Path, old: str, new: str, count: int = 1) -> None:
-    """Replace a text that must be there."""
-    text = path.read_text(encoding="utf-8")
-    assert old in text, f"{old!r} is not in {path.name}"
-    path.write_text(text.replace(old, new, count), encoding="utf-8")
+def forge(folder: Path, body: bytes) -> None:
+    """Put another body into a record, with a checksum that fits, as a forger would."""
+    path = folder / RECORD_FILE
+    head = path.read_bytes().partition(b"\n")[0].rpartition(b" ")[0]
+    path.write_bytes(head + b" " + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)

@@ -1,15 +1,16 @@
-"""A run's folder read by other means than ours: ElementTree and json, whole files at once, no checks."""
+"""A run's record read by other means than ours: plain lists and dicts, a loop for each cell, no checks."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
+
+import msgspec
 
 from devices.cell import CellKey
 from reports.model import CellResult
+from tests.reports.builders import body
 
 #: Outcomes and verdicts that may stand together where nothing is wrong with a cell.
 FINE = {
@@ -23,105 +24,101 @@ REPORTED = {
     for verdict in ("regression", "improvement")
 }
 
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What the files say of one cell, as it stands there."""
-
-    element: str | None  # its tag
-    details: dict[str, Any]
-    ran: tuple[str, ...]
+Told = dict[str, Any]
+"""What the record says of one cell, by field."""
 
 
-def read(folder: Path) -> dict[CellKey, list[Told]]:
-    """Every testcase of every JUnit file, by its names; raises whatever the files provoke."""
-    plan = json.loads((folder / "plan.json").read_text())
-    cells = {(clause, f"{op}[{dtype}]" if dtype else op): CellKey(clause, op, dtype)
-             for clause, ops in plan["cells"] for op, dtypes in ops.items() for dtype in dtypes}  # fmt: skip
-    told: dict[CellKey, list[Told]] = {}
-    for name in plan["files"]:
-        root = ElementTree.parse(folder / name, _utf8()).getroot()
-        for each in (root, *root):
-            assert counted(each), f"the header of {name} is wrong and was accepted"
-        for suite in root:
-            properties = {each.get("name"): each.get("value") for each in suite.iter("property")}
-            sets = json.loads(properties["ran_layouts"] or "")
-            for case in suite.iter("testcase"):
-                key = cells[case.get("classname", ""), case.get("name", "")]
-                out = case.find("system-out")
-                text = "".join(out.itertext()) if out is not None else "conform {}"
-                details = json.loads(text.split("\n")[0].removeprefix("conform "))
-                tags = [each.tag for each in case if each.tag != "system-out"]
-                ran = () if details.get("ran") is None else tuple(sets[details["ran"]])
-                missing = out is None
-                details = {"outcome": "pass", "verdict": "ok", **details, "missing": missing}
-                told.setdefault(key, []).append(Told(tags[0] if tags else None, details, ran))
+@dataclass
+class Parts:
+    """The parts of a record's body, to be read or changed."""
+
+    plan: dict[str, Any]
+    facts: dict[str, Any]
+    selected: list[Any] | None
+    provenance: dict[str, Any]
+    count: int
+    cells: bytes
+    fields: dict[str, list[Any]]  # distinct values, positions
+
+    @classmethod
+    def of(cls, folder: Path) -> Parts:
+        plan, *rest = msgspec.msgpack.decode(body(folder))
+        return cls(msgspec.msgpack.decode(plan), *rest)
+
+    def encoded(self) -> bytes:
+        plan = msgspec.msgpack.encode(self.plan)
+        rest = (self.facts, self.selected, self.provenance, self.count, self.cells, self.fields)
+        return msgspec.msgpack.encode([plan, *rest])
+
+
+def read(folder: Path) -> dict[CellKey, Told]:
+    """Every result of a record; raises whatever the file provokes."""
+    parts = Parts.of(folder)
+    planned = cells_of(parts.plan["cells"])
+    places: Any = range(len(planned))
+    if parts.cells:
+        places = memoryview(parts.cells).cast("I")
+    told: dict[CellKey, Told] = {}
+    for number, place in enumerate(places if parts.count else ()):
+        told[planned[place]] = {
+            name: values[at(positions, len(values), number)]
+            for name, (values, positions) in parts.fields.items()
+        }
     return told
 
 
-def _utf8() -> ElementTree.XMLParser:
-    """Whatever encoding a file declares: a run writes this one."""
-    return ElementTree.XMLParser(encoding="utf-8")
+def at(positions: bytes, values: int, number: int) -> int:
+    """The position of a cell's value."""
+    if not positions:
+        return number
+    size = 1 if values <= 256 else 2 if values <= 65536 else 4
+    return int.from_bytes(positions[number * size : (number + 1) * size], "little")
 
 
-def counted(suite: ElementTree.Element) -> bool:
-    """Whether a header says how many elements there are."""
-    cases = list(suite.iter("testcase"))
-    wanted = {"tests": len(cases)} | {
-        f"{tag}s": sum(case.find(tag) is not None for case in cases) for tag in ("failure", "error")
-    }
-    return all(suite.get(name) == str(count) for name, count in wanted.items())
-
-
-def green(folder: Path) -> bool:
-    """Whether the files show a complete run without a regression, by the rules as they are documented."""
-    plan = json.loads((folder / "plan.json").read_text())
-    told = read(folder)
-    clauses = {each["id"]: each for each in plan["clauses"]}
-    planned = [
+def cells_of(folded: list[Any]) -> list[CellKey]:
+    return [
         CellKey(clause, op, dtype)
-        for clause, ops in plan["cells"]
+        for clause, ops in folded
         for op, dtypes in ops.items()
         for dtype in dtypes
     ]
+
+
+def green(folder: Path) -> bool:
+    """Whether the record shows a complete run without a regression, by the rules as they are documented."""
+    parts = Parts.of(folder)
+    told = read(folder)
+    clauses = {each["id"]: each for each in parts.plan["clauses"]}
+    planned = cells_of(parts.plan["cells"])
     return (
-        not plan["provenance"]["partial"]
+        not parts.provenance["partial"]
         and bool(planned)
         and all(
-            len(told.get(key, ())) == 1
-            and _fine(told[key][0], provisional=clauses[key.clause]["provisional"])
+            key in told and _fine(told[key], provisional=clauses[key.clause]["provisional"])
             for key in planned
         )
     )
 
 
 def _fine(told: Told, *, provisional: bool) -> bool:
-    details = told.details
-    if details["missing"]:
+    pair = (told["outcome"], told["verdict"])
+    if told["outcome"] == "pass" and (told.get("checks", 0) < 1 or told.get("layouts")):
         return False
-    pair = (details["outcome"], details["verdict"])
-    if details["outcome"] == "pass" and (details.get("checks", 0) < 1 or details.get("layouts")):
-        return False
-    if pair in FINE:
-        return told.element in (None, "skipped")
-    return provisional and pair in REPORTED
+    return pair in FINE or (provisional and pair in REPORTED)
 
 
-def same(result: CellResult | None, told: Told) -> bool:
-    """Whether a result says what the file says."""
-    details = told.details
-    if result is None:
-        return bool(details["missing"])
+def same(result: CellResult, told: Told) -> bool:
+    """Whether a result says what the record says."""
     return (
-        not details["missing"]
-        and result.outcome.value == details["outcome"]
-        and result.verdict.value == details["verdict"]
-        and result.checks == details.get("checks", 0)
-        and result.samples == details.get("samples", 0)
-        and list(result.layouts) == details.get("layouts", [])
-        and result.ran_layouts == told.ran
-        and result.raises == details.get("raises")
-        and result.message == details.get("message", "")
-        and result.why == details.get("why", "")
-        and result.repro == details.get("repro")
+        result.outcome.value == told["outcome"]
+        and result.verdict.value == told["verdict"]
+        and result.checks == told.get("checks", 0)
+        and result.samples == told.get("samples", 0)
+        and list(result.layouts) == list(told.get("layouts", []))
+        and list(result.ran_layouts) == list(told.get("ran_layouts", []))
+        and result.raises == told.get("raises")
+        and result.note == told.get("note", "")
+        and msgspec.to_builtins(result.failure) == told.get("failure")
+        and result.why == told.get("why", "")
+        and result.repro == told.get("repro")
     )

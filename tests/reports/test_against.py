@@ -1,4 +1,4 @@
-"""The gate against a baseline: what was as bad before is told, and stops nobody."""
+"""The gate against a baseline: a cell that failed there in the same way is reported and does not fail the gate."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from devices.cell import CellKey, Outcome, Verdict
-from reports.against import NoBaseline, hold_against
-from reports.gate import ExitCode, gate
+from reports.gate import Against, ExitCode, NoBaseline, gate
 from reports.model import CellResult, Run
+from reports.summary import markdown
 from tests.reports.builders import (
     ADD,
     BOUNDS,
@@ -34,19 +34,17 @@ def test_a_regression_that_the_baseline_has_too_is_no_new_one() -> None:
     assert gate(now).exit_code is ExitCode.REGRESSION
     found = gate(now, against=before)
     assert found.exit_code is ExitCode.GREEN and found.counts.regressions == 1
-    assert "1 cell as bad there, not counted as new" in found.markdown
+    assert "1 cell failed there in the same way and is not counted as new" in markdown(found)
 
 
 def test_a_new_regression_stops_it_beside_an_old_one() -> None:
     found = gate(run(failed(CONV), failed(ADD)), against=run(failed(CONV)))
     assert found.exit_code is ExitCode.REGRESSION
-    assert [result.key for result in found.judgement.new] == [ADD]
+    assert [result.key for result in found.new] == [ADD]
 
 
 WORSE = {
-    "another outcome": replace(
-        failed(CONV), outcome=Outcome.CRASH, layouts=(), message="killed by SIGSEGV"
-    ),
+    "another outcome": failed(CONV, outcome=Outcome.CRASH, layouts=(), message="killed by SIGSEGV"),
     "another layout": failed(CONV, layouts=("channels_last", "transposed")),
     "another exception": failed(CONV, raises="RuntimeError"),
 }
@@ -76,7 +74,7 @@ def test_a_run_that_lacks_outcomes_stays_incomplete() -> None:
 def test_cells_that_are_planned_no_more_are_missing_where_torch_is_the_same() -> None:
     fewer = tuple(cell for cell in CELLS if cell != BOUNDS)
     found = gate(run(cells=fewer), against=run())
-    assert found.exit_code is ExitCode.INCOMPLETE and f"{BOUNDS} first" in found.problems[0]
+    assert found.exit_code is ExitCode.INCOMPLETE and f"the first is {BOUNDS}" in found.problems[0]
     later = gate(run(cells=fewer, torch="2.14.0"), against=run())
     assert later.exit_code is ExitCode.GREEN
 
@@ -89,15 +87,15 @@ def test_a_baseline_must_be_whole_and_of_the_same_device() -> None:
         {ADD: passed(ADD)},
     )
     with pytest.raises(NoBaseline, match="--against base: is a partial run or a shard"):
-        hold_against(run(), part)
+        Against.of(run(), part)
     with pytest.raises(NoBaseline, match="expected a whole run"):
-        hold_against(run(), run(shard="1/2"))
+        Against.of(run(), run(shard="1/2"))
     lacking = run()
     lacking.results.pop(ADD)
-    with pytest.raises(NoBaseline, match="1 cell of it has no outcome"):
-        hold_against(run(), lacking)
+    with pytest.raises(NoBaseline, match="1 cell of that run has no outcome"):
+        Against.of(run(), lacking)
     other = Run(
         Path("base"), plan_document(device="npu"), replace(PROVENANCE, device="npu"), results()
     )
     with pytest.raises(NoBaseline, match="its device is 'npu', not 'cpu'"):
-        hold_against(run(), other)
+        Against.of(run(), other)

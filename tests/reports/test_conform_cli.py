@@ -123,7 +123,7 @@ def test_devices_are_listed_with_why_they_are_not_here(monkeypatch: pytest.Monke
     assert "raised OSError: libdriver.so" in rows["three"]["unavailable"]
     text = call("devices", "--no-probe").stdout
     assert "one     npu         1 of 36, 1 dtypes  not asked  yes" in text
-    assert "two is not here: no driver" in text
+    assert "two is not available here: no driver" in text
 
 
 def test_the_cpu_is_among_the_devices() -> None:
@@ -175,3 +175,17 @@ def test_the_version_is_that_of_the_distribution(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(importlib.metadata, "version", absent)
     result = call("--version")
     assert result.exit_code == 4 and "pip install -e ." in result.stderr
+
+
+def test_results_shows_a_run_again_and_its_record_as_json(tmp_path: Path) -> None:
+    made = results(failed(ADD))
+    write_run(tmp_path, plan_document(), made, PROVENANCE)
+    text = CliRunner().invoke(conform, ["results", str(tmp_path)], standalone_mode=False)
+    assert "new regression: layout.values::add[float32]: fail" in text.output
+    data = CliRunner().invoke(conform, ["results", str(tmp_path), "--json"], standalone_mode=False)
+    record = json.loads(data.output)
+    assert record["provenance"]["torch"] == PROVENANCE.torch
+    assert len(record["results"]) == len(made) == len(record["plan"]["cells"][0][1]) + 3
+    (bad,) = (each for each in record["results"] if each["outcome"] == "fail")
+    assert bad["key"] == {"clause": "layout.values", "op": "add", "dtype": "float32"}
+    assert bad["failure"]["kind"] == "values"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from devices.cell import CellKey, Verdict
-from reports.crcr import LIMIT, counts, payload, text_of
+from reports.crcr import LIMIT, Counts, counts, payload, text_of
 from reports.gate import gate
 from reports.model import CellResult, Run
 from reports.run import write_run
@@ -21,37 +21,37 @@ def a_run(*made: CellResult, cells: tuple[CellKey, ...] = CELLS) -> Run:
 
 def test_the_counts_are_those_of_the_junit_files() -> None:
     run = a_run(failed(CONV), failed(ADD, Verdict.EXPECTED))
-    assert counts(run) == {"passed": 3, "failed": 1, "skipped": 1, "total": 5}
+    assert counts(run) == Counts(passed=3, failed=1, skipped=1)
 
 
 def test_a_cell_without_an_outcome_has_failed() -> None:
     run = a_run()
     run.results.pop(ADD)
-    assert counts(run) == {"passed": 4, "failed": 1, "skipped": 0, "total": 5}
+    assert counts(run) == Counts(passed=4, failed=1, skipped=0)
 
 
 def test_the_environment_is_told_without_host_and_uuid() -> None:
     run = a_run()
-    found = payload(run, gate(run))
-    environment = found["conformance"]["environment"]
+    found = payload(gate(run))
+    environment = found.conformance.environment
     assert environment["torch"] == PROVENANCE.torch and environment["device"] == "cpu"
     assert "builder7" not in text_of(found) and "GPU-1234" not in text_of(found)
 
 
 def test_it_concludes_as_the_gate_does() -> None:
     green, red = a_run(), a_run(failed(CONV))
-    assert payload(green, gate(green))["conclusion"] == "success"
-    found = payload(red, gate(red))
-    assert found["conclusion"] == "failure" and found["conformance"]["exit_code"] == 1
-    (new,) = found["conformance"]["new"]
-    assert new["cell"] == str(CONV) and new["message"].startswith("AssertionError: values differ")
+    assert payload(gate(green)).conclusion == "success"
+    found = payload(gate(red))
+    assert found.conclusion == "failure" and found.conformance.exit_code == 1
+    (new,) = found.conformance.new
+    assert new.cell == str(CONV) and new.message.startswith("AssertionError: values differ")
 
 
 def test_it_stays_small_however_much_fails() -> None:
     cells = tuple(CellKey("layout.values", f"op{n}", "float32") for n in range(20_000))
     message = 'a "quoted" message \N{SNOWMAN} ' * 40
     run = a_run(*(failed(cell, message=message) for cell in cells), cells=cells)
-    found = payload(run, gate(run))
+    found = payload(gate(run))
     text = text_of(found)
     assert LIMIT * 0.95 < len(text) <= LIMIT and text.isascii()
     ours = json.loads(text)["conformance"]

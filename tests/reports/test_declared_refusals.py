@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from conformance.cells import Recorder
+from conformance.checks.cells import Recorder
 from devices.cell import Observed, Outcome, Verdict
-from devices.expectations import Manifest, Matcher, judge
-from reports.gate import ExitCode, gate, summarise
-from reports.model import Run
-from reports.plan import RunError
+from devices.manifest import Manifest
+from devices.verdicts import Matcher, judge
+from reports.gate import ExitCode, gate
+from reports.model import Run, RunError
 from reports.run import load_run, write_run
+from reports.summary import summarise
 from tests.reports.builders import (
     ADD,
     BOUNDS,
     CELLS,
     CLAUSES,
     PROVENANCE,
-    edit,
+    forge,
     passed,
     plan_document,
     results,
-    sign,
 )
+from tests.reports.independent import Parts
 
 DECLARED = Observed(Outcome.UNSUPPORTED, declared=True)
 RAISED = Observed(Outcome.UNSUPPORTED, raises="NotImplementedError", message="no kernel")
@@ -67,11 +68,11 @@ def test_it_is_counted_apart_and_never_passes() -> None:
     assert result.exit_code is ExitCode.GREEN
     assert (counts.planned, counts.judged, counts.passed) == (5, 4, 4)
     assert (counts.declared, counts.unsupported) == (1, 0)
-    assert "4 of 4 cells pass; 1 more are unsupported by declaration" in summarise(run, result)
+    assert "4 of 4 cells pass; 1 more are unsupported by declaration" in summarise(result)
 
 
 def test_a_run_that_tried_nothing_is_not_green() -> None:
-    refused = [replace(REFUSED, key=cell) for cell in CELLS]
+    refused = [msgspec.structs.replace(REFUSED, key=cell) for cell in CELLS]
     result = gate(a_run(*refused))
     assert result.exit_code is ExitCode.INFRASTRUCTURE
     assert "all are unsupported by declaration" in result.problems[0]
@@ -86,14 +87,11 @@ def test_a_forged_refusal_is_refused(tmp_path: Path) -> None:
     plan = plan_document(clauses=[{**c, "requires": []} for c in CLAUSES])
     failing = passed(ADD, outcome=Outcome.UNSUPPORTED, verdict=Verdict.REGRESSION, checks=1)
     write_run(tmp_path, plan, results(failing), PROVENANCE)
-    junit = tmp_path / "junit-layout.xml"
-    edit(junit, ',"verdict":"regression"', "")
-    edit(junit, '<failure type="regression"', '<skipped type="unsupported"')
-    edit(junit, "</failure>", "</skipped>")
-    edit(junit, 'failures="1"', 'failures="0"', 2)
-    edit(junit, 'skipped="0"', 'skipped="1"')
-    sign(tmp_path)
-    with pytest.raises(RunError, match="claims to be unsupported by declaration"):
+    parts = Parts.of(tmp_path)
+    values = parts.fields["verdict"][0]
+    values[values.index("regression")] = "ok"
+    forge(tmp_path, parts.encoded())
+    with pytest.raises(RunError, match="is recorded as unsupported by declaration"):
         load_run(tmp_path)
 
 
@@ -102,16 +100,16 @@ def test_no_check_is_given_the_record_of_an_undeclared_clause() -> None:
     recorder = Recorder("add", "float32", clauses, {"layout.bounds": "storage"})
     assert recorder and "layout.values" in recorder
     assert "layout.bounds" not in recorder and recorder.get("layout.bounds") is None
-    document = recorder.cells["layout.bounds"].document()
-    assert (document["outcome"], document["declared"], document["checks"]) == (
-        "unsupported",
+    document = recorder.cells["layout.bounds"].told()
+    assert (document.outcome, document.declared, document.checks) == (
+        Outcome.UNSUPPORTED,
         True,
         0,
     )
-    assert document["raises"] is None and "does not declare storage" in document["message"]
+    assert document.raises is None and "does not declare storage" in document.message
     assert not Recorder("add", "float32", clauses, dict.fromkeys(clauses, "storage"))
 
 
 def test_a_cell_in_which_nothing_was_checked_stays_an_error() -> None:
     recorder = Recorder("add", "float32", ["layout.values"], {"layout.bounds": "storage"})
-    assert recorder.cells["layout.values"].document()["outcome"] == "error"
+    assert recorder.cells["layout.values"].told().outcome == "error"

@@ -12,9 +12,10 @@ import pytest
 from markdown_it import MarkdownIt
 
 from devices.cell import CellKey, Outcome, Verdict
-from reports.gate import ExitCode, GateResult, gate, publish, summarise
-from reports.model import CellResult, Provenance, Run
-from reports.plan import RunError
+from reports.gate import ExitCode, GateResult, gate
+from reports.model import CellResult, Provenance, Run, RunError
+from reports.summary import markdown, publish, workflow_commands
+from reports.summary import summarise as text_of
 from tests.reports.builders import (
     ADD,
     ADD_INT,
@@ -24,11 +25,16 @@ from tests.reports.builders import (
     CONV,
     PROVENANCE,
     QUERY,
+    changed_result,
     failed,
     passed,
     plan_document,
     results,
 )
+
+
+def summarise(run: Run, *, styled: bool = False) -> str:
+    return text_of(gate(run), styled=styled)
 
 
 def a_run(
@@ -69,7 +75,9 @@ PARTIAL = replace(PROVENANCE, partial=True)
         pytest.param(results(failed(ADD, outcome=Outcome.CRASH)), 1, id="crash"),
         pytest.param(results(failed(ADD, outcome=Outcome.HANG)), 1, id="hang"),
         pytest.param(results(failed(ADD, outcome=Outcome.ERROR)), 1, id="error"),
-        pytest.param(results(replace(AMBIGUOUS, verdict=Verdict.REGRESSION)), 1, id="ambiguous"),
+        pytest.param(
+            results(changed_result(AMBIGUOUS, verdict=Verdict.REGRESSION)), 1, id="ambiguous"
+        ),
         pytest.param(results(IMPROVED), 1, id="improvement"),
         pytest.param(results(failed(ADD, Verdict.IMPROVEMENT)), 1, id="a layout improved"),
         pytest.param(without(ADD), 2, id="missing"),
@@ -82,7 +90,9 @@ PARTIAL = replace(PROVENANCE, partial=True)
         pytest.param(results(passed(ADD, checks=0)), 2, id="a pass that checked nothing"),
         pytest.param(results(passed(ADD, verdict=Verdict.REGRESSION)), 2, id="inconsistent"),
         pytest.param(results(failed(ADD, Verdict.OK)), 2, id="a failure called ok"),
-        pytest.param(results(replace(NOT_RUN, verdict=Verdict.OK)), 2, id="not run called ok"),
+        pytest.param(
+            results(changed_result(NOT_RUN, verdict=Verdict.OK)), 2, id="not run called ok"
+        ),
         pytest.param(all_of(Outcome.ERROR, Verdict.REGRESSION), 3, id="all errors"),
         pytest.param(all_of(Outcome.NOT_RUN, Verdict.MISSING), 3, id="none run"),
     ],
@@ -90,7 +100,7 @@ PARTIAL = replace(PROVENANCE, partial=True)
 def test_exit_codes(made: dict[CellKey, CellResult], code: int) -> None:
     result = gate(a_run(made))
     assert result.exit_code == code, result.problems
-    assert bool(result.problems) == bool(code) == bool(result.annotations)
+    assert bool(result.problems) == bool(code) == bool(workflow_commands(result))
 
 
 def test_improvements_pass_where_they_are_allowed() -> None:
@@ -136,7 +146,7 @@ def test_the_denominator_leaves_out_ambiguous_and_undeclared_cells() -> None:
     assert (counts.ambiguous, counts.declared, counts.unsupported) == (1, 1, 0)
 
 
-UNSUPPORTED_INT = replace(UNSUPPORTED, key=ADD_INT)
+UNSUPPORTED_INT = changed_result(UNSUPPORTED, key=ADD_INT)
 
 
 def test_the_summary_gives_numerator_and_denominator_by_clause() -> None:
@@ -147,7 +157,7 @@ def test_the_summary_gives_numerator_and_denominator_by_clause() -> None:
     assert "%" not in text
 
 
-AMBIGUOUS_CONV = replace(AMBIGUOUS, key=CONV)
+AMBIGUOUS_CONV = changed_result(AMBIGUOUS, key=CONV)
 
 
 def test_clauses_without_cells_are_listed_and_not_counted() -> None:
@@ -215,7 +225,7 @@ def test_colours_only_where_asked_for() -> None:
 
 def test_a_dead_machine_is_one_problem() -> None:
     result = gate(a_run(all_of(Outcome.ERROR, Verdict.REGRESSION)))
-    assert len(result.annotations) == len(result.problems) == 2
+    assert len(workflow_commands(result)) == len(result.problems) == 2
     assert "not one of 5 cells could be checked" in result.problems[0]
     assert "no device" in result.problems[0]
 
@@ -230,7 +240,7 @@ def test_markdown_shows_hostile_text_as_it_is() -> None:
     made = {cell: failed(cell, message=HOSTILE)}
     result = gate(a_run(made, cells=[cell]))
     parser = MarkdownIt("gfm-like", {"linkify": False})
-    html = parser.render(result.markdown)
+    html = parser.render(markdown(result))
     for tag in ("<script", "<a ", "<img", "<strong>", "<code>", "<i>"):
         assert tag not in html
     assert html.count("<h2>") == html.count("<h3>") == 1 and "<h1>" not in html
@@ -241,10 +251,12 @@ def test_markdown_shows_hostile_text_as_it_is() -> None:
 
 def test_annotations_are_escaped_and_at_most_ten() -> None:
     made = failed(ADD, message="100% wrong\n::error::injected")
-    title, _, data = gate(a_run(results(made))).annotations[1].removeprefix("::").partition("::")
+    title, _, data = (
+        workflow_commands(gate(a_run(results(made))))[1].removeprefix("::").partition("::")
+    )
     assert title == "error title=regression%3A layout.values%3A%3Aadd[float32]"
     assert data == "fail: AssertionError: 100%25 wrong"
-    lines = gate(many_failures(30)).annotations
+    lines = workflow_commands(gate(many_failures(30)))
     assert len(lines) == 10 and all(line.startswith("::error title=") for line in lines)
     assert lines[-1].endswith("::and 22 more")
 
@@ -255,8 +267,8 @@ def test_github_is_told_only_where_it_listens(tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
     summary.write_text("before\n")
     environ = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)}
-    assert publish(result, environ) == result.annotations
-    assert summary.read_text() == "before\n" + result.markdown + "\n"
+    assert publish(result, environ) == workflow_commands(result)
+    assert summary.read_text() == "before\n" + markdown(result) + "\n"
     with pytest.raises(RunError, match="GITHUB_STEP_SUMMARY"):
         publish(result, {"GITHUB_STEP_SUMMARY": str(tmp_path / "no" / "where")})
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from conformance.contract import load
-from conformance.levels import Level, LevelError, blocks, levels, ranges, read, stated
+from conformance.contract.levels import Level, LevelError, blocks, levels, ranges, read, stated
 from devices.cell import CellKey
-from reports.levels import levels_of
-from reports.model import Run
-from reports.plan import RunError, read_plan
+from reports.gate import levels_of
+from reports.model import PlanDocument, Run, RunError, checked_plan
 from tests.reports.builders import ADD, CELLS, PROVENANCE, failed, plan_document, results
 
 ELSEWHERE = CellKey("layout.values", "elsewhere", "float32")
@@ -21,7 +21,7 @@ def level(*cells: CellKey, number: int = 1) -> Level:
     return Level(number, "tensors", "0.1", frozenset(cells))
 
 
-def stating(*known: Level) -> dict[str, object]:
+def stating(*known: Level) -> PlanDocument:
     return plan_document(levels=stated(CELLS, known))
 
 
@@ -82,8 +82,11 @@ def test_a_listed_cell_that_is_not_planned_or_does_not_pass_counts_against_the_d
 
 def test_a_level_is_reached_when_all_of_it_passes_and_nothing_of_it_is_left_to_check() -> None:
     plan = stating(level(*CELLS))
-    for clause in plan["clauses"]:  # type: ignore[attr-defined]
-        clause["level"] = 1 if clause["status"] == "checked" else 2
+    clauses = [
+        msgspec.structs.replace(clause, level=1 if clause.status == "checked" else 2)
+        for clause in plan.clauses
+    ]
+    plan = msgspec.structs.replace(plan, clauses=clauses)
     (count,) = levels_of(Run(Path(), plan, PROVENANCE, results()))
     assert count.reached and count.passed == count.listed == len(CELLS)
 
@@ -103,7 +106,7 @@ def test_an_empty_list_is_never_reached() -> None:
 def test_claims_beyond_the_plan_are_refused(planned: list[tuple[int, int]]) -> None:
     (one,) = stated(CELLS, [level(*CELLS)])
     with pytest.raises(RunError, match="level 1"):
-        read_plan(plan_document(levels=[{**one, "planned": planned}]))
+        checked_plan(plan_document(levels=[{**one, "planned": planned}]))
 
 
 def test_places_become_ranges() -> None:

@@ -48,7 +48,7 @@ def shard(
     partial = origin.get("partial", False)
     return Run(
         Path(f"shard-{number}"),
-        {**plan_document(selected=mine), "partial": partial, **(planned or {})},
+        plan_document(selected=mine, partial=partial, **(planned or {})),
         replace(PROVENANCE, shard=f"{number}/{count}", host=f"host{number}", **origin),
         {cell: made[cell] for cell in mine if cell in made},
     )
@@ -63,9 +63,7 @@ def test_all_shards_are_the_whole_run() -> None:
     merged = merge(shards(made))
     assert merged.results == made
     assert merged.missing == () and merged.absent == ()
-    assert (
-        "selected" not in merged.document and merged.document["cells"] == plan_document()["cells"]
-    )
+    assert merged.document.selected is None and merged.document.cells == plan_document().cells
     assert merged.provenance == replace(PROVENANCE, host="host1, host2, host3")
 
 
@@ -134,11 +132,11 @@ def test_shards_that_disagree_on_a_cell_are_refused() -> None:
         ([], "no shard to merge"),
         (
             [Run(Path("whole"), plan_document(), PROVENANCE, results())],
-            "whole: is a run of its own",
+            "whole: not a shard, but a whole run",
         ),
         ([shard(1), replace(shard(1), folder=Path("again"))], "are both shard 1/3"),
-        ([shard(1), shard(2, count=4)], "shards of one run are of the same number"),
-        ([shard(2, count=1)], "says shard '2/1'"),
+        ([shard(1), shard(2, count=4)], "which have the same N in I/N"),
+        ([shard(2, count=1)], "'2/1' is not a shard"),
     ],
 )
 def test_what_is_no_set_of_shards_is_refused(runs: list[Run], says: str) -> None:
@@ -154,7 +152,7 @@ def test_shards_of_a_partial_run_make_a_partial_run() -> None:
     ]
     merged = merge(runs)
     assert merged.provenance.partial and merged.missing == ()
-    assert merged.document["selected"] == plan_document(selected=[ADD, BOUNDS])["selected"]
+    assert merged.document.selected == plan_document(selected=[ADD, BOUNDS]).selected
 
 
 # -- the command

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,17 +19,27 @@ from hypothesis import strategies as st
 from devices.cell import CellKey, Outcome, Verdict
 from devices.errors import ConformError
 from reports.gate import ExitCode, gate
-from reports.junit_read import read_suite
 from reports.merge import load_shards, merge
-from reports.model import CellResult, Run
-from reports.plan import RunError, read_plan
+from reports.model import CellResult, PlanDocument, Run
 from reports.run import write_run
 from tests.fuzzing import examples
-from tests.reports.builders import ADD, CELLS, PROVENANCE, failed, passed, plan_document, sign
+from tests.reports.builders import (
+    ADD,
+    CELLS,
+    PROVENANCE,
+    failed,
+    forge,
+    passed,
+    plan_document,
+)
 
 COUNT = 3
 #: ADD is an identity cell, the others are divided.
 DIVIDED = {number: [ADD, *CELLS[number::COUNT]] for number in range(1, COUNT + 1)}
+
+
+def shard_plan(cells: list[CellKey]) -> PlanDocument:
+    return msgspec.structs.replace(plan_document(selected=cells), partial=False)
 
 
 @dataclass
@@ -73,7 +83,7 @@ def shards(draw: st.DrawFn) -> Given:
             origin[name] = draw(st.sampled_from(["", "x", "1/2", "0/3", "1/1"]))
             tampered = True
         runs.append(
-            Run(Path(f"s{len(runs)}"), {**plan_document(selected=cells), "partial": False},
+            Run(Path(f"s{len(runs)}"), shard_plan(cells),
                 replace(PROVENANCE, **origin), made)
         )  # fmt: skip
     found: dict[CellKey, set[bool]] = {}
@@ -115,7 +125,7 @@ def sound() -> Iterator[Path]:
         for number, cells in DIVIDED.items():
             write_run(
                 Path(folder) / f"s{number}",
-                {**plan_document(selected=cells), "partial": False},
+                shard_plan(cells),
                 {cell: passed(cell) for cell in cells},
                 replace(PROVENANCE, shard=f"{number}/{COUNT}"),
             )
@@ -158,49 +168,12 @@ def test_damaged_files_never_make_a_green_run_of_other_results(
                 raw[at] ^= 1 << data.draw(st.integers(0, 7))
             else:
                 raw[at:at] = data.draw(
-                    st.sampled_from([b"<", b'"', b"&x;", b"\x00", b"pass", b"1"])
+                    st.sampled_from([b"<", b"\xa4pass", b"\xc0", b"\x00", b"\x90", b"1"])
                 )
             path.write_bytes(bytes(raw))
-            if data.draw(st.booleans()):
-                with contextlib.suppress(ValueError, KeyError):
-                    sign(path.parent)  # as a forger would
+            if data.draw(st.booleans()) and path.suffix == ".conform":
+                forge(path.parent, bytes(raw).partition(b"\n")[2])
         if outcome(folder) is ExitCode.GREEN:
             found = merge(load_shards(sorted(folder.glob("s*"))))
             assert found.results.keys() == set(CELLS)
             assert all(r.outcome is Outcome.PASS and r.checks for r in found.results.values())
-
-
-# -- XML that is made to hurt
-
-BOMB = """<?xml version="1.0"?><!DOCTYPE t [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">
-<!ENTITY c "&b;&b;&b;&b;&b;&b;&b;&b;"><!ENTITY d "&c;&c;&c;&c;&c;&c;&c;&c;">]><testsuites>&d;</testsuites>"""
-OUTSIDE = '<?xml version="1.0"?><!DOCTYPE t [<!ENTITY x SYSTEM "file:///etc/passwd">]><testsuites>&x;</testsuites>'
-
-
-@pytest.mark.parametrize("text", [BOMB, OUTSIDE], ids=["bomb", "outside"])
-def test_entities_are_refused(sound: Path, tmp_path: Path, text: str) -> None:
-    folder = Path(shutil.copytree(sound, tmp_path / "all"))
-    (folder / "s1" / "junit-layout.xml").write_text(text)
-    sign(folder / "s1")
-    with pytest.raises(RunError, match="has a document type declaration"):
-        load_shards(sorted(folder.glob("s*")))
-
-
-def test_a_hundred_megabytes_of_nesting_are_refused_at_their_second_element(
-    tmp_path: Path,
-) -> None:
-    """A sparse read: the first chunk decides, so memory and time do not grow with the file."""
-    path = tmp_path / "junit-layout.xml"
-    with path.open("wb") as stream:
-        for _ in range(100):
-            stream.write(b"<a>" * 350_000)
-    with pytest.raises(RunError, match="unexpected element <a>"):
-        read_suite(path, "layout", read_plan(plan_document()), "")
-
-
-def test_deep_json_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(
-        '{"format":1,"selected":' + "[" * 200_000 + "]" * 200_000 + "}"
-    )
-    with pytest.raises(RunError, match="nested too deeply|not JSON"):
-        load_shards([tmp_path])

@@ -21,7 +21,7 @@ ROOMS = ("probes_memory", "probes_streams", "probes_transfer", "probes_device", 
 def main(names: Sequence[str]) -> None:
     """One line a fault: its name, and whether the device misbehaved before, during and after."""
     children.prepare("bare")
-    from devices.simulated.faults import FAULTS, planted
+    from devices.simulated.faults import planted
     from tests.simulated.probes import PROBES
 
     device = importlib.import_module("devices.simulated.backend").module
@@ -37,7 +37,7 @@ def main(names: Sequence[str]) -> None:
             during = probe()
         print(json.dumps([name, before, during, probe()]), flush=True)
 
-    for name in names or FAULTS:
+    for name in names or PROBES:
         child = os.fork()
         if child == 0:
             _end_with(try_out, name)

@@ -14,8 +14,7 @@ from pathlib import Path
 from conformance import contract
 from devices.simulated.backend import library
 from devices.simulated.descriptor import DESCRIPTOR
-from devices.simulated.faults import FAULTS, planted
-from devices.simulated.unplanted import UNPLANTED
+from devices.simulated.faults import FAULTS, UNPLANTED, planted
 from tests import trials
 from tests.table import report
 from tests.trials import Item
@@ -34,8 +33,12 @@ ITEMS: tuple[Item, ...] = (
     ("exp", "int64"), ("add", "int64"), ("mul", "int64"), ("transpose", "complex64"),
 )  # fmt: skip
 
-#: The faults of clauses that the layout suite checks.
-LAYOUT = {name: fault for name, fault in FAULTS.items() if fault.ops}
+#: The faults of ops that trip clauses of the layout suite.
+LAYOUT = {
+    name: fault
+    for name, fault in FAULTS.items()
+    if fault.ops and any(clause.startswith("layout.") for clause in fault.clauses)
+}
 
 
 @contextmanager

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import sys
 import threading
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from devices.simulated import toolchain
+from devices.simulated import descriptor
 from devices.simulated.backend import build
 
 
@@ -17,15 +18,15 @@ from devices.simulated.backend import build
 def no_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(toolchain.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(descriptor.sysconfig, "get_path", lambda name: str(tmp_path))
 
 
 def test_nothing_is_missing_where_the_device_was_built() -> None:
-    assert toolchain.missing_tools() is None
+    assert descriptor.missing_tools() is None
 
 
 def test_missing_tools_are_named_with_how_to_get_them(no_tools: None) -> None:
-    said = toolchain.missing_tools()
+    said = descriptor.missing_tools()
     assert said is not None and "\n" not in said
     for part in ("C++20 compiler ('c++' is not on PATH)", "ninja", "apt install", "--device cpu"):
         assert part in said
@@ -33,7 +34,7 @@ def test_missing_tools_are_named_with_how_to_get_them(no_tools: None) -> None:
 
 def test_a_compiler_of_the_user_s_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler -m64")
-    said = toolchain.missing_tools()
+    said = descriptor.missing_tools()
     assert said is not None and "'no-such-compiler -m64' is not on PATH" in said
 
 
@@ -43,16 +44,30 @@ def test_a_build_without_tools_raises_what_is_missing(no_tools: None, tmp_path: 
 
 
 def test_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain.sys, "platform", "win32")
-    assert toolchain.missing_tools() == (
+    monkeypatch.setattr(descriptor.sys, "platform", "win32")
+    assert descriptor.missing_tools() == (
         "the simulated device needs Linux (memfd_create), this is win32"
     )
 
 
-def test_two_that_build_at_once_compile_once(
+class Said(io.StringIO):
+    """Standard error, and an event for its first line."""
+
+    def __init__(self, event: threading.Event) -> None:
+        super().__init__()
+        self._event = event
+
+    def write(self, text: str) -> int:
+        self._event.set()
+        return super().write(text)
+
+
+def test_two_that_build_at_once_compile_once_and_the_second_says_that_it_waits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    compiling, compiled = threading.Event(), []
+    compiling, said, compiled = threading.Event(), threading.Event(), []
+    printed = Said(said)
+    monkeypatch.setattr(sys, "stderr", printed)
 
     def slow(folder: Path) -> ModuleType:
         compiled.append(folder)
@@ -62,17 +77,23 @@ def test_two_that_build_at_once_compile_once(
 
     waiting = threading.Event()
     monkeypatch.setattr(build, "_compile", slow)
-    results: list[ModuleType | None] = []
-    first = threading.Thread(target=lambda: results.append(build._build(tmp_path)))
+    built: dict[str, ModuleType | None] = {}
+
+    def build_as(name: str) -> None:
+        built[name] = build._build(tmp_path)
+
+    first = threading.Thread(target=build_as, args=("first",))
     first.start()
     assert compiling.wait(10)
-    second = threading.Thread(target=lambda: results.append(build._build(tmp_path)))
+    second = threading.Thread(target=build_as, args=("second",))
     second.start()
+    assert said.wait(10)  # the second one waits
     waiting.set()
     first.join(10)
     second.join(10)
     assert len(compiled) == 1
-    assert [made is None for made in results] == [False, True]
+    assert "another process is building the device" in printed.getvalue()
+    assert built["first"] is not None and built["second"] is None
 
 
 def test_a_lock_that_torch_left_behind_is_cleared(

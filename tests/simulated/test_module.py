@@ -11,7 +11,7 @@ import torch
 
 import devices.simulated.backend as backend
 from devices import registry
-from devices.vocabulary import FUNCTIONS
+from devices.descriptor import FUNCTIONS
 from tests.plugin.running import ForkServer
 
 MIB = 2**20

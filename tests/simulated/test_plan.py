@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.planner import dtypes_of, withheld_dtypes
-from conformance.subjects import Subjects
+from conformance.plan.planner import Subjects, dtypes_of, withheld_dtypes
 from devices import registry
 from opinfo.plan import plan_spec
 

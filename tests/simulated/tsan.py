@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch.utils import cpp_extension
 
-from devices.cache import cache_root
+from devices.files import cache_root
 from devices.simulated.backend import build
 
 FLAGS = ("-fsanitize=thread", "-g1")
@@ -31,7 +31,7 @@ def built() -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     lib = Path(torch.__file__).parent / "lib"
-    includes = [*cpp_extension.include_paths("cpu"), sysconfig.get_path("include")]
+    includes = [folder, *cpp_extension.include_paths("cpu"), sysconfig.get_path("include")]
     objects = []
     for name, parts in build.UNITS.items():
         unit = build._unit(folder, name, parts)

@@ -8,12 +8,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from conformance.contract import load
-from conformance.judging import verdict_of
-from devices.cell import CellKey, Observed, Outcome
-from devices.expectations import Manifest, Matcher
+from conformance.run.outcomes import result_of
+from devices.manifest import Manifest
+from devices.verdicts import Matcher
 from opinfo.device import Device
 from reports.gate import GateResult, gate
-from reports.run import CellResult, load_run, write_run
+from reports.run import load_run, write_run
 from tests.reports.builders import PROVENANCE, plan_document
 from tests.trials import Item, Subject
 from tests.wrapped.descriptor import DESCRIPTOR
@@ -40,30 +40,7 @@ class Station:
         if self.manifest.exists():
             manifest = Manifest.load(self.manifest).active(DESCRIPTOR.facts())
         matcher = Matcher(manifest)
-        results: dict[CellKey, CellResult] = {}
-        for record in records:
-            told = record.document()
-            observed = Observed(
-                Outcome(told["outcome"]),
-                frozenset(told["layouts"]),
-                told["raises"],
-                told["message"],
-            )
-            verdict, why = verdict_of(matcher, record.key, observed, told["ran"])
-            results[record.key] = CellResult(
-                key=record.key,
-                outcome=observed.outcome,
-                verdict=verdict,
-                why=why,
-                checks=told["checks"],
-                samples=told["samples"],
-                layouts=tuple(told["layouts"]),
-                ran_layouts=tuple(told["ran"]),
-                worst_error=told["worst_error"],
-                raises=told["raises"],
-                message=told["message"],
-                seconds=told["seconds"],
-            )
+        results = {record.key: result_of(matcher, record.told()) for record in records}
         facts = dict(DESCRIPTOR.facts())
         document = plan_document(
             results, device="wrapped", facts=facts, clauses=load().snapshot()["clauses"]

@@ -30,7 +30,7 @@ def exit_status(script: str) -> tuple[int, str]:
     for name, other in _EXCHANGED.items():
         script = script.replace(name, other)
     code, said = compile(script, "<repro>", "exec"), io.StringIO()
-    with _methods(), _settings_kept(), contextlib.redirect_stdout(said):
+    with _methods(), settings_kept(), contextlib.redirect_stdout(said):
         try:
             exec(code, {"__name__": "__main__"})
         except SystemExit as done:
@@ -54,7 +54,7 @@ def _methods() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _settings_kept() -> Iterator[None]:
+def settings_kept() -> Iterator[None]:
     """A script sets what it needs of torch, and leaves it so: it has a process of its own otherwise."""
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     precision = torch.get_float32_matmul_precision()

@@ -1,6 +1,6 @@
 """Importing this makes the device: builds its library where needed, and registers ``torch.simulated``.
 
-The one room of ``devices`` that imports torch: it is a backend, not a description of one.
+This is the one package in ``devices`` that imports torch: it is a backend, not the description of one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ backend_registration.rename_privateuse1_backend(native.NAME)
 native.library = library = build.library()
 
 # These ask the library, some while they are imported.
-from devices.simulated.backend import compiling, dlpack, host_access, module  # noqa: E402
+from devices.simulated.backend import integration, module  # noqa: E402
 from devices.simulated.faults import switch_on_from_environment  # noqa: E402
 
 module.Gate = library.Gate
@@ -24,9 +24,9 @@ module.Gate = library.Gate
 atexit.register(library.stop_kernels)
 torch._register_device_module(native.NAME, module)
 backend_registration.generate_methods_for_privateuse1_backend()
-host_access.refuse()
-dlpack.teach_tensors()
-compiling.register_when_imported()
+integration.refuse_host_access()
+integration.teach_tensors()
+integration.register_when_imported()
 switch_on_from_environment()
 if native.on("device.init_on_import"):
     module.init()

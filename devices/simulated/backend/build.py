@@ -1,4 +1,4 @@
-"""Building the device's library at first use, once per torch build and state of the sources."""
+"""Builds the device's library at first use, once per torch build and state of the sources."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from typing import Any, Final, TextIO
 
 import torch
 
-from devices.cache import cache_root
-from devices.simulated.toolchain import missing_tools
+from devices.files import cache_root
+from devices.simulated.descriptor import missing_tools
+from devices.simulated.faults import header
 
 NAME: Final = "simulated_device"
 SOURCES: Final = Path(__file__).resolve().parents[1] / "csrc"
@@ -66,7 +67,7 @@ class BuildFailed(RuntimeError):
 
 
 def library() -> ModuleType:
-    """The device's library, loaded; built first where the cache does not hold it. Raises BuildFailed."""
+    """Load the device's library; build it first if it is not in the cache. Raises BuildFailed."""
     folder = cache_root() / "simulated" / _key()
     if not (folder / "complete").is_file():
         loaded = _build(folder)
@@ -82,7 +83,7 @@ def _key() -> str:
         if path.suffix in (".cpp", ".h"):
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     version: Any = torch.version
-    extra = (*FLAGS, str(version.git_version), os.environ.get("SIMULATED_CXXFLAGS", ""))
+    extra = (*FLAGS, str(version.git_version), os.environ.get("SIMULATED_CXXFLAGS", ""), header())
     digest.update(" ".join(extra).encode())
     abi = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag
     return f"{torch.__version__}-{abi}-{digest.hexdigest()}"
@@ -98,9 +99,9 @@ def _load(path: Path) -> ModuleType:
 
 
 def _build(folder: Path) -> ModuleType | None:
-    """Compile and load, or wait for the process that does: then None.
+    """Compile and load the library; None if another process built it meanwhile.
 
-    The lock is our own: torch's is left behind by a build that was killed, and then hangs.
+    The lock is our own: torch's remains after a build that was killed, and later builds then hang.
     """
     missing = missing_tools()
     if missing is not None:
@@ -114,7 +115,15 @@ def _build(folder: Path) -> ModuleType | None:
             "Set TORCH_CONFORMANCE_CACHE to a folder that can."
         ) from error
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(
+                f"simulated: another process is building the device in {folder}; waiting for it",
+                file=sys.stderr,
+                flush=True,
+            )
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / "complete").is_file():  # another process built it meanwhile
             return None
         (folder / "lock").unlink(
@@ -126,7 +135,7 @@ def _build(folder: Path) -> ModuleType | None:
 
 
 def _compile(folder: Path) -> ModuleType:
-    # Imported late: it costs 0.3 s, and only who builds needs it.
+    # Imported late: it costs 0.3 s, and only builds need it.
     from torch.utils import cpp_extension
 
     sources = [str(_unit(folder, name, parts)) for name, parts in UNITS.items()]
@@ -138,6 +147,7 @@ def _compile(folder: Path) -> ModuleType:
                 sources,
                 extra_cflags=flags,
                 extra_ldflags=["-pthread"],
+                extra_include_paths=[str(folder)],
                 build_directory=str(folder),
                 with_cuda=False,
             )
@@ -147,11 +157,12 @@ def _compile(folder: Path) -> ModuleType:
 
 
 def _unit(folder: Path, name: str, parts: tuple[str, ...]) -> Path:
-    """A file that includes others. One that says so already stays, and so does what was made of it."""
+    """A file that includes others, and the list of faults beside it. Ninja compiles again only what is newer."""
     path = folder / f"unit_{name}.cpp"
-    text = "".join(f'#include "{SOURCES / part}.cpp"\n' for part in parts)
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        path.write_text(text, encoding="utf-8")
+    includes = "".join(f'#include "{SOURCES / part}.cpp"\n' for part in parts)
+    for file, text in ((folder / "fault_list.h", header()), (path, includes)):
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
     return path
 
 
@@ -168,7 +179,7 @@ def _short(folder: Path, output: str) -> str:
 
 @contextlib.contextmanager
 def _tools_on_path() -> Iterator[None]:
-    """Find a ninja that pip installed beside an interpreter whose environment is not activated."""
+    """Find a ninja that pip installed next to the interpreter, even if its environment is not activated."""
     before = os.environ.get("PATH", "")
     os.environ["PATH"] = os.pathsep.join([before, sysconfig.get_path("scripts")])
     try:
@@ -179,7 +190,7 @@ def _tools_on_path() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress(folder: Path, files: int, out: TextIO) -> Iterator[None]:
-    """A line that says what is going on; on a terminal it counts the files as they are done."""
+    """Print a line about the build; on a terminal it counts the compiled files."""
     started, over = time.monotonic(), threading.Event()
     title = f"building the simulated device for torch {torch.__version__} (once; about a minute)"
 

@@ -1,6 +1,6 @@
-"""Planted faults that are put on top of the library: each a function that breaks something, and returns how to mend it.
+"""Planted faults in Python: each function breaks something and returns a function that repairs it.
 
-The others are switches that the library, or a module of this package, asks.
+The other faults are switches that the library, or a module of this package, checks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _mends: dict[str, Mend] = {}
 
 
 def switch(name: str, on: bool) -> None:
-    """Put a fault on, or take it off; nothing where it is none of these, or is so already."""
+    """Switch a fault on or off; does nothing if it is not one of these, or already is in that state."""
     if on and name in INSTALLED and name not in _mends:
         _mends[name] = INSTALLED[name]()
     elif not on and name in _mends:
@@ -29,10 +29,10 @@ def switch(name: str, on: bool) -> None:
 
 
 def _instead(op: str, key: str, function: Callable[..., Any], space: str = "aten") -> Mend:
-    """A kernel in the place of an op's own; with ``space`` "_", of all ops that have none."""
+    """Replace the kernel of an op; with ``space`` "_", add one for all ops without a kernel."""
     library = torch.library.Library(space, "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a kernel is overridden is meant
+        warnings.simplefilter("ignore")  # the kernel is overridden on purpose
         if space == "_":
             library.fallback(function, key)
         else:
@@ -41,7 +41,7 @@ def _instead(op: str, key: str, function: Callable[..., Any], space: str = "aten
 
 
 def _without(*keys: str) -> Any:
-    """A guard: these dispatch keys are passed over."""
+    """A guard that excludes these dispatch keys."""
     every = _C.DispatchKeySet(getattr(_C.DispatchKey, keys[0]))
     for key in keys[1:]:
         every = every | _C.DispatchKeySet(getattr(_C.DispatchKey, key))

@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 
 from devices.simulated.backend import native
-from devices.simulated.backend.indices import index_of
+from devices.simulated.backend.native import index_of
 
 # -- counters
 
@@ -42,39 +42,24 @@ def _nested(flat: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def memory_allocated(device: torch.types.Device = None) -> int:
-    """Bytes in live blocks."""
-    return torch.accelerator.memory.memory_allocated(index_of(device))
+def _of_index(name: str) -> Callable[..., Any]:
+    """A function of ``torch.accelerator.memory`` for a device of this module, the current one by default."""
+    generic: Callable[..., Any] = getattr(torch.accelerator.memory, name)
+
+    def function(device: torch.types.Device = None) -> Any:
+        return generic(index_of(device))
+
+    function.__name__, function.__doc__ = name, generic.__doc__
+    return function
 
 
-def max_memory_allocated(device: torch.types.Device = None) -> int:
-    """The most bytes that were in live blocks since the last reset."""
-    return torch.accelerator.memory.max_memory_allocated(index_of(device))
-
-
-def memory_reserved(device: torch.types.Device = None) -> int:
-    """Bytes in segments."""
-    return torch.accelerator.memory.memory_reserved(index_of(device))
-
-
-def max_memory_reserved(device: torch.types.Device = None) -> int:
-    """The most bytes that were in segments since the last reset."""
-    return torch.accelerator.memory.max_memory_reserved(index_of(device))
-
-
-def reset_peak_memory_stats(device: torch.types.Device = None) -> None:
-    """Let every peak be what is current."""
-    torch.accelerator.memory.reset_peak_memory_stats(index_of(device))
-
-
-def reset_accumulated_memory_stats(device: torch.types.Device = None) -> None:
-    """Set every total to zero."""
-    torch.accelerator.memory.reset_accumulated_memory_stats(index_of(device))
-
-
-def mem_get_info(device: torch.types.Device = None) -> tuple[int, int]:
-    """Free and total bytes of a device."""
-    return torch.accelerator.memory.get_memory_info(index_of(device))
+memory_allocated = _of_index("memory_allocated")
+max_memory_allocated = _of_index("max_memory_allocated")
+memory_reserved = _of_index("memory_reserved")
+max_memory_reserved = _of_index("max_memory_reserved")
+reset_peak_memory_stats = _of_index("reset_peak_memory_stats")
+reset_accumulated_memory_stats = _of_index("reset_accumulated_memory_stats")
+mem_get_info = _of_index("get_memory_info")
 
 
 def empty_cache() -> None:

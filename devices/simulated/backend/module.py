@@ -9,15 +9,13 @@ from typing import Any
 import torch
 
 from devices.simulated.backend import graphs, memory, native, random, streams
-from devices.simulated.backend.events import Event
-from devices.simulated.backend.graphed import make_graphed_callables
 from devices.simulated.backend.graphs import (
     Graph,
     graph,
     graph_pool_handle,
     is_current_stream_capturing,
+    make_graphed_callables,
 )
-from devices.simulated.backend.indices import index_of
 from devices.simulated.backend.memory import (
     MemPool,
     change_current_allocator,
@@ -41,6 +39,7 @@ from devices.simulated.backend.memory import (
     set_per_process_memory_fraction,
     use_mem_pool,
 )
+from devices.simulated.backend.native import index_of
 from devices.simulated.backend.random import (
     default_generators,
     get_rng_state,
@@ -54,6 +53,7 @@ from devices.simulated.backend.random import (
     set_rng_state_all,
 )
 from devices.simulated.backend.streams import (
+    Event,
     ExternalStream,
     Stream,
     _set_stream_by_id,
@@ -64,76 +64,6 @@ from devices.simulated.backend.streams import (
     set_stream,
     stream,
 )
-
-__all__ = [
-    "Event",
-    "ExternalStream",
-    "Gate",
-    "Graph",
-    "MemPool",
-    "Stream",
-    "_set_stream_by_id",
-    "busy",
-    "can_device_access_peer",
-    "change_current_allocator",
-    "current_device",
-    "current_stream",
-    "default_generators",
-    "default_stream",
-    "device",
-    "device_count",
-    "device_of",
-    "empty_cache",
-    "empty_host_cache",
-    "get_amp_supported_dtype",
-    "get_device_capability",
-    "get_device_name",
-    "get_device_properties",
-    "get_per_process_memory_fraction",
-    "get_rng_state",
-    "get_rng_state_all",
-    "get_stream_from_external",
-    "graph",
-    "graph_pool_handle",
-    "graphs",
-    "host_memory_stats",
-    "host_memory_stats_as_nested_dict",
-    "init",
-    "initial_seed",
-    "is_available",
-    "is_bf16_supported",
-    "is_current_stream_capturing",
-    "is_initialized",
-    "is_tf32_supported",
-    "make_graphed_callables",
-    "manual_seed",
-    "manual_seed_all",
-    "max_memory_allocated",
-    "max_memory_reserved",
-    "mem_get_info",
-    "memory",
-    "memory_allocated",
-    "memory_reserved",
-    "memory_snapshot",
-    "memory_stats",
-    "memory_stats_as_nested_dict",
-    "random",
-    "reset_accumulated_host_memory_stats",
-    "reset_accumulated_memory_stats",
-    "reset_peak_host_memory_stats",
-    "reset_peak_memory_stats",
-    "seed",
-    "seed_all",
-    "set_device",
-    "set_per_process_memory_fraction",
-    "set_rng_state",
-    "set_rng_state_all",
-    "set_stream",
-    "stream",
-    "streams",
-    "synchronize",
-    "use_mem_pool",
-]
 
 #: Holds the current stream until it is opened: ``gate = Gate(); gate.close(); ...; gate.open()``.
 Gate: Any = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from devices.simulated.backend import native
-from devices.simulated.backend.indices import index_of
+from devices.simulated.backend.native import index_of
 
 
 def _default(device: torch.types.Device = None) -> torch.Generator:

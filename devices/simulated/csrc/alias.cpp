@@ -79,7 +79,7 @@ void Aliases::write_back() {
     auto* alias = each.alias.unsafeGetTensorImpl();
     auto* tensor = each.device.unsafeGetTensorImpl();
     const SharedStorage* storage = shared(alias->storage().unsafeGetStorageImpl());
-    if (storage == nullptr) {  // the kernel set it to memory of its own
+    if (storage == nullptr) {  // the kernel gave it new memory
       tensor->set_storage_keep_dtype(storage_with(device_, alias->storage().data(), alias->storage().nbytes()));
     } else if (storage->device.unsafeGetStorageImpl() != tensor->storage().unsafeGetStorageImpl()) {
       tensor->set_storage_keep_dtype(storage->device);

@@ -1,7 +1,7 @@
 // Aliases: CPU tensors over a device's memory, for the length of one call.
 //
 // One alias storage stands for one device storage, so that what shares memory on the device shares it here too:
-// ATen's own overlap checks fire, views come back as views, and an out= that a kernel grows grows on the device.
+// ATen's own overlap checks fire, views come back as views, and an out= that a kernel resizes is resized on the device.
 
 #pragma once
 
@@ -45,11 +45,11 @@ class Aliases {
   c10::SmallVector<SharedTensor, 4> tensors_;
 };
 
-// A new tensor over a storage of a device. `bits`: is it a conjugate, is it negated.
+// A new tensor over a storage of a device. `bits`: its conjugate and negative bits.
 at::Tensor tensor_over(
     const c10::Storage& storage, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset,
     caffe2::TypeMeta dtype, std::pair<bool, bool> bits);
-// A new storage on a device: its bytes are whatever they were.
+// A new storage on a device, with undefined contents.
 c10::Storage new_storage(int device, size_t bytes);
 // A new storage on a device, holding `bytes` from an address of the host or of the device's own side.
 c10::Storage storage_with(int device, const void* from, size_t bytes);

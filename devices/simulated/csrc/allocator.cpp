@@ -18,7 +18,7 @@ namespace simulated {
 namespace {
 
 size_t block_size(size_t bytes) {
-  // roundup_power2_divisions: sizes between two powers of two are rounded up to one of so many steps.
+  // roundup_power2_divisions: sizes between two powers of two are rounded up to one of this many steps.
   const size_t divisions = roundup_divisions(bytes);
   if (divisions > 1 && bytes > kMinBlock * divisions) {
     const size_t step = std::bit_floor(bytes) / divisions;
@@ -45,7 +45,7 @@ Block* DeviceMemory::allocate(size_t bytes, Queue& queue) {
   const Crowd crowd(inside_);
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   collect_passed_locked(/*wait=*/false);
-  if (bytes > kOneExabyte || (on(Fault::oom_stays_broken) && broken_)) {
+  if (bytes > kOneExabyte || (on(Fault::allocator_oom_stays_broken) && broken_)) {
     out_of_memory_locked(bytes, false);
   }
   const size_t size = block_size(bytes);
@@ -59,7 +59,7 @@ Block* DeviceMemory::allocate(size_t bytes, Queue& queue) {
   }
   block = split_locked(block, size);
   block->allocated = true;
-  block->requested = on(Fault::requested_counts_rounded) ? block->size : bytes;
+  block->requested = on(Fault::allocator_requested_counts_rounded) ? block->size : bytes;
   count(stats_.allocation, pool, 1);
   count(stats_.allocated_bytes, pool, static_cast<int64_t>(block->size));
   count(stats_.active, pool, 1);
@@ -97,8 +97,8 @@ void DeviceMemory::free(Block* block) {
     }
   }
   block->used_on.clear();
-  if (on(Fault::unlocked_free_list) && is_crowded()) {
-    ++block->pending;  // for ever: it is lost
+  if (on(Fault::allocator_unlocked_free_list) && is_crowded()) {
+    ++block->pending;  // forever: the block is lost
     return;
   }
   if (block->pending == 0) {
@@ -108,7 +108,7 @@ void DeviceMemory::free(Block* block) {
 
 void DeviceMemory::record_stream(Block* block, Queue& queue) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
-  if ((queue.id() != block->queue || queue.device() != device_) && !on(Fault::ignore_record_stream)) {
+  if ((queue.id() != block->queue || queue.device() != device_) && !on(Fault::allocator_ignore_record_stream)) {
     block->used_on.insert(&queue);
   }
 }
@@ -125,10 +125,10 @@ Pool& DeviceMemory::pool_for_locked(size_t size, Queue& queue) {
 }
 
 Block* DeviceMemory::find_locked(Pool& pool, size_t size, QueueId queue) {
-  if (on(Fault::never_reuse)) {
+  if (on(Fault::allocator_never_reuse)) {
     return nullptr;
   }
-  if (on(Fault::reuse_across_streams)) {
+  if (on(Fault::allocator_reuse_across_streams)) {
     for (auto it = pool.free.begin(); it != pool.free.end(); ++it) {
       if ((*it)->size >= size) {
         Block* block = *it;
@@ -137,7 +137,7 @@ Block* DeviceMemory::find_locked(Pool& pool, size_t size, QueueId queue) {
       }
     }
   }
-  const bool leaks = on(Fault::pool_leaks_to_default), given_away = on(Fault::pool_block_given_away);
+  const bool leaks = on(Fault::allocator_pool_leaks_to_default), given_away = on(Fault::graphs_pool_block_given_away);
   if ((leaks || given_away) && !private_id(pool.owner)) {
     for (auto& [key, other] : private_) {
       if (!leaks && other->users == 0) {
@@ -165,7 +165,11 @@ Block* DeviceMemory::find_locked(Pool& pool, size_t size, QueueId queue) {
 
 Block* DeviceMemory::new_segment_locked(Pool& pool, size_t size, QueueId queue, size_t request) {
   const size_t bytes = segment_size(size);
-  auto fits = [&] { return stats_.reserved_bytes[0].current + static_cast<int64_t>(bytes) <= static_cast<int64_t>(std::min<size_t>(on(Fault::ignore_fraction) ? SIZE_MAX : most_, INT64_MAX)); };
+  auto fits = [&] {
+    const size_t most = on(Fault::allocator_ignore_fraction) ? SIZE_MAX : most_;
+    return stats_.reserved_bytes[0].current + static_cast<int64_t>(bytes) <=
+        static_cast<int64_t>(std::min<size_t>(most, INT64_MAX));
+  };
   void* address = fits() ? arena().take(device_, bytes) : nullptr;
   if (address == nullptr) {
     ++stats_.num_alloc_retries;
@@ -222,14 +226,14 @@ Block* DeviceMemory::split_locked(Block* block, size_t size) {
   }
   block->after = remaining;
   block->size = size;
-  if (on(Fault::scribble_on_split) && block->before != nullptr && block->before->allocated) {
+  if (on(Fault::allocator_scribble_on_split) && block->before != nullptr && block->before->allocated) {
     std::memset(arena().on_device_side(block->before->address), 0xA5, 8);
   }
-  if (on(Fault::hand_out_overlap) && size > kMinBlock) {
+  if (on(Fault::allocator_hand_out_overlap) && size > kMinBlock) {
     remaining->address = static_cast<char*>(remaining->address) - kMinBlock;
   }
-  if (on(Fault::leak_on_split)) {
-    remaining->allocated = true;  // of nobody
+  if (on(Fault::allocator_leak_on_split)) {
+    remaining->allocated = true;  // owned by no tensor
     return block;
   }
   block->pool->free.insert(remaining);
@@ -246,12 +250,12 @@ Block* DeviceMemory::split_locked(Block* block, size_t size) {
 
 void DeviceMemory::put_back_locked(Block* block) {
   Pool& pool = *block->pool;
-  if (!on(Fault::history_drops_free)) {
+  if (!on(Fault::allocator_history_drops_free)) {
     note(MemoryEvent::free_completed, *block);
   }
   count(stats_.active, pool, -1);
   count(stats_.active_bytes, pool, -static_cast<int64_t>(block->size));
-  // Neighbours that join had counted as split and inactive; the whole counts once, if it is still a part.
+  // Neighbours that are joined were counted as split and inactive; the joined block counts once if it is still split.
   for (Block* neighbour : {block->before, block->after}) {
     if (neighbour != nullptr) {
       const auto size = static_cast<int64_t>(neighbour->size);

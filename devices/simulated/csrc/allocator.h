@@ -29,7 +29,7 @@ constexpr size_t kSmallSegment = 2u << 20;
 constexpr size_t kLargeRequest = 4u << 20;  // bytes: larger requests get segments of their own size
 constexpr size_t kLargeSegment = 8u << 20;
 constexpr size_t kRoundSegment = 2u << 20;
-constexpr size_t kOneExabyte = size_t{1} << 60;  // requests above it are not even tried, as in CUDACachingAllocator
+constexpr size_t kOneExabyte = size_t{1} << 60;  // larger requests are refused at once, as in CUDACachingAllocator
 
 struct Pool;
 
@@ -45,7 +45,7 @@ struct Block {
   void* address = nullptr;  // as tensors carry it
   size_t size = 0;
   size_t requested = 0;  // bytes that the caller asked for
-  QueueId queue = 0;     // that allocated it, and that alone it is handed out to again
+  QueueId queue = 0;     // that allocated it; the block is handed out again to this queue only
   Pool* pool = nullptr;
   bool allocated = false;
   bool oversize = false, in_oversize_segment = false;  // above max_split_size when it was made
@@ -65,7 +65,7 @@ struct SmallerFirst {
   }
 };
 
-// What happened to a block or a segment, under the names of torch's memory history.
+// An event in the memory history, with the names that torch uses.
 struct MemoryEvent {
   enum Action { alloc, free_requested, free_completed, segment_alloc, segment_free, oom };
   Action action;
@@ -91,14 +91,14 @@ struct Segment {
   std::vector<BlockState> blocks;
 };
 
-// Free blocks of one kind: small or large, of everyone or of one private pool.
+// Free blocks of one kind: small or large, of the common pool or of a private pool.
 struct Pool {
   bool small = false;
   c10::MempoolId_t owner{0, 0};
   std::set<Block*, SmallerFirst> free;
 };
 
-// A private pool: its two kinds of blocks, and how many users keep it alive.
+// A private pool: its two kinds of blocks, and the number of users that keep it alive.
 struct PrivatePool {
   explicit PrivatePool(c10::MempoolId_t id) {
     small.small = true;
@@ -126,14 +126,14 @@ class DeviceMemory {
   void set_fraction(double fraction);
   double fraction();
 
-  // The last `most` events are kept from now on; 0 ends it and forgets them.
+  // Keeps the last `most` events from now on; 0 stops and forgets them.
   void record_history(size_t most);
   std::vector<MemoryEvent> history();
   // Every segment with its blocks, in the order of their addresses.
   std::vector<Segment> snapshot();
 
   // Requests for which `wanted` is true come from the pool, which lives until its last release. Throws c10::Error
-  // where others' requests come from it now.
+  // if requests of others are being served from it.
   using Wanted = std::function<bool(Queue&)>;
   void begin_pool(c10::MempoolId_t pool, Wanted wanted);
   void end_pool(c10::MempoolId_t pool);
@@ -166,11 +166,11 @@ class DeviceMemory {
   size_t most_events_ = 0;
   std::deque<MemoryEvent> events_;
   bool broken_ = false;  // by a planted fault
-  std::atomic<int> inside_{0};  // threads in allocate() or free(): counted for planted faults alone
+  std::atomic<int> inside_{0};  // threads in allocate() or free(): counted for planted faults only
 };
 
 DeviceMemory& device_memory(int device);
-// The live block that starts at an address; nullptr where there is none.
+// The live block that starts at an address; nullptr if there is none.
 Block* block_at(const void* address);
 
 // Gives the allocator to torch, as that of the PrivateUse1 backend.

@@ -1,4 +1,4 @@
-// What goes back to the driver: segments that nobody uses.
+// Returning unused segments to the driver.
 
 #include <algorithm>
 #include <iterator>
@@ -19,7 +19,7 @@ void DeviceMemory::release_segments_locked(const c10::MempoolId_t* only) {
   auto release = [this](Pool& pool) {
     std::vector<Block*> whole;
     std::copy_if(pool.free.begin(), pool.free.end(), std::back_inserter(whole), [](Block* block) { return !block->is_split(); });
-    if (on(Fault::empty_cache_keeps_segment) && !whole.empty()) {
+    if (on(Fault::allocator_empty_cache_keeps_segment) && !whole.empty()) {
       whole.pop_back();
     }
     for (Block* block : whole) {
@@ -33,7 +33,8 @@ void DeviceMemory::release_segments_locked(const c10::MempoolId_t* only) {
   for (auto it = private_.begin(); it != private_.end();) {
     PrivatePool& pool = *it->second;
     // A pool's segments stay while it has users: a graph's next replay needs the same addresses.
-    if (pool.users == 0 && !on(Fault::pool_never_returned) && (only == nullptr || key_of(*only) == it->first)) {
+    if (pool.users == 0 && !on(Fault::allocator_pool_never_returned) &&
+        (only == nullptr || key_of(*only) == it->first)) {
       release(pool.small);
       release(pool.large);
     }

@@ -1,4 +1,4 @@
-// What is known about a device's memory: counters, limits, private pools, the snapshot.
+// The state of a device's memory: counters, limits, private pools, the snapshot.
 
 #include <algorithm>
 #include <chrono>
@@ -16,7 +16,7 @@ namespace simulated {
 void DeviceMemory::begin_pool(c10::MempoolId_t id, Wanted wanted) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   for (const auto& [taken, filter] : filters_) {
-    TORCH_CHECK(taken != id, "simulated device: allocations are going to that memory pool already");
+    TORCH_CHECK(taken != id, "simulated device: allocations already go to that memory pool");
   }
   auto& pool = private_[key_of(id)];
   if (!pool) {
@@ -29,7 +29,7 @@ void DeviceMemory::begin_pool(c10::MempoolId_t id, Wanted wanted) {
 void DeviceMemory::end_pool(c10::MempoolId_t id) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   auto found = std::find_if(filters_.begin(), filters_.end(), [&](auto& filter) { return filter.first == id; });
-  TORCH_CHECK(found != filters_.end(), "simulated device: no allocations are going to that memory pool");
+  TORCH_CHECK(found != filters_.end(), "simulated device: no allocations go to that memory pool");
   filters_.erase(found);
 }
 
@@ -44,24 +44,24 @@ void DeviceMemory::release_pool(c10::MempoolId_t id) {
 
 void DeviceMemory::count(c10::CachingAllocator::StatArray& stat, const Pool& pool, int64_t change) {
   const bool of_allocated = &stat == &stats_.allocated_bytes;
-  if (change < 0 && on(Fault::unlocked_counters) && is_crowded()) {
+  if (change < 0 && on(Fault::allocator_unlocked_counters) && is_crowded()) {
     return;
   }
-  if ((on(Fault::forget_free) && of_allocated && change < 0) ||
-      (on(Fault::active_below_allocated) && &stat == &stats_.active_bytes)) {
+  if ((on(Fault::allocator_forget_free) && of_allocated && change < 0) ||
+      (on(Fault::allocator_active_below_allocated) && &stat == &stats_.active_bytes)) {
     return;
   }
-  if (on(Fault::count_too_little) && of_allocated) {
+  if (on(Fault::allocator_count_too_little) && of_allocated) {
     change /= 2;
   }
   for (StatType type : {StatType::AGGREGATE, pool.small ? StatType::SMALL_POOL : StatType::LARGE_POOL}) {
     auto& one = stat[static_cast<size_t>(type)];
     const int64_t peak = one.peak;
     change >= 0 ? one.increase(change) : one.decrease(-change);
-    if (on(Fault::peak_not_raised)) {
+    if (on(Fault::allocator_peak_not_raised)) {
       one.peak = peak;
     }
-    if (on(Fault::freed_miscounted) && change < 0) {
+    if (on(Fault::allocator_freed_miscounted) && change < 0) {
       one.freed -= change;
     }
   }
@@ -69,15 +69,15 @@ void DeviceMemory::count(c10::CachingAllocator::StatArray& stat, const Pool& poo
 
 void DeviceMemory::out_of_memory_locked(size_t bytes, bool by_fraction) {
   using c10::CachingAllocator::format_size;
-  if (!on(Fault::oom_not_counted)) {
+  if (!on(Fault::allocator_oom_not_counted)) {
     ++stats_.num_ooms;
   }
-  broken_ = on(Fault::oom_stays_broken);
+  broken_ = on(Fault::allocator_oom_stays_broken);
   Block none;
   none.address = reinterpret_cast<void*>(arena().free_bytes(device_));  // as in torch's histories
   none.size = bytes;
   note(MemoryEvent::oom, none);
-  TORCH_CHECK(!on(Fault::oom_wrong_type), "Simulated device: no memory");
+  TORCH_CHECK(!on(Fault::allocator_oom_wrong_type), "Simulated device: no memory");
   const std::string limit = by_fraction
       ? " This process may reserve " + format_size(most_) + " (a memory fraction of " + std::to_string(fraction_) + ")."
       : "";
@@ -125,7 +125,7 @@ void DeviceMemory::reset_peak() {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   each_stat(stats_, [](auto& stat) {
     stat.reset_peak();
-    if (on(Fault::reset_peak_to_zero)) {
+    if (on(Fault::allocator_reset_peak_to_zero)) {
       stat.peak = 0;
     }
   });
@@ -133,7 +133,8 @@ void DeviceMemory::reset_peak() {
 
 void DeviceMemory::set_fraction(double fraction) {
   TORCH_CHECK_VALUE(
-      (fraction >= 0 && fraction <= 1) || on(Fault::accept_bad_fraction), "invalid fraction: ", fraction, ". Please set it within [0, 1].");
+      (fraction >= 0 && fraction <= 1) || on(Fault::allocator_accept_bad_fraction),
+      "invalid fraction: ", fraction, ". Please set it within [0, 1].");
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   fraction_ = fraction;
   most_ = static_cast<size_t>(fraction * static_cast<double>(arena().bytes_of_a_device()));
@@ -151,7 +152,7 @@ void DeviceMemory::note(MemoryEvent::Action action, const Block& block) {
     return;
   }
   const char* address = static_cast<const char*>(block.address);
-  if (on(Fault::history_wrong_address)) {
+  if (on(Fault::allocator_history_wrong_address)) {
     address += kMinBlock;
   }
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -184,7 +185,7 @@ std::vector<Segment> DeviceMemory::snapshot() {
     }
     found.push_back(std::move(segment));
   }
-  if (on(Fault::snapshot_misses_segment) && !found.empty()) {
+  if (on(Fault::allocator_snapshot_misses_segment) && !found.empty()) {
     found.pop_back();
   }
   return found;

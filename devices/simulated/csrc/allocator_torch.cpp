@@ -14,7 +14,7 @@ namespace simulated {
 
 namespace {
 
-// Live blocks by address. Apart from the devices' own locks: a free knows nothing but its address.
+// Live blocks by address, under a lock of their own: a free knows only the address.
 struct Live {
   std::mutex mutex;
   std::unordered_map<const void*, Block*> blocks;
@@ -27,7 +27,7 @@ Live& live() {
 
 void give_back(void* address) {
   if (address == nullptr || in_bad_fork()) {
-    return;  // a forked child has neither the memory nor the right to it
+    return;  // a forked child does not have the memory
   }
   Block* block = nullptr;
   {
@@ -54,8 +54,8 @@ class Allocator final : public c10::DeviceAllocator {
       return allocate_plugged(bytes, device, current_queue(device));
     }
     note_allocation();
-    const size_t shift = on(Fault::misalign_pointer) ? 8 : 0;
-    const int lies_on = on(Fault::storage_on_other_index) ? (device + 1) % arena().devices() : device;
+    const size_t shift = on(Fault::allocator_misalign_pointer) ? 8 : 0;
+    const int lies_on = on(Fault::device_storage_on_other_index) ? (device + 1) % arena().devices() : device;
     Block* block = device_memory(lies_on).allocate(bytes + shift, current_queue(lies_on));
     {
       std::lock_guard<std::mutex> lock(live().mutex);
@@ -76,7 +76,7 @@ class Allocator final : public c10::DeviceAllocator {
   bool initialized() override { return was_used(); }
 
   void emptyCache(c10::MempoolId_t pool) override {
-    if (on(Fault::empty_cache_frees_live)) {
+    if (on(Fault::allocator_empty_cache_frees_live)) {
       std::lock_guard<std::mutex> lock(live().mutex);
       const int device = current_device();
       for (const auto& [address, block] : live().blocks) {
@@ -99,13 +99,15 @@ class Allocator final : public c10::DeviceAllocator {
 
   Stats getDeviceStats(c10::DeviceIndex device) override {
     const int index = checked_device(device);
-    return device_memory(on(Fault::count_on_wrong_index) ? 0 : index).stats();
+    return device_memory(on(Fault::allocator_count_on_wrong_index) ? 0 : index).stats();
   }
   void resetAccumulatedStats(c10::DeviceIndex device) override { device_memory(checked_device(device)).reset_accumulated(); }
   void resetPeakStats(c10::DeviceIndex device) override { device_memory(checked_device(device)).reset_peak(); }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
     const size_t free = arena().free_bytes(checked_device(device)), total = arena().bytes_of_a_device();
-    return {on(Fault::memory_info_free_constant) ? total : free, on(Fault::memory_info_total_wrong) ? free : total};
+    return {
+        on(Fault::allocator_memory_info_free_constant) ? total : free,
+        on(Fault::allocator_memory_info_total_wrong) ? free : total};
   }
 };
 

@@ -88,7 +88,7 @@ void Arena::give(void* address, size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   const int device = device_of(address);
   const size_t in_file = reinterpret_cast<uintptr_t>(address) - carried_;
-  // The host gets its pages back. Where a kernel cannot punch holes, only the memory's use is higher.
+  // Returns the pages to the host. If the kernel cannot punch holes, more memory stays in use; nothing else changes.
   (void)fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(in_file), static_cast<off_t>(bytes));
   auto& ranges = free_.at(device);
   auto it = ranges.emplace(in_file - device * bytes_, bytes).first;

@@ -16,7 +16,7 @@ namespace simulated {
 
 class Arena {
  public:
-  // Reserves memory for `devices` devices of `bytes` each. Throws std::runtime_error where the system refuses.
+  // Reserves memory for `devices` devices of `bytes` each. Throws std::runtime_error if the system refuses.
   Arena(int devices, size_t bytes);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -24,12 +24,12 @@ class Arena {
   int devices() const { return static_cast<int>(free_.size()); }
   size_t bytes_of_a_device() const { return bytes_; }
 
-  // What a driver does: a range of device memory, aligned to kPage; nullptr where there is none left.
+  // Like a driver: a range of device memory, aligned to kPage; nullptr if there is none left.
   void* take(int device, size_t bytes);
-  // Gives a range back; its contents are lost.
+  // Releases a range; its contents are lost.
   void give(void* address, size_t bytes);
   size_t free_bytes(int device);
-  // From now on a forked child shares the memory: of a planted fault.
+  // From now on a forked child shares the memory: for a planted fault.
   void keep_over_forks();
 
   bool contains(const void* address) const {
@@ -62,8 +62,8 @@ class Arena {
   std::vector<std::map<size_t, size_t>> free_;  // per device: offset -> bytes, neighbours joined
 };
 
-// From $SIMULATED_DEVICES (2) and $SIMULATED_MEMORY_MIB (256), and without a use of the device: asking how many there
-// are must not keep a child that is forked later from using them. Throw std::runtime_error for what is no such number.
+// From $SIMULATED_DEVICES (2) and $SIMULATED_MEMORY_MIB (256), without initialising the device: after asking for the
+// number of devices, a child that is forked later can still use them. Throw std::runtime_error for malformed numbers.
 int configured_devices();
 size_t configured_bytes();
 

@@ -1,4 +1,4 @@
-// Autocast, by the lists that torch gives all devices (ATen/autocast_mode.h; docs/source/amp.md).
+// Autocast, with the lists that torch has for all devices (ATen/autocast_mode.h; docs/source/amp.md).
 
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>

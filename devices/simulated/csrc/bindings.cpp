@@ -1,4 +1,4 @@
-// What Python sees of the device beside torch's own interfaces.
+// What Python can call, beyond torch's own interfaces.
 
 #include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
@@ -38,12 +38,12 @@ void busy(double milliseconds) {
   }, "busy");
 }
 
-// Queues a task that fails, as a kernel does that finds an index out of range.
+// Queues a task that fails, like a kernel that finds an index out of range.
 void fail(const std::string& message) {
   current_queue(current_device()).submit([message] { TORCH_CHECK(false, message); });
 }
 
-// A task that holds a stream until the host lets it go: order is shown with it, never with a sleep.
+// A task that holds up a stream until the host releases it: tests show order with it, never with a sleep.
 class Gate {
  public:
   void close() {

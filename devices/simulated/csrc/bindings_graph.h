@@ -4,7 +4,7 @@
 
 namespace simulated {
 
-// Adds what Python sees of graphs beside torch.accelerator.Graph.
+// Adds the Python functions for graphs, beyond torch.accelerator.Graph.
 void add_graphs(pybind11::module_& m);
 
 }  // namespace simulated

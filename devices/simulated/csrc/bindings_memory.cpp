@@ -137,22 +137,22 @@ void add_memory(py::module_& m) {
   m.def("reset_pinned_peaks", &reset_pinned_peaks);
   m.def("reset_pinned_totals", &reset_pinned_totals);
   m.def("use_settings_parser", &register_settings, py::arg("on"));
-  // Functions take bytes, device and native handle of the stream; the second one the address before them.
+  // The functions take bytes, device and the stream's native handle; the second one also the address, first.
   m.def("plug_in", [](decltype(PluggedAllocator::take) take, decltype(PluggedAllocator::give) give) {
     plug_in({std::move(take), std::move(give)});
   });
-  // What the driver gives: whole pages of the device, which a plugged allocator may hand out.
+  // Whole pages of device memory from the driver, for a user's allocator to hand out.
   m.def("raw_take", [](size_t bytes, int device) { return number(arena().take(checked_device(device), bytes)); });
   m.def("raw_give", [](uintptr_t address, size_t bytes) {
     auto* data = reinterpret_cast<void*>(address);
-    TORCH_CHECK(arena().contains(data), "simulated device: ", data, " is no address of a device");
+    TORCH_CHECK(arena().contains(data), "simulated device: ", data, " is not an address of the device");
     {
       py::gil_scoped_release others;
       drain_queues(arena().device_of(data));  // queued work may still use it
     }
     arena().give(data, bytes);
   });
-  // The address at which the host can read a device's memory: of a planted fault.
+  // The address at which the host can read a device's memory: for a planted fault.
   m.def("device_side", [](uintptr_t address) { return number(arena().on_device_side(reinterpret_cast<void*>(address))); });
   m.def("empty_pinned_cache", &empty_pinned_cache);
   // Requests of the calling thread come from the pool until end_pool().

@@ -13,7 +13,7 @@ namespace simulated {
 
 namespace {
 
-// Tagged for their masks: with indices that are numbers their results have known shapes.
+// Tagged because of masks: with integer indices the shapes of their results are known.
 constexpr std::array<std::string_view, 3> kDynamicByMasks{"aten::index", "aten::index_copy", "aten::_unsafe_index"};
 
 bool takes_generator(const c10::FunctionSchema& schema) {
@@ -26,7 +26,7 @@ bool is_mask(const at::Tensor& tensor) {
   return tensor.defined() && (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte);
 }
 
-// More than a scalar, in memory of the host that the device does not own.
+// Larger than a scalar, and in host memory that the device does not own.
 bool is_host_memory(const at::Tensor& tensor) {
   return tensor.defined() && tensor.dim() > 0 && tensor.numel() != 0 && !arena().reaches(tensor.const_data_ptr());
 }

@@ -1,4 +1,4 @@
-// Which calls can be captured, and what is said of the others.
+// Which calls can be captured, and why others cannot.
 
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace simulated {
 
-// What keeps every call of an op from being captured; empty where nothing does.
+// Why no call of an op can be captured; empty if nothing does.
 std::string why_op_not_capturable(const c10::OperatorHandle& op);
-// The same of one call of an op; `call` holds the aliases of its arguments.
+// The same for one call of an op; `call` holds the aliases of its arguments.
 std::string why_call_not_capturable(const c10::OperatorHandle& op, const torch::jit::Stack& call);
 
 }  // namespace simulated

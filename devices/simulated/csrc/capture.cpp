@@ -11,7 +11,7 @@ namespace simulated {
 
 namespace {
 
-// The captures underway. Their number is kept apart, so that nobody pays for them while there are none.
+// The captures underway. Their number is kept separately, so that they cost nothing while there are none.
 struct Underway {
   std::mutex mutex;
   std::vector<Capture*> all;
@@ -24,7 +24,7 @@ Underway& underway() {
 
 std::atomic<int> number_underway{0};
 
-// The first capture underway that `wanted` is true for; nullptr where there is none.
+// The first capture underway that `wanted` is true for; nullptr if there is none.
 template <typename Wanted>
 std::shared_ptr<Capture> find_capture(Wanted wanted) {
   if (number_underway.load(std::memory_order_relaxed) == 0) {
@@ -126,7 +126,8 @@ std::shared_ptr<Capture> begin_capture(Queue& queue, CaptureMode mode) {
       "simulated device: graphs are captured on a stream other than the default one; use `with stream, graph:`");
   auto made = std::make_shared<Capture>(queue, mode);
   TORCH_CHECK(
-      queue.join(made), "simulated device: ", stream_name(queue), " is capturing already: end that capture before another one begins");
+      queue.join(made), "simulated device: ", stream_name(queue),
+      " is already capturing: end that capture before beginning another");
   std::lock_guard<std::mutex> lock(underway().mutex);
   underway().all.push_back(made.get());
   number_underway.fetch_add(1);
@@ -154,10 +155,11 @@ void Capture::abandon() noexcept {
 Recorded Capture::end() {
   abandon();
   std::lock_guard<std::mutex> lock(mutex_);
-  TORCH_CHECK(invalid_.empty(), "simulated device: the capture failed, and there is no graph: ", invalid_);
+  TORCH_CHECK(invalid_.empty(), "simulated device: the capture failed and made no graph: ", invalid_);
   const std::string unjoined = unjoined_locked();
   TORCH_CHECK(
-      unjoined.empty() || on(Fault::unjoined_fork_accepted), "simulated device: the capture holds work of ", unjoined,
+      unjoined.empty() || on(Fault::graphs_unjoined_fork_accepted),
+      "simulated device: the capture holds work of ", unjoined,
       " that was not joined: record an event there and let the capturing stream wait for it before the capture ends");
   Recorded made{device(), queues_.size(), std::move(nodes_), std::move(frontier_[0]), {}};
   for (auto& [key, each] : around_) {
@@ -166,7 +168,7 @@ Recorded Capture::end() {
   return made;
 }
 
-// The first queue with work that the origin does not come after; empty where there is none.
+// The first queue with work that the origin does not wait for; empty if there is none.
 std::string Capture::unjoined_locked() const {
   std::vector<bool> joined(nodes_.size());
   std::vector<size_t> next = frontier_[0];
@@ -217,7 +219,7 @@ bool Queue::join(const std::shared_ptr<Capture>& capture) {
 }
 
 void Queue::leave() {
-  std::shared_ptr<Capture> last;  // let go of outside of the lock
+  std::shared_ptr<Capture> last;  // released outside the lock
   std::lock_guard<std::mutex> lock(mutex_);
   last = std::move(capture_);
   capture_ = nullptr;
@@ -229,7 +231,7 @@ bool Queue::record(Task& task, const char* what, const void* in_turn) {
   if (capture == nullptr) {
     return false;  // it has just ended
   }
-  if (on(Fault::capture_runs_work)) {
+  if (on(Fault::graphs_capture_runs_work)) {
     push(task, std::strcmp(what, "task") != 0);
   }
   capture->record(*this, std::move(task), what, in_turn);
@@ -245,7 +247,7 @@ void Queue::wait_in_capture(const MarkPtr&, const std::shared_ptr<const CaptureP
     }
     TORCH_CHECK(false, "simulated device: ", text);
   };
-  if (on(Fault::side_stream_not_captured) && (point == nullptr || mine == nullptr)) {
+  if (on(Fault::graphs_side_stream_not_captured) && (point == nullptr || mine == nullptr)) {
     return;
   }
   if (point == nullptr) {
@@ -268,7 +270,7 @@ void Queue::wait_in_capture(const MarkPtr&, const std::shared_ptr<const CaptureP
 
 void refuse_while_capturing(Queue& queue, const std::string& what) {
   const auto capture = queue.capture();
-  if (capture == nullptr || on(Fault::sync_allowed_in_capture)) {
+  if (capture == nullptr || on(Fault::graphs_sync_allowed_in_capture)) {
     return;
   }
   const std::string text = what + " is not permitted while " + stream_name(queue) +
@@ -279,7 +281,7 @@ void refuse_while_capturing(Queue& queue, const std::string& what) {
 
 void refuse_captured(const MarkPtr& mark, const char* what) {
   const auto point = mark == nullptr ? nullptr : mark->captured();
-  if (point == nullptr || on(Fault::sync_allowed_in_capture)) {
+  if (point == nullptr || on(Fault::graphs_sync_allowed_in_capture)) {
     return;
   }
   const std::string text = std::string(what) + " an event is not permitted where its last record is part of a capture";
@@ -288,7 +290,7 @@ void refuse_captured(const MarkPtr& mark, const char* what) {
 }
 
 void refuse_synchronize(int device) {
-  if (on(Fault::sync_allowed_in_capture)) {
+  if (on(Fault::graphs_sync_allowed_in_capture)) {
     return;
   }
   const auto found = find_capture([device](const Capture& each) {
@@ -310,10 +312,11 @@ void refuse_driver_request(int device) {
     return each.device() == device && !each.of_this_thread() && each.mode() == CaptureMode::global;
   });
   TORCH_CHECK(
-      found == nullptr || on(Fault::mode_ignored), "simulated device: another thread captures on ",
+      found == nullptr || on(Fault::graphs_mode_ignored), "simulated device: another thread captures on ",
       found == nullptr ? "" : stream_name(found->origin()),
-      " in mode 'global', which permits no requests of memory of the driver. Capture with capture_error_mode "
-      "'thread_local' or 'relaxed' to let other threads go on.");
+      " in mode 'global', which does not allow other threads to request memory from the driver. Capture with "
+      "capture_error_mode "
+      "'thread_local' or 'relaxed' to allow it.");
 }
 
 bool captured_elsewhere(int device) {

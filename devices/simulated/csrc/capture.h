@@ -1,4 +1,4 @@
-// Capture: queues that record their work instead of running it, what may not be done meanwhile, and what came of it.
+// Capture: queues that record their work instead of running it, what is refused meanwhile, and the result.
 //
 // A capture begins on one queue, its origin. Another queue joins by waiting for an event that was recorded in the
 // capture, and must be joined to the origin again, by events, before the end.
@@ -27,7 +27,7 @@ struct Node {
 class AroundReplay {
  public:
   virtual ~AroundReplay() = default;
-  // Called by the host at each replay. The two tasks are queued before and behind the nodes.
+  // Called by the host at each replay. The two tasks are queued before and after the nodes.
   virtual std::pair<Task, Task> at_replay() = 0;
 };
 
@@ -36,7 +36,7 @@ struct Recorded {
   int device = 0;
   size_t branches = 1;
   std::vector<Node> nodes;     // in the order in which they were recorded
-  std::vector<size_t> last;    // nodes behind which the graph is done
+  std::vector<size_t> last;    // nodes after which the graph is done
   std::vector<std::shared_ptr<AroundReplay>> around;
 };
 
@@ -57,11 +57,11 @@ class Capture : public std::enable_shared_from_this<Capture> {
   void record(Queue& queue, Task task, const char* what, const void* in_turn);
   // What a queue of the capture has recorded by now.
   std::shared_ptr<const CapturePoint> point(Queue& queue);
-  // The queue, which has joined, goes on behind these nodes.
+  // The next work of the queue, which has joined, comes after these nodes.
   void follow(Queue& queue, const std::vector<size_t>& nodes);
   bool empty();
 
-  // The one under this key, made at its first use in the capture.
+  // The object under this key, made at its first use in the capture.
   std::shared_ptr<AroundReplay> around(
       const void* key, const std::function<std::shared_ptr<AroundReplay>()>& make);
 
@@ -69,10 +69,10 @@ class Capture : public std::enable_shared_from_this<Capture> {
   void invalidate(const std::string& why);
   std::string why_invalid();
 
-  // Ends it whatever has happened: its queues run their work again. Throws c10::Error where it is invalid, or where
-  // work was recorded that is not joined to the origin.
+  // Ends it in any case: its queues run their work again. Throws c10::Error if it is invalid, or if
+  // recorded work is not joined to the origin.
   Recorded end();
-  // The same, where nobody wants what was recorded.
+  // The same, discarding what was recorded.
   void abandon() noexcept;
 
  private:
@@ -100,13 +100,13 @@ struct CapturePoint {
 // Throws c10::Error for a default stream and for a queue that is part of a capture.
 std::shared_ptr<Capture> begin_capture(Queue& queue, CaptureMode mode);
 
-// Throws c10::Error where the queue is capturing, and makes its capture invalid: part of the program would be missing.
+// Throws c10::Error if the queue is capturing, and invalidates the capture: part of the program would be missing.
 void refuse_while_capturing(Queue& queue, const std::string& what);
-// The same of a mark: what is in a capture is not run, so that it can be neither waited for nor asked about.
+// The same for a mark: work in a capture is not run, so it can be neither waited for nor queried.
 void refuse_captured(const MarkPtr& mark, const char* what);
 // Synchronising a device: refused to the thread that captures there, and while a capture of mode `global` is underway.
 void refuse_synchronize(int device);
-// A request of memory of the driver, outside of captures: refused to other threads by a capture of mode `global`.
+// A request for memory from the driver, outside of captures: refused to other threads by a capture of mode `global`.
 void refuse_driver_request(int device);
 
 // Whether the calling thread has a capture underway on another device.

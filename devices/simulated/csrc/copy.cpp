@@ -29,15 +29,15 @@ bool same_bytes(const at::Tensor& from, const at::Tensor& to) {
       from.is_conj() == to.is_conj() && from.is_neg() == to.is_neg() && from.is_non_overlapping_and_dense();
 }
 
-// What planted faults make of a copy: the tensors that are really read and written.
+// Under a planted fault: the tensors that are really read and written.
 std::pair<at::Tensor, at::Tensor> mistaken(at::Tensor from, at::Tensor to) {
-  if (on(Fault::treat_source_as_dense) && is_stepped(from) && !arena().reaches(from.const_data_ptr())) {
+  if (on(Fault::transfer_treat_source_as_dense) && is_stepped(from) && !arena().reaches(from.const_data_ptr())) {
     from = as_dense(from);
   }
-  if (on(Fault::write_dense_into_view) && is_stepped(to)) {
+  if (on(Fault::transfer_write_dense_into_view) && is_stepped(to)) {
     to = as_dense(to);
   }
-  if (on(Fault::read_past_broadcast_source) && from.sizes() != to.sizes()) {
+  if (on(Fault::transfer_read_past_broadcast_source) && from.sizes() != to.sizes()) {
     const at::Tensor wide = from.expand(to.sizes());
     from = as_dense(wide);  // as far as the storage reaches
   }
@@ -68,12 +68,12 @@ bool broadcasts(c10::IntArrayRef from, c10::IntArrayRef to) {
   return true;
 }
 
-// Whether a copy can be queued: nothing about it can raise or warn any more, and no host memory is read or written
-// that the caller may use meanwhile.
+// Whether a copy can be queued: it can no longer raise or warn, and it neither reads nor writes host memory that the
+// caller may use meanwhile.
 bool may_be_queued(const at::Tensor& self, const at::Tensor& to, bool non_blocking) {
   const bool host = !on_device(self) || !on_device(to);
   if (host && !(non_blocking && is_pinned((on_device(self) ? to : self).storage().data())) &&
-      !on(on_device(to) ? Fault::return_before_read : Fault::return_before_write)) {
+      !on(on_device(to) ? Fault::transfer_return_before_read : Fault::transfer_return_before_write)) {
     return false;
   }
   return broadcasts(self.sizes(), to.sizes()) && at::has_internal_overlap(to) == at::MemOverlap::No &&
@@ -81,7 +81,7 @@ bool may_be_queued(const at::Tensor& self, const at::Tensor& to, bool non_blocki
       !(self.is_complex() && !to.is_complex());
 }
 
-// The same of a copy that is captured, whose warnings are given at each replay: only what would raise is left out.
+// The same for a copy that is captured, which warns at each replay: only copies that would raise are excluded.
 bool may_be_captured(const at::Tensor& self, const at::Tensor& to, bool non_blocking) {
   const bool host = !on_device(self) || !on_device(to);
   return (!host || (non_blocking && is_pinned((on_device(self) ? to : self).storage().data()))) &&
@@ -104,7 +104,7 @@ at::Tensor unowned(const at::Tensor& tensor) {
   return made;
 }
 
-// Of a planted fault: a queue of a device that nobody waits for.
+// For a planted fault: a queue that nothing waits for.
 Queue& unseen_queue(int device) {
   static auto* all = [] {
     auto* made = new std::vector<std::unique_ptr<Queue>>;
@@ -118,15 +118,16 @@ Queue& unseen_queue(int device) {
 
 void queue_copy(const at::Tensor& self, const at::Tensor& to) {
   Queue& queue = current_queue((on_device(self) ? self : to).device().index());
-  // The task owns no memory: marks say when that of the host may be used again, the queue's order that of a device.
-  // Only a graph's copies keep their host memory, for as long as they may be replayed.
+  // The task owns no memory: marks say when host memory may be reused, and the queue's order protects device memory.
+  // Only copies in a graph keep their host memory alive, as long as they may be replayed.
   auto alias = [owns = queue.capturing()](const at::Tensor& tensor) {
     return on_device(tensor) ? Aliases(tensor.device().index()).of(tensor) : owns ? tensor : unowned(tensor);
   };
-  const bool spoilt = on(Fault::peer_copy_wrong) && on_device(self) && on_device(to) && self.device() != to.device();
-  // A block of the host that is not pinned is kept: only planted faults queue copies with one.
-  const at::Tensor kept = on(Fault::return_before_read) && !on_device(self) ? self
-      : on(Fault::return_before_write) && !on_device(to) ? to : at::Tensor();
+  const bool spoilt =
+      on(Fault::device_peer_copy_wrong) && on_device(self) && on_device(to) && self.device() != to.device();
+  // Host memory that is not pinned is kept alive: only planted faults queue copies with it.
+  const at::Tensor kept = on(Fault::transfer_return_before_read) && !on_device(self) ? self
+      : on(Fault::transfer_return_before_write) && !on_device(to) ? to : at::Tensor();
   auto task = [from = alias(self), target = alias(to), spoilt, kept] {
     KernelTurn turn;
     copy_elements(from, target);
@@ -137,26 +138,27 @@ void queue_copy(const at::Tensor& self, const at::Tensor& to) {
   };
   if (!on_device(self) || !on_device(to) || self.device() == to.device()) {
     const bool with_host = !on_device(self) || !on_device(to);
-    if (with_host && on(Fault::synchronize_misses_copy)) {
+    if (with_host && on(Fault::transfer_synchronize_misses_copy)) {
       unseen_queue(queue.device()).submit([task = std::move(task)] {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         task();
       });
       return;
     }
-    Queue& taken = with_host && on(Fault::non_blocking_off_stream) ? new_external_queue(queue.device()) : queue;
+    Queue& taken =
+        with_host && on(Fault::transfer_non_blocking_off_stream) ? new_external_queue(queue.device()) : queue;
     taken.submit(std::move(task), "copy");
     if (with_host) {
       record_pinned((on_device(self) ? to : self).storage().data(), queue);
     }
     return;
   }
-  // On the source's queue, behind what the other queue holds now; and that goes on behind the copy.
+  // On the source's queue, after what the other queue holds now; the other queue then waits for the copy.
   Queue& other = current_queue(to.device().index());
   refuse_while_capturing(queue, "a copy between devices");
   refuse_while_capturing(other, "a copy between devices");
   auto before = std::make_shared<Mark>(), after = std::make_shared<Mark>();
-  if (on(Fault::copy_ignores_peer_stream)) {
+  if (on(Fault::streams_copy_ignores_peer_stream)) {
     queue.submit(std::move(task));
     return;
   }
@@ -213,7 +215,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from_and_resize", copy_from_and_resize);
 }
 
-// copy_ passes both bits on, and so must this: resolving them would call copy_ again, without end.
+// copy_ passes on the conjugate and negative bits, and so must this: resolving them would call copy_ recursively.
 TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
   m.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }

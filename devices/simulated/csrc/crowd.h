@@ -1,4 +1,4 @@
-// Of planted faults of the allocator: whether a call found another thread in it, for which time is left.
+// For planted faults of the allocator: whether a call found another thread inside, after giving one time to enter.
 
 #pragma once
 

@@ -29,10 +29,10 @@ Defect defect_of(const std::string& op) {
       {"aten::_native_batch_norm_legit.no_stats_out", outputs},
       // out= that is not contiguous is left unwritten.
       {"aten::gelu.out", outputs},
-      // self takes the shape of the result where it should refuse.
+      // self takes the shape of the result instead of raising.
       {"aten::addbmm_", outputs},
       {"aten::addr_", outputs},
-      // Equal calls give other bits. gelsd takes nothing from memory that was not written.
+      // Equal calls give different bits; gelsd does not read memory that was not written.
       {"aten::linalg_lstsq.out", pivots},
   };
   auto found = known.find(op);

@@ -1,5 +1,5 @@
-// What is wrong with some of the CPU's kernels, and how this device goes round it, so that its own list of expected
-// failures stays short. Each was found by the layout suite: devices/cpu/expected.toml says more.
+// Defects of some of the CPU's kernels and how this device works around them, so that its own list of expected failures
+// stays short. Each was found by the layout suite: devices/cpu/expected.toml says more.
 
 #pragma once
 
@@ -26,8 +26,8 @@ class Staged {
  public:
   // `written` says by argument whether the op writes to it. Precondition: inside a KernelScope.
   Staged(const Defect& defect, const std::vector<bool>& written, bool in_place, torch::jit::Stack& call);
-  // After the kernel ran: copies back, and puts the originals into the place of the copies. Throws c10::Error where
-  // an in-place op gave self another shape.
+  // After the kernel ran: copies back, and replaces the copies by the originals. Throws c10::Error if an in-place op
+  // gave self another shape.
   void copy_back(torch::jit::Stack& results);
 
  private:

@@ -27,7 +27,7 @@ struct Event {
   }
 };
 
-// Of a planted fault: the one event that every event of a device is.
+// For a planted fault: the one event that all events of a device share.
 Event* event_of_all(int device) {
   static std::array<Event*, 16> all{};
   if (all.at(device) == nullptr) {
@@ -45,36 +45,38 @@ MarkPtr mark_of(void* event) {
 void record_event(void** event, Queue& queue, int device, bool timed) {
   if (*event == nullptr) {
     const int index = device == -1 ? queue.device() : device;
-    *event = on(Fault::event_id_repeats) ? event_of_all(index) : new Event{index, timed, {}, nullptr};
+    *event = on(Fault::events_event_id_repeats) ? event_of_all(index) : new Event{index, timed, {}, nullptr};
   }
   auto* made = static_cast<Event*>(*event);
   TORCH_CHECK(
-      made->device == queue.device() || on(Fault::record_on_any_index), "simulated device: an event of device ", made->device,
+      made->device == queue.device() || on(Fault::streams_record_on_any_index),
+      "simulated device: an event of device ", made->device,
       " cannot be recorded on a stream of device ", queue.device());
   auto mark = std::make_shared<Mark>();
   {
     std::lock_guard<std::mutex> lock(made->mutex);
-    if (on(Fault::rerecord_ignored) && made->latest != nullptr) {
+    if (on(Fault::events_rerecord_ignored) && made->latest != nullptr) {
       return;
     }
     made->latest = mark;
     made->recorded_on = &queue;
   }
-  if (on(Fault::record_late)) {
-    queue.submit([&queue, mark] { queue.mark(mark); });  // behind what is queued by then
+  if (on(Fault::events_record_late)) {
+    queue.submit([&queue, mark] { queue.mark(mark); });  // after everything that is queued by then
     return;
   }
   queue.mark(mark);
 }
 
 void wait_event(void* event, Queue& queue) {
-  if (on(Fault::wait_takes_latest_record) && event != nullptr) {
+  if (on(Fault::streams_wait_takes_latest_record) && event != nullptr) {
     queue.submit([event, asked = mark_of(event), &queue] {
       MarkPtr found = mark_of(event);
       if (found == asked) {
         found->wait();
-      } else if (static_cast<Event*>(event)->recorded_on != &queue) {  // else it stands behind this very task
-        found->wait_for(std::chrono::milliseconds(1500));  // it still may: that must not stop the queue for ever
+      } else if (static_cast<Event*>(event)->recorded_on != &queue) {  // else the mark comes after this very task
+        // The mark may still come after this task: that must not block the queue forever.
+        found->wait_for(std::chrono::milliseconds(1500));
       }
     });
     return;
@@ -102,7 +104,7 @@ void synchronize_event(void* event) {
 void destroy_event(void* event) noexcept {
   auto* made = static_cast<Event*>(event);
   // With the fault, a task looks at the event when its turn comes.
-  if (made != nullptr && !made->of_all && !on(Fault::wait_takes_latest_record)) {
+  if (made != nullptr && !made->of_all && !on(Fault::streams_wait_takes_latest_record)) {
     delete made;  // what waits for a mark shares it
   }
 }
@@ -113,12 +115,13 @@ double elapsed(void* start, void* end) {
   auto* first = static_cast<Event*>(start);
   auto* last = static_cast<Event*>(end);
   TORCH_CHECK_VALUE(
-      (first->timed && last->timed) || on(Fault::elapsed_untimed_accepted), "Both events must be created with argument 'enable_timing=True'.");
+      (first->timed && last->timed) || on(Fault::events_elapsed_untimed_accepted),
+      "Both events must be created with argument 'enable_timing=True'.");
   MarkPtr from = first->mark(), to = last->mark();
   TORCH_CHECK(
       from != nullptr && to != nullptr && from->done() && to->done(),
       "Both events must be completed before calculating elapsed time.");
-  if (on(Fault::elapsed_constant)) {
+  if (on(Fault::events_elapsed_constant)) {
     return 1;
   }
   return std::chrono::duration<double, std::milli>(to->when() - from->when()).count();

@@ -1,4 +1,4 @@
-// Events: marks in a queue that others wait for, ask about and measure with.
+// Events: marks in a queue, for waiting, querying and measuring time.
 
 #pragma once
 

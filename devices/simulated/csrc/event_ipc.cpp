@@ -32,7 +32,7 @@ void raise_done(Shared& event, uint64_t record) {
   }
 }
 
-// Nothing tells another process's thread: it looks again.
+// No other process can notify this thread, so it polls.
 void wait_until_done(Shared& event, uint64_t record) {
   while (event.done < record) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -69,7 +69,7 @@ void record_shared_event(uintptr_t event, Queue& queue) {
 void wait_shared_event(uintptr_t event, Queue& queue) {
   Shared& all = shared(event);
   const uint64_t record = all.recorded;
-  if (!on(Fault::ipc_handle_dead)) {
+  if (!on(Fault::events_ipc_handle_dead)) {
     queue.submit([&all, record] { wait_until_done(all, record); });
   }
 }

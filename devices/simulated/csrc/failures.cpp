@@ -1,4 +1,4 @@
-// Failures of queued work, kept until somebody looks, and forks, after which the device is of no use.
+// Failures of queued work, kept until they are raised; and forks, after which the device cannot be used.
 
 #include <pthread.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ namespace simulated {
 
 namespace {
 
-// By device, oldest first. Their number is kept apart, so that nobody pays for them while there are none.
+// By device, oldest first. Their number is kept separately, so that they cost nothing while there are none.
 struct Failures {
   std::mutex mutex;
   std::array<std::vector<std::exception_ptr>, 16> all;
@@ -66,7 +66,7 @@ void watch_forks() {
   if (!used.exchange(true)) {
     pthread_atfork(
         [] {
-          if (on(Fault::fork_silent)) {
+          if (on(Fault::device_fork_silent)) {
             arena().keep_over_forks();
           }
         },
@@ -75,12 +75,12 @@ void watch_forks() {
 }
 
 void refuse_after_fork() {
-  if (in_bad_fork() && on(Fault::fork_hangs)) {
+  if (in_bad_fork() && on(Fault::device_fork_hangs)) {
     for (;;) {
       pause();
     }
   }
-  if (in_bad_fork() && !on(Fault::fork_silent)) {
+  if (in_bad_fork() && !on(Fault::device_fork_silent)) {
     throw std::runtime_error(
         "Cannot re-initialize the simulated device in a forked subprocess: its threads and its memory stay with the "
         "parent. To use it with multiprocessing, choose the 'spawn' start method.");

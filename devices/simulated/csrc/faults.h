@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fault_list.h"
+#include "fault_list.h"  // generated from devices/simulated/faults.py (backend/build.py)
 
 namespace simulated {
 
@@ -24,13 +24,13 @@ namespace detail {
 extern std::atomic<uint64_t> fault_bits[(kFaults + 63) / 64];
 }
 
-// Whether a fault is on: one relaxed load, so that the switch costs nothing where it is off.
+// Whether a fault is on: one relaxed load, so that a fault that is off costs almost nothing.
 inline bool on(Fault fault) {
   const int number = static_cast<int>(fault);
   return (detail::fault_bits[number / 64].load(std::memory_order_relaxed) >> (number % 64)) & 1;
 }
 
-// Both throw std::invalid_argument for a name that is not in the list.
+// Both throw std::invalid_argument for an unknown name.
 void switch_fault(const std::string& name, bool on);
 bool fault_is_on(const std::string& name);
 std::string name_of(Fault fault);

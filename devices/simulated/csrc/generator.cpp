@@ -17,13 +17,13 @@ namespace {
 
 // The state of a generator, shared by those that were given it (graphsafe_set_state).
 //
-// A replay that draws random numbers takes the state at the call and leaves a promise in its place, which it keeps
-// when its work is done: what replaces the state does not wait, what reads it does.
+// A replay that draws random numbers takes the state at the call and leaves a promise in its place, which is fulfilled
+// when its work is done. Replacing the state does not wait for the promise; reading it does.
 class State {
  public:
   explicit State(at::Generator cpu) : cpu_(std::move(cpu)) {}
 
-  // The generator, once no replay is to give it its state any more.
+  // The generator, after waiting for replays that still have to give it its state.
   at::Generator settled() {
     for (;;) {
       MarkPtr kept;
@@ -45,7 +45,7 @@ class State {
     }
   }
 
-  // The generator that is about to be given another state, whatever it has now.
+  // The generator for setting another state: its present state does not matter.
   at::Generator replaced() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (promise_ != nullptr) {
@@ -62,7 +62,7 @@ class State {
   Taken take() {
     std::lock_guard<std::mutex> lock(mutex_);
     Taken taken{cpu_, at::detail::createCPUGenerator(), promise_, std::make_shared<Mark>()};
-    if (!on(Fault::generator_not_advanced)) {
+    if (!on(Fault::graphs_generator_not_advanced)) {
       cpu_ = taken.after;
       promise_ = taken.after_ready;
     }
@@ -82,7 +82,7 @@ class GraphGenerator final : public AroundReplay {
 
   std::pair<Task, Task> at_replay() override {
     State::Taken taken = state_->take();
-    if (on(Fault::replay_repeats_random)) {
+    if (on(Fault::graphs_replay_repeats_random)) {
       taken.before = first_.defined() ? first_ : taken.before;
       first_ = taken.before;
     }
@@ -114,7 +114,7 @@ class GraphGenerator final : public AroundReplay {
   }
 
   const std::shared_ptr<State> state_;
-  at::Generator first_;  // of a planted fault: the state that the first replay began with
+  at::Generator first_;  // for a planted fault: the state that the first replay began with
 };
 
 class SimulatedGenerator final : public c10::GeneratorImpl {
@@ -126,7 +126,8 @@ class SimulatedGenerator final : public c10::GeneratorImpl {
         state_(std::move(state)) {}
 
   void set_current_seed(uint64_t seed) override {
-    state_->replaced().set_current_seed(on(Fault::seed_ignored) ? c10::detail::getNonDeterministicRandom() : seed);
+    state_->replaced().set_current_seed(
+        on(Fault::random_seed_ignored) ? c10::detail::getNonDeterministicRandom() : seed);
   }
   uint64_t current_seed() const override { return state_->settled().current_seed(); }
   uint64_t seed() override { return state_->replaced().seed(); }
@@ -134,7 +135,7 @@ class SimulatedGenerator final : public c10::GeneratorImpl {
   void set_offset(uint64_t offset) override { state_->settled().set_offset(offset); }
   uint64_t get_offset() const override { return state_->settled().get_offset(); }
   void set_state(const c10::TensorImpl& state) override {
-    if (!on(Fault::state_not_restored)) {
+    if (!on(Fault::random_state_not_restored)) {
       state_->replaced().unsafeGetGeneratorImpl()->set_state(state);
     }
   }
@@ -178,7 +179,7 @@ const at::Generator& default_generator(int device) {
 }
 
 at::Generator new_generator(int device) {
-  if (on(Fault::generators_shared)) {
+  if (on(Fault::random_generators_shared)) {
     auto* of_all = dynamic_cast<SimulatedGenerator*>(default_generator(device).unsafeGetGeneratorImpl());
     return at::make_generator<SimulatedGenerator>(device, of_all->state());
   }

@@ -20,10 +20,10 @@ namespace simulated {
 
 namespace {
 
-// Signatures that an op remembers; the layout suite makes many that are never met again.
+// The number of signatures that an op remembers: the layout suite makes many that never come again.
 constexpr size_t kMostKnown = 512;
 
-// Beside torch's pointwise ops, whose sizes follow from those of their operands by definition of the tag.
+// In addition to ops tagged pointwise, whose sizes follow from those of their operands by definition.
 constexpr std::array<std::string_view, 30> kMoreOps{
     "aten::mm",          "aten::mm.out",      "aten::bmm",           "aten::bmm.out",       "aten::addmm",
     "aten::addmm.out",   "aten::addmm_",      "aten::baddbmm",       "aten::baddbmm.out",   "aten::baddbmm_",
@@ -38,7 +38,7 @@ constexpr std::array<std::string_view, 30> kMoreOps{
 class Signature {
  public:
   explicit Signature(bool captured) { number(captured); }
-  // False where it holds something that is not understood.
+  // False if it holds something that is not understood.
   bool add(const c10::IValue& value) {
     if (value.isTensor()) {
       add_tensor(value.toTensor());
@@ -55,7 +55,7 @@ class Signature {
       }
       number('o');
     } else if (value.isGenerator() || value.isDevice()) {
-      number('g');  // the CPU's: it changes no geometry
+      number('g');  // a CPU generator: it does not change the geometry
     } else if (value.isNone()) {
       number('N');
     } else if (value.isInt()) {
@@ -119,7 +119,7 @@ class Signature {
     number(tensor.storage_offset()).number(tensor.scalar_type());
     number(tensor.is_conj()).number(tensor.is_neg());
     number(tensor.unsafeGetTensorImpl()->is_wrapped_number());
-    if (is_host_scalar(tensor)) {  // its value may be refused: one that an integer type does not hold
+    if (is_host_scalar(tensor)) {  // its value may be rejected: an integer type may not hold it
       text_.append(static_cast<const char*>(tensor.const_data_ptr()), tensor.itemsize());
     }
   }
@@ -130,7 +130,7 @@ class Signature {
 
 // -- scratch
 
-// Tensors of the same geometry over memory of zeros or ones: what shares memory shares it here too.
+// Tensors of the same geometry over zeros or ones; tensors that share memory share it here too.
 class Scratch {
  public:
   explicit Scratch(bool ones) : ones_(ones) {}
@@ -166,7 +166,7 @@ class Scratch {
   // Whether each tensor lies inside its storage: a planted fault may have made that too short.
   bool fits() const { return fits_; }
 
-  // Whether every tensor still is as it was made: the op gave none another shape or other memory.
+  // Whether no tensor was given another shape or other memory by the op.
   bool unchanged() const {
     return std::all_of(tensors_.begin(), tensors_.end(), [this](const auto& pair) {
       const auto& [given, made] = pair;
@@ -179,7 +179,7 @@ class Scratch {
     });
   }
 
-  // The arguments that were given another shape, in storage of their own; nothing where more than that was changed.
+  // The arguments that were given another shape, in their own storage; empty if anything else was changed.
   std::vector<ReshapedArgument> reshaped(const torch::jit::Stack& arguments) const {
     std::vector<ReshapedArgument> found;
     for (const auto& [given, made] : tensors_) {
@@ -233,8 +233,8 @@ struct Warned final : c10::WarningHandler {
   void process(const c10::Warning&) override { any = true; }
 };
 
-// What comes of the call on scratch. Not known where it raised or warned, so that the call itself does so, where it
-// gave an argument another shape, or returned a view or something that is no tensor.
+// The result of the call on scratch memory. Not known if it raised or warned (the call itself then does so), gave an
+// argument another shape, or returned a view or something that is not a tensor.
 CallGeometry learn(const RunCall& run, const torch::jit::Stack& call, bool captured, bool ones) {
   KernelScope scope;
   Scratch scratch(ones);
@@ -272,7 +272,7 @@ CallGeometry learn(const RunCall& run, const torch::jit::Stack& call, bool captu
   try {
     run(trial);
   } catch (const std::exception&) {
-    CallGeometry raised;  // the call itself will raise it, or something better, in its turn
+    CallGeometry raised;  // the call itself will raise it, or a better error, when it runs
     raised.error = std::current_exception();
     return raised;
   }
@@ -318,7 +318,7 @@ bool is_host_scalar(const at::Tensor& argument) {
 }
 
 std::pair<const char*, size_t> elements_of(const at::Tensor& made) {
-  // What the elements span, from the first one on: the kernel's own storage may hold more.
+  // The span of the elements from the first one on: the kernel's own storage may be larger.
   const c10::Storage& storage = made.storage();
   const size_t skipped = made.storage_offset() * made.dtype().itemsize();
   const size_t spanned = made.numel() == 0

@@ -1,7 +1,7 @@
-// What a kernel returns, known before it runs: that is what lets a call be queued while the host goes on.
+// What a kernel will return, known before it runs, so that the call can be queued while the host continues.
 //
-// It is learnt by running the CPU's kernel once over scratch memory of the same geometry, on the calling thread, and
-// remembered by signature. The kernels of the meta device would do as well, were their strides always the CPU's.
+// It is found by running the CPU's kernel once over scratch memory of the same geometry, on the calling thread, and
+// remembered by signature. Meta kernels would do as well if their strides were always those of the CPU.
 
 #pragma once
 
@@ -29,7 +29,7 @@ struct ResultGeometry {
   size_t bytes = 0;  // of storage, from the first element on
 };
 
-// An argument that the call gives another shape: one that had no elements, or one whose storage suffices.
+// An argument that the call resizes: it had no elements, or its storage is large enough.
 struct ReshapedArgument {
   size_t argument;
   std::vector<int64_t> sizes, strides;
@@ -37,10 +37,10 @@ struct ReshapedArgument {
 };
 
 struct CallGeometry {
-  bool known = false;  // false: only the call itself shows it, and it must be waited for
+  bool known = false;  // false: only the call itself shows it, so it must be waited for
   std::vector<ResultGeometry> results;
-  std::vector<ReshapedArgument> reshaped;  // where nothing else keeps it from being known
-  std::exception_ptr error;  // what the trial raised, where it did
+  std::vector<ReshapedArgument> reshaped;  // if nothing else prevents it from being known
+  std::exception_ptr error;  // what the trial raised, if it did
 };
 
 // How a call is run on CPU tensors.
@@ -49,9 +49,9 @@ using RunCall = std::function<void(torch::jit::Stack&)>;
 // What one op is known to return.
 class Geometries {
  public:
-  // `call` holds the aliases of the arguments. Nothing of it is read or written but its geometry.
-  // `captured`: the call will be replayed, so that a warning or an error for the scratch's zeros is no reason not to
-  // know. It must not be `known` otherwise, since it should be raised at the call.
+  // `call` holds the aliases of the arguments, of which only the geometry is read.
+  // `captured`: the call will be replayed, so a warning or error caused by the zeros in scratch memory does not matter.
+  // Otherwise the result is then not `known`: the call itself must warn or raise.
   std::shared_ptr<const CallGeometry> of(const RunCall& run, const torch::jit::Stack& call, bool captured);
 
  private:
@@ -63,7 +63,7 @@ class Geometries {
 // draws no random numbers.
 bool may_be_queued(const c10::OperatorHandle& op);
 
-// A scalar on the host among the arguments: it may be overwritten there as soon as the call returns.
+// A scalar on the host among the arguments: the caller may overwrite it as soon as the call returns.
 bool is_host_scalar(const at::Tensor& argument);
 
 // What a kernel gave, from its first element on: address and bytes.

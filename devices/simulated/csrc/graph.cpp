@@ -33,7 +33,7 @@ CaptureMode mode_of(at::GraphCaptureMode mode) {
   }
 }
 
-// Of a planted fault: forgets the exception that is being handled, so that none is the context of the next one.
+// For a planted fault: forgets the exception that is being handled, so that the next one has no context.
 void forget_exception() {
   const PyGILState_STATE held = PyGILState_Ensure();
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
@@ -55,7 +55,7 @@ class SimulatedGraph final : public at::GraphImplInterface {
  public:
   explicit SimulatedGraph(const at::GraphImplArgs& args) : keep_(args.keep_graph) {}
   ~SimulatedGraph() override {
-    if (capture_ != nullptr) {  // nobody ends it any more
+    if (capture_ != nullptr) {  // nothing else would end it
       capture_->abandon();
       device_memory(device_).end_pool(pool_);
     }
@@ -63,12 +63,12 @@ class SimulatedGraph final : public at::GraphImplInterface {
   }
 
   void capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mode) override {
-    TORCH_CHECK(capture_ == nullptr, "simulated device: this graph is capturing already");
+    TORCH_CHECK(capture_ == nullptr, "simulated device: this graph is already capturing");
     TORCH_CHECK(
         recorded_ == nullptr && executable_ == nullptr,
-        "simulated device: this graph holds what it captured before: call reset(), or use another graph");
+        "simulated device: this graph already holds a capture: call reset(), or use another graph");
     Queue& queue = current_queue(current_device());
-    if (queue.capturing() && on(Fault::nested_capture_accepted)) {
+    if (queue.capturing() && on(Fault::graphs_nested_capture_accepted)) {
       nested_ = true;
       return;
     }
@@ -94,7 +94,7 @@ class SimulatedGraph final : public at::GraphImplInterface {
     }
     TORCH_CHECK(capture_ != nullptr, "simulated device: capture_end() without a capture_begin() before it");
     TORCH_CHECK(
-        !on(Fault::stays_capturing) || capture_->why_invalid().empty(), "simulated device: the capture failed");
+        !on(Fault::graphs_stays_capturing) || capture_->why_invalid().empty(), "simulated device: the capture failed");
     const auto capture = std::move(capture_);
     capture_ = nullptr;
     const bool elsewhere = &current_queue(device_) != &capture->origin();
@@ -102,8 +102,8 @@ class SimulatedGraph final : public at::GraphImplInterface {
     try {
       Recorded made = capture->end();
       TORCH_CHECK(
-          !elsewhere, "simulated device: the capture ends on another stream than the one that it began on, and is lost");
-      if (on(Fault::error_lost)) {
+          !elsewhere, "simulated device: the capture ended on another stream than the one it began on, and is lost");
+      if (on(Fault::graphs_error_lost)) {
         forget_exception();
       }
       recorded_ = std::make_shared<const Recorded>(std::move(made));
@@ -111,7 +111,7 @@ class SimulatedGraph final : public at::GraphImplInterface {
       release_pool();
       throw;
     }
-    if (recorded_->nodes.empty() && !on(Fault::empty_capture_silent)) {
+    if (recorded_->nodes.empty() && !on(Fault::graphs_empty_capture_silent)) {
       TORCH_WARN(
           "The graph is empty: nothing was recorded on the capturing stream. Work on other streams or devices belongs "
           "to a graph only if it is joined to that stream by events.");
@@ -127,13 +127,13 @@ class SimulatedGraph final : public at::GraphImplInterface {
         executable_ == nullptr || keep_, "simulated device: instantiate() is for graphs made with keep_graph=True");
     executable_ = std::make_shared<Executable>(recorded_);
     if (!keep_ && !debug_) {
-      recorded_ = nullptr;  // the executable has what it needs of it
+      recorded_ = nullptr;  // the executable holds what it needs
     }
   }
 
   void replay() override {
     if (executable_ == nullptr) {
-      if (recorded_ == nullptr && on(Fault::replay_before_capture_silent)) {
+      if (recorded_ == nullptr && on(Fault::graphs_replay_before_capture_silent)) {
         return;
       }
       TORCH_CHECK(recorded_ != nullptr, "simulated device: replay() without a successful capture before it");
@@ -144,7 +144,7 @@ class SimulatedGraph final : public at::GraphImplInterface {
 
   void reset() override {
     TORCH_CHECK(capture_ == nullptr, "simulated device: reset() while the graph is capturing");
-    if (!on(Fault::reset_keeps_graph)) {
+    if (!on(Fault::graphs_reset_keeps_graph)) {
       clear();
     }
   }
@@ -171,23 +171,23 @@ class SimulatedGraph final : public at::GraphImplInterface {
  private:
   static c10::MempoolId_t own_pool_id() {
     static std::atomic<uint64_t> made{0};
-    return {on(Fault::unshared_pools_overlap) ? UINT32_MAX : ++made, 0};
+    return {on(Fault::graphs_unshared_pools_overlap) ? UINT32_MAX : ++made, 0};
   }
 
   void release_pool() {
     if (has_pool_) {
       has_pool_ = false;
-      if (!on(Fault::graph_pool_never_returned)) {
+      if (!on(Fault::graphs_pool_never_returned)) {
         device_memory(device_).release_pool(pool_);
       }
     }
   }
 
   void clear() {
-    if (executable_ != nullptr && on(Fault::destroy_while_queued)) {
+    if (executable_ != nullptr && on(Fault::graphs_destroy_while_queued)) {
       executable_->forget();
     }
-    executable_ = nullptr;  // what is queued has its share of it
+    executable_ = nullptr;  // queued work keeps it alive
     recorded_ = nullptr;
     release_pool();
   }
@@ -197,7 +197,7 @@ class SimulatedGraph final : public at::GraphImplInterface {
   int device_ = 0;
   c10::MempoolId_t pool_{0, 0};
   std::shared_ptr<Capture> capture_;            // while it is underway
-  std::shared_ptr<const Recorded> recorded_;    // after it, where it is kept
+  std::shared_ptr<const Recorded> recorded_;    // after it, if it is kept
   std::shared_ptr<Executable> executable_;
 };
 

@@ -1,4 +1,4 @@
-// Graphs: what of them is offered beside torch.accelerator.Graph.
+// Graphs: what is offered beyond torch.accelerator.Graph.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace simulated {
 
-// The id of a memory pool that no graph has, for graphs to share.
+// The id of a new memory pool, for graphs to share.
 c10::MempoolId_t new_pool_id();
 
 }  // namespace simulated

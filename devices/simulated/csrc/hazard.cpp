@@ -17,8 +17,9 @@ namespace simulated {
 namespace {
 
 constexpr Fault kHazards[] = {
-    Fault::segfault, Fault::abort, Fault::exit, Fault::hang, Fault::hang_holding_gil, Fault::hang_on_stream,
-    Fault::sticky_error};
+    Fault::process_segfault,         Fault::process_abort,          Fault::process_exit,
+    Fault::process_hang,             Fault::process_hang_holding_gil, Fault::process_hang_on_stream,
+    Fault::process_sticky_error};
 
 std::atomic<bool> lost{false};
 
@@ -34,26 +35,26 @@ std::string from_environment(const char* name, const char* otherwise) {
 }
 
 void strike() {
-  if (on(Fault::segfault)) {
+  if (on(Fault::process_segfault)) {
     *static_cast<volatile int*>(nullptr) = 1;
   }
-  if (on(Fault::abort)) {
+  if (on(Fault::process_abort)) {
     std::abort();
   }
-  if (on(Fault::exit)) {
+  if (on(Fault::process_exit)) {
     _exit(3);
   }
-  if (on(Fault::hang)) {
+  if (on(Fault::process_hang)) {
     wait_for_ever();
   }
-  if (on(Fault::hang_holding_gil)) {
+  if (on(Fault::process_hang_holding_gil)) {
     PyGILState_Ensure();
     wait_for_ever();
   }
-  if (on(Fault::hang_on_stream)) {
+  if (on(Fault::process_hang_on_stream)) {
     current_queue(current_device()).submit([] { wait_for_ever(); });
   }
-  if (on(Fault::sticky_error)) {
+  if (on(Fault::process_sticky_error)) {
     lost = true;
     refuse_if_lost();
   }
@@ -80,7 +81,7 @@ void meet_hazards(const std::string& op) {
 void refuse_if_lost() {
   if (lost.load(std::memory_order_relaxed)) {
     throw std::runtime_error(
-        "simulated device: an illegal access was met; the device is lost to this process, and every call will fail");
+        "simulated device: illegal memory access; the device is unusable in this process, and every call will fail");
   }
 }
 

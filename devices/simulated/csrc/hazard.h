@@ -9,10 +9,10 @@
 
 namespace simulated {
 
-// Called with every op's name: does what the planted fault says where it is due. Throws where it fails the call.
+// Called with every op's name: strikes when the planted fault is due. Throws if the fault makes the call raise.
 void meet_hazards(const std::string& op);
 
-// Throws once a sticky error has lost the device to this process.
+// Throws after a sticky error has made the device unusable in this process.
 void refuse_if_lost();
 
 }  // namespace simulated

@@ -35,7 +35,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
   at::Device getDeviceFromPtr(void* data) const override {
-    TORCH_CHECK(arena().contains(data), "simulated device: ", data, " is no address of a device");
+    TORCH_CHECK(arena().contains(data), "simulated device: ", data, " is not an address of the device");
     return at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(arena().device_of(data)));
   }
 
@@ -46,7 +46,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return new_generator(checked_device(device));
   }
 
-  // Called by storage.resize_ and tensor.resize_: the first bytes stay.
+  // Called by storage.resize_ and tensor.resize_; keeps the contents that fit.
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     resize_storage(storage.unsafeGetStorageImpl(), bytes);
   }
@@ -56,7 +56,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 void resize_storage(c10::StorageImpl* storage, size_t bytes) {
   TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
-  if (bytes == 0 && on(Fault::resize_zero_keeps_memory)) {
+  if (bytes == 0 && on(Fault::transfer_resize_zero_keeps_memory)) {
     storage->set_nbytes(0);
     return;
   }
@@ -69,7 +69,7 @@ void resize_storage(c10::StorageImpl* storage, size_t bytes) {
     void* to = arena().on_device_side(data.get());
     const void* from = arena().on_device_side(storage->data());
     current_queue(device).run_here(
-        [&] { on(Fault::resize_loses_bytes) ? std::memset(to, 0xA5, kept) : std::memcpy(to, from, kept); });
+        [&] { on(Fault::transfer_resize_loses_bytes) ? std::memset(to, 0xA5, kept) : std::memcpy(to, from, kept); });
   }
   storage->set_data_ptr_noswap(std::move(data));
   storage->set_nbytes(bytes);

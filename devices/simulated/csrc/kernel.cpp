@@ -21,7 +21,7 @@ namespace simulated {
 
 namespace {
 
-// Arguments that are read on the host by design, or that indexing takes from the CPU as they are.
+// Arguments that are read on the host by design, and indices that may be CPU tensors.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kReadOnHost{{
     {"aten::index.Tensor", "indices"},
     {"aten::index.Tensor_out", "indices"},
@@ -88,7 +88,7 @@ void Kernel::check_tensor(const at::Tensor& tensor, size_t place, int device) co
       (tensor.device().is_cpu() && may_be_on_cpu_[place])) {
     return;
   }
-  if (on(Fault::mixed_devices_accepted)) {
+  if (on(Fault::dispatch_mixed_devices_accepted)) {
     return;
   }
   TORCH_CHECK(
@@ -103,7 +103,7 @@ void Kernel::replace_argument(c10::IValue& value, size_t place, Queue& queue, Al
       return tensor;
     }
     check_tensor(tensor, place, queue.device());
-    if (on(Fault::cpu_scalar_offset_ignored) && !on_device(tensor) && tensor.dim() == 0) {
+    if (on(Fault::dispatch_cpu_scalar_offset_ignored) && !on_device(tensor) && tensor.dim() == 0) {
       return tensor.as_strided({}, {}, 0);
     }
     return on_device(tensor) ? aliases.of(tensor) : tensor;
@@ -211,10 +211,10 @@ torch::jit::Stack Kernel::queue_call(
     }
   }
   const auto capture = queue.capture();
-  if (capture != nullptr && on(Fault::replay_stale_input) && capture->empty()) {
+  if (capture != nullptr && on(Fault::graphs_replay_stale_input) && capture->empty()) {
     hold_inputs(call, written_);
   }
-  // The task owns no memory of the device: what is freed meanwhile is handed out to later work of this queue only.
+  // The task owns no device memory: memory freed meanwhile is handed out to later work of this queue only.
   Task task = [this, targets, call = std::move(call)]() mutable {
     KernelTurn turn;
     KernelScope scope;
@@ -227,12 +227,12 @@ torch::jit::Stack Kernel::queue_call(
       }
     }
   };
-  if (capture != nullptr && on(Fault::op_runs_at_capture) && name_ == "aten::neg") {
+  if (capture != nullptr && on(Fault::graphs_op_runs_at_capture) && name_ == "aten::neg") {
     task();
     return results;
   }
   queue.submit(std::move(task), name_.c_str(), generator);
-  if (capture != nullptr && on(Fault::output_moves) && geometry.results[0].bytes != 0) {
+  if (capture != nullptr && on(Fault::graphs_output_moves) && geometry.results[0].bytes != 0) {
     move_at_replay(*capture, results[0].toTensor());
   }
   return results;
@@ -263,7 +263,7 @@ void Kernel::check_capturable(Queue& queue, const CallGeometry& geometry, const 
 void Kernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   seen_.note();
   meet_hazards(name_);
-  if (on(Fault::fallback_unlisted) && name_ == "aten::erf") {
+  if (on(Fault::dispatch_fallback_unlisted) && name_ == "aten::erf") {
     at::native::cpu_fallback(op, stack);
     return;
   }
@@ -306,10 +306,11 @@ void Kernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torc
       faulty ? run_faulty(call) : run(call);
     });
   } catch (...) {
-    if (on(Fault::leak_on_error)) {
-      new c10::Storage(new_storage(device, 512));  // of nobody
+    if (on(Fault::allocator_leak_on_error)) {
+      new c10::Storage(new_storage(device, 512));  // owned by no tensor
     }
-    TORCH_CHECK_TYPE(!(on(Fault::wrong_error_type) && name_ == "aten::gather"), "simulated device: gather failed");
+    const bool wrong_type = on(Fault::dispatch_wrong_error_type) && name_ == "aten::gather";
+    TORCH_CHECK_TYPE(!wrong_type, "simulated device: gather failed");
     throw;
   }
   aliases.write_back();
@@ -320,17 +321,17 @@ void Kernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torc
 }
 
 void register_kernels() {
-  // Leaked: its destructor would take the kernels away while other static objects still use them.
+  // Leaked: its destructor would remove kernels that other static objects still use.
   static auto* library =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   auto& dispatcher = c10::Dispatcher::singleton();
-  // Ops that torch's own code calls on devices of other makers, and the op of the CPU that does the same.
+  // Ops that torch calls on out-of-tree devices, with the CPU op that does the same.
   struct Same {
     const char *name, *overload, *runs, *runs_overload;
   };
   const std::vector<Same> same_as = {
       {"convolution_overrideable", "", "convolution", ""},
-      // Asks for a CPU, CUDA or XPU device before it does anything.
+      // Checks for a CPU, CUDA or XPU device first.
       {"mode", "values", "mode", "values"},
       // Its CPU kernel is a composite one, and has a defect (defects.h).
       {"addr_", "", "addr_", ""},

@@ -22,7 +22,7 @@ namespace simulated {
 
 class Kernel final : public c10::OperatorKernel {
  public:
-  // `runs` is the op whose CPU kernel does the work: `op` itself where the CPU has one.
+  // `runs` is the op whose CPU kernel does the work: `op` itself if the CPU has one.
   Kernel(const c10::OperatorHandle& op, const c10::OperatorHandle& runs);
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
@@ -32,11 +32,11 @@ class Kernel final : public c10::OperatorKernel {
   void check_tensor(const at::Tensor& tensor, size_t place, int device) const;
   void replace_argument(c10::IValue& value, size_t place, Queue& queue, Aliases& aliases) const;
 
-  // Queues the call and returns its results' tensors, whose elements will be there in the queue's turn.
-  // Records it, where the queue is capturing.
+  // Queues the call and returns its results' tensors, whose elements are written when the queue runs it.
+  // While the queue is capturing, records it instead.
   torch::jit::Stack queue_call(const CallGeometry& geometry, torch::jit::Stack call, Queue& queue, Aliases& aliases) const;
   std::shared_ptr<const CallGeometry> geometry_of(const torch::jit::Stack& call, bool captured);
-  // Throws where a call cannot be captured: what is wrong with the call, or why it cannot.
+  // Throws if a call cannot be captured: the call's own error, or why it cannot be captured.
   void check_capturable(Queue& queue, const CallGeometry& geometry, const torch::jit::Stack& call) const;
   void run(torch::jit::Stack& call) const;
   void run_faulty(torch::jit::Stack& call) const;
@@ -55,7 +55,7 @@ class Kernel final : public c10::OperatorKernel {
   Seen seen_;
 };
 
-// Registers a kernel for every aten op that the CPU has one for and this device has not.
+// Registers a kernel for every aten op that has one for the CPU but not for this device.
 void register_kernels();
 // Replaces a tensor of a result in place; lists too.
 void replace_result(c10::IValue& value, Aliases& aliases);

@@ -119,7 +119,7 @@ void write_out_in_a_row(Call& call) {
 }
 
 void keep_old_values(Call& call) {
-  // What out= held goes along, at the end of the stack.
+  // The old content of out= is passed along at the end of the stack.
   const at::Tensor out = call.out();
   call.stack.back() = at::clone(out);
 }
@@ -216,20 +216,20 @@ const std::vector<Misbehaviour>& all() {
   static const auto* made = [] {
     auto* rows = new std::vector<Misbehaviour>(misbehaviours_of_calls());
     rows->insert(rows->end(), {
-      {Fault::ignore_strides, {"aten::exp"}, nullptr, ignore_strides},
-      {Fault::ignore_storage_offset, {"aten::neg"}, nullptr, ignore_storage_offset},
-      {Fault::read_expanded_as_dense, {"aten::mul.Tensor"}, nullptr, read_expanded_as_dense},
-      {Fault::ignore_channels_last, {"aten::avg_pool2d"}, nullptr, make_contiguous},
-      {Fault::always_contiguous, {"aten::sub.Tensor"}, nullptr, make_contiguous},
-      {Fault::output_past_end, {"aten::cat"}, nullptr, shorten_storage},
+      {Fault::values_ignore_strides, {"aten::exp"}, nullptr, ignore_strides},
+      {Fault::values_ignore_storage_offset, {"aten::neg"}, nullptr, ignore_storage_offset},
+      {Fault::expand_read_as_dense, {"aten::mul.Tensor"}, nullptr, read_expanded_as_dense},
+      {Fault::stride_ignore_channels_last, {"aten::avg_pool2d"}, nullptr, make_contiguous},
+      {Fault::stride_always_contiguous, {"aten::sub.Tensor"}, nullptr, make_contiguous},
+      {Fault::storage_output_past_end, {"aten::cat"}, nullptr, shorten_storage},
       {Fault::inputs_overwritten, {"aten::atan2"}, nullptr, overwrite_first_input},
-      {Fault::write_past_end, {"aten::maximum.out"}, nullptr, write_past_end},
-      {Fault::write_between_elements, {"aten::fmax.out"}, nullptr, write_between_elements},
-      {Fault::vectorised_tail_overrun, {"aten::add_.Tensor"}, nullptr, overrun_tail},
+      {Fault::bounds_write_past_end, {"aten::maximum.out"}, nullptr, write_past_end},
+      {Fault::bounds_write_between_elements, {"aten::fmax.out"}, nullptr, write_between_elements},
+      {Fault::bounds_vectorised_tail_overrun, {"aten::add_.Tensor"}, nullptr, overrun_tail},
       {Fault::out_restride, {"aten::add.out"}, nullptr, restride_out},
       {Fault::out_reallocate, {"aten::mul.out"}, nullptr, reallocate_out},
       {Fault::out_ignore_strides, {"aten::exp.out"}, nullptr, write_out_in_a_row},
-      {Fault::out_accumulate, {"aten::atan2.out"}, keep_old_values, add_to_old_values},
+      {Fault::out_accumulate_into_old_values, {"aten::atan2.out"}, keep_old_values, add_to_old_values},
       {Fault::out_resize_silently, {"aten::copysign.out"}, resize_out_first, nullptr},
       {Fault::inplace_write_to_copy, {"aten::neg_"}, give_copy_of_self, return_self},
       {Fault::inplace_reallocate, {"aten::mul_.Tensor"}, nullptr, reallocate_self},
@@ -240,7 +240,7 @@ const std::vector<Misbehaviour>& all() {
       {Fault::beta_zero_multiply_input, {"aten::addmm"}, nullptr, multiply_input_by_zero},
       {Fault::reduce_empty_sum_one, {"aten::sum.dim_IntList"}, nullptr, start_from_one},
       {Fault::precision_truncate_mantissa, {"aten::mm"}, make_float32_short, nullptr},
-      {Fault::determinism_varying, {"aten::bmm"}, nullptr, vary_last_bit},
+      {Fault::determinism_varying_reduction_order, {"aten::bmm"}, nullptr, vary_last_bit},
     });
     return rows;
   }();
@@ -271,7 +271,7 @@ std::vector<std::string> places_of(const std::string& fault) {
       {Fault::views_copy_instead_of_alias, "aten::unfold"},
       {Fault::views_wrong_offset, "aten::unfold"},
       {Fault::views_forget_conj_bit, "aten::_copy_from of a conjugate"},
-      {Fault::set_ignores_offset, "aten::set_.source_Storage_storage_offset"},
+      {Fault::as_strided_set_ignores_offset, "aten::set_.source_Storage_storage_offset"},
       {Fault::memory_format_ignore_requested, "aten::empty.memory_format of channels_last"},
   };
   std::vector<std::string> found;

@@ -24,7 +24,7 @@ struct Call {
   // The last argument: out= of those ops that have one.
   at::Tensor out() const { return given.back().toTensor(); }
   at::Tensor result() const { return stack[0].toTensor(); }
-  // What the kernel makes of the same call with another tensor in one place.
+  // The kernel's result for the same call with another tensor in one place.
   at::Tensor with(size_t place, const at::Tensor& other) const;
 };
 
@@ -35,10 +35,10 @@ struct Misbehaviour {
   void (*after)(Call&);
 };
 
-// Those of one op, by its full name.
+// The faults of one op, by its full name.
 std::vector<const Misbehaviour*> misbehaviours_of(const std::string& op);
 
-// The ops that faults of kernels are planted in, and of ops written for the device.
+// The ops in which a fault is planted.
 std::vector<std::string> places_of(const std::string& fault);
 
 }  // namespace simulated

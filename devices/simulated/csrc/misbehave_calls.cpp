@@ -92,17 +92,17 @@ void make_one_too_large(Call& call) {
 
 std::vector<Misbehaviour> misbehaviours_of_calls() {
   return {
-      {Fault::first_wrong, {"aten::sigmoid_backward"}, nullptr, double_result},
-      {Fault::forward_ad_wrong, {"aten::glu_jvp"}, nullptr, double_result},
+      {Fault::autograd_first_wrong, {"aten::sigmoid_backward"}, nullptr, double_result},
+      {Fault::autograd_forward_ad_wrong, {"aten::glu_jvp"}, nullptr, double_result},
       {Fault::grad_ignore_strides, {"aten::tanh_backward"}, nullptr, take_gradient_for_dense},
       {Fault::large_offset_32bit, {"aten::bitwise_not"}, nullptr, wrap_offsets},
-      {Fault::normal_std_is_variance, {"aten::normal_"}, square_std, nullptr},
-      {Fault::fill_past_view, {"aten::uniform_"}, nullptr, fill_past_view},
-      {Fault::bad_shape_accepted, {"aten::dot"}, cut_to_the_shorter, nullptr},
-      {Fault::index_unchecked, {"aten::index_select"}, clamp_index, nullptr},
-      {Fault::inf_not_found, {"aten::_amp_foreach_non_finite_check_and_unscale_"}, nullptr, forget_inf},
-      {Fault::meta_disagrees, {"aten::cumsum"}, nullptr, swap_last_strides},
-      {Fault::compiled_differs, {"aten::hardswish"}, nullptr, make_one_too_large},
+      {Fault::random_normal_std_is_variance, {"aten::normal_"}, square_std, nullptr},
+      {Fault::random_fill_past_view, {"aten::uniform_"}, nullptr, fill_past_view},
+      {Fault::dispatch_bad_shape_accepted, {"aten::dot"}, cut_to_the_shorter, nullptr},
+      {Fault::dispatch_index_unchecked, {"aten::index_select"}, clamp_index, nullptr},
+      {Fault::autocast_inf_not_found, {"aten::_amp_foreach_non_finite_check_and_unscale_"}, nullptr, forget_inf},
+      {Fault::compile_meta_disagrees, {"aten::cumsum"}, nullptr, swap_last_strides},
+      {Fault::compile_compiled_differs, {"aten::hardswish"}, nullptr, make_one_too_large},
   };
 }
 

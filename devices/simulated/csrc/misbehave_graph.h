@@ -1,4 +1,4 @@
-// Planted faults of graphs that concern what a captured call was given or gave.
+// Planted faults of graphs that concern the arguments or results of captured calls.
 
 #pragma once
 
@@ -11,7 +11,7 @@ namespace simulated {
 
 // Replaces arguments that are only read by copies of what they hold now.
 void hold_inputs(torch::jit::Stack& call, const std::vector<bool>& written);
-// Each replay gives the tensor other memory, with the same values.
+// Each replay moves the tensor to other memory, with the same values.
 void move_at_replay(Capture& capture, const at::Tensor& result);
 
 }  // namespace simulated

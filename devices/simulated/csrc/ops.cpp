@@ -35,7 +35,7 @@ constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 class OnDevice {
  public:
   explicit OnDevice(std::optional<c10::Device> device) : before_(current_device()) {
-    if (device.has_value() && !on(Fault::factory_ignores_index)) {
+    if (device.has_value() && !on(Fault::device_factory_ignores_index)) {
       set_current_device(checked_device(device->index()));
     }
   }
@@ -48,7 +48,7 @@ class OnDevice {
 void check_options(
     std::optional<c10::Layout> layout, std::optional<bool> pinned, std::optional<c10::ScalarType> dtype) {
   TORCH_CHECK(
-      !(on(Fault::declared_dtype_refused) && dtype == c10::kShort), "simulated device: int16 is not supported");
+      !(on(Fault::device_declared_dtype_refused) && dtype == c10::kShort), "simulated device: int16 is not supported");
   TORCH_CHECK_NOT_IMPLEMENTED(
       layout.value_or(c10::kStrided) == c10::kStrided, "simulated device: only strided tensors can be made, got layout ",
       layout.value_or(c10::kStrided));
@@ -75,7 +75,7 @@ at::Tensor empty_strided(
     std::optional<c10::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pinned) {
   check_options(layout, pinned, dtype);
   OnDevice scope(device);
-  if (on(Fault::drop_strides)) {
+  if (on(Fault::transfer_drop_strides)) {
     return at::detail::empty_generic(size, allocator(), kKeys, c10::dtype_or_default(dtype), std::nullopt);
   }
   return at::detail::empty_strided_generic(size, stride, allocator(), kKeys, c10::dtype_or_default(dtype));
@@ -98,10 +98,10 @@ at::Tensor& set_storage(
   static Seen seen("aten::set_.source_Storage_storage_offset");
   seen.note();
   // torch.load makes a tensor without elements and then sets it to its storage.
-  if (on(Fault::set_ignores_offset) || (on(Fault::load_drops_offset) && self.numel() == 0)) {
+  if (on(Fault::as_strided_set_ignores_offset) || (on(Fault::transfer_load_drops_offset) && self.numel() == 0)) {
     offset = 0;
   }
-  if (on(Fault::load_unshares_storage) && self.numel() == 0 && source.nbytes() != 0) {
+  if (on(Fault::transfer_load_unshares_storage) && self.numel() == 0 && source.nbytes() != 0) {
     const int device = source.device().index();
     source = storage_with(device, arena().on_device_side(source.data()), source.nbytes());
   }
@@ -159,13 +159,13 @@ c10::Scalar local_scalar(const at::Tensor& self) {
     KernelScope scope;
     value = at::_local_scalar_dense(alias);
   };
-  if (on(Fault::item_before_work)) {
+  if (on(Fault::transfer_item_before_work)) {
     read();
   } else {
     current_queue(device).run_here(read, "reading a value on the host");
   }
   raise_pending(device);
-  if (on(Fault::item_wrong_type) && value.isIntegral(/*includeBool=*/false)) {
+  if (on(Fault::transfer_item_wrong_type) && value.isIntegral(/*includeBool=*/false)) {
     value = value.toDouble();
   }
   return value;

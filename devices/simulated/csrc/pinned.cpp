@@ -64,7 +64,7 @@ void release_pinned(void* address) {
   const size_t size = found->second.size;
   all.cached.emplace(size, std::make_pair(address, std::move(found->second.used)));
   all.live.erase(found);
-  if (!on(Fault::host_miscount)) {
+  if (!on(Fault::allocator_host_miscount)) {
     all.stats.host.active_requests.decrease(1);
     all.stats.host.active_bytes.decrease(static_cast<int64_t>(size));
   }
@@ -81,10 +81,10 @@ struct PinnedAllocator final : at::HostAllocator {
     void* address = nullptr;
     auto [from, to] = all.cached.equal_range(size);
     for (auto it = from; it != to; ++it) {
-      if (on(Fault::host_never_reuse)) {
+      if (on(Fault::allocator_host_never_reuse)) {
         break;
       }
-      if (passed(it->second.second) || on(Fault::pinned_reused_early)) {
+      if (passed(it->second.second) || on(Fault::transfer_pinned_reused_early)) {
         address = it->second.first;
         all.cached.erase(it);
         ++all.stats.reuses;

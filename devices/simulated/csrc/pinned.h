@@ -19,7 +19,7 @@ void record_pinned(const void* address, Queue& queue);
 // Returns cached blocks to the system.
 void empty_pinned_cache();
 
-// Live blocks are "active", live and cached ones together "allocations"; and how often a cached one was used again.
+// Live blocks are "active", live and cached ones together "allocations"; reuses of cached blocks are counted too.
 struct PinnedStats {
   at::HostStats host;
   int64_t reuses = 0;

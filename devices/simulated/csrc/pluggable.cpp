@@ -35,7 +35,7 @@ void give_plugged(void* context) {
 
 void plug_in(PluggedAllocator allocator) {
   TORCH_CHECK(
-      !handed_out || on(Fault::pluggable_changed_after_use),
+      !handed_out || on(Fault::allocator_pluggable_changed_after_use),
       "simulated device: the allocator cannot be changed once it has handed out memory");
   plugged = new PluggedAllocator(std::move(allocator));
 }
@@ -49,7 +49,7 @@ bool is_plugged() {
     return false;
   }
   static std::atomic<unsigned> calls{0};
-  return !on(Fault::pluggable_bypassed) || calls.fetch_add(1) % 2 == 0;
+  return !on(Fault::allocator_pluggable_bypassed) || calls.fetch_add(1) % 2 == 0;
 }
 
 c10::DataPtr allocate_plugged(size_t bytes, int device, Queue& queue) {
@@ -60,7 +60,8 @@ c10::DataPtr allocate_plugged(size_t bytes, int device, Queue& queue) {
   TORCH_CHECK_WITH(
       OutOfMemoryError, data != nullptr, "Simulated device out of memory: the plugged allocator has no ", bytes, " bytes");
   TORCH_CHECK(
-      arena().contains(data), "simulated device: the plugged allocator returned ", data, ", which is no address of a device");
+      arena().contains(data), "simulated device: the plugged allocator returned ", data,
+      ", which is not an address of the device");
   const c10::Device where(c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(device));
   return {data, new PluggedBlock{owner, address, bytes, device, stream}, &give_plugged, where};
 }

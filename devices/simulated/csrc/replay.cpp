@@ -32,7 +32,7 @@ void Executable::submit_node(Queue& queue, size_t number) {
 void Executable::launch(Queue& queue) {
   refuse_while_capturing(queue, "replaying a graph");
   std::lock_guard<std::mutex> lock(mutex_);
-  if (on(Fault::replay_once_only) && last_ != nullptr) {
+  if (on(Fault::graphs_replay_once_only) && last_ != nullptr) {
     return;
   }
   std::vector<Queue*> queues{&queue};
@@ -60,7 +60,7 @@ void Executable::launch(Queue& queue) {
     }
   }
   const auto& nodes = recorded_->nodes;
-  const size_t count = on(Fault::drop_node) && nodes.size() > 1 ? nodes.size() - 1 : nodes.size();
+  const size_t count = on(Fault::graphs_drop_node) && nodes.size() > 1 ? nodes.size() - 1 : nodes.size();
   std::vector<MarkPtr> marks(nodes.size());
   const auto wait_for = [&](Queue& one, size_t branch, const std::vector<size_t>& before) {
     for (const size_t each : before) {

@@ -1,4 +1,4 @@
-// Replay: what a capture recorded, put into queues again and again; and as a drawing for people.
+// Replay: queueing again what a capture recorded; and drawing it for people.
 
 #pragma once
 
@@ -16,7 +16,7 @@ class Executable : public std::enable_shared_from_this<Executable> {
   // the order that was recorded, with the same dependencies. Replays of one graph run one after another.
   // What is queued keeps the recorded work alive.
   void launch(Queue& queue);
-  // Of a planted fault: what is queued is not done any more.
+  // For a planted fault: queued work is dropped.
   void forget() { forgotten_ = true; }
 
  private:
@@ -26,7 +26,7 @@ class Executable : public std::enable_shared_from_this<Executable> {
   std::vector<bool> awaited_;  // by node: another branch comes after it
   std::atomic<bool> forgotten_{false};
   std::mutex mutex_;
-  MarkPtr last_;  // behind the replay before
+  MarkPtr last_;  // of the replay before
 };
 
 // The graph in the language of graphviz: a cluster a branch, a node a task.

@@ -14,7 +14,7 @@
 #include "event.h"
 #include "faults.h"
 
-// Of torch/csrc/autograd/graph_task.h, which would take all of autograd along.
+// Declared in torch/csrc/autograd/graph_task.h, which would include all of autograd.
 namespace torch::autograd {
 TORCH_API int get_current_graph_task_id();
 }
@@ -26,10 +26,10 @@ namespace {
 constexpr auto kType = c10::DeviceType::PrivateUse1;
 
 thread_local int this_device = 0;
-std::atomic<int> shared_device{0};  // of a planted fault
+std::atomic<int> shared_device{0};  // for a planted fault
 thread_local std::array<QueueId, 16> this_queue{};
 
-std::array<std::atomic<QueueId>, 16> shared_queue{};  // of a planted fault
+std::array<std::atomic<QueueId>, 16> shared_queue{};  // for a planted fault
 
 std::atomic<bool> in_use{false};
 
@@ -56,7 +56,7 @@ c10::Stream stream_of(const Queue& queue) {
       c10::Stream::UNSAFE, c10::Device(kType, static_cast<c10::DeviceIndex>(queue.device())), queue.id());
 }
 
-// Whether the calling thread runs a node of a backward pass, or what ends one.
+// Whether the calling thread runs a node of a backward pass, or its end.
 bool in_backward() {
   return torch::autograd::get_current_graph_task_id() >= 0;
 }
@@ -65,9 +65,9 @@ bool is_main_thread() {
   return getpid() == gettid();
 }
 
-// The index that a guard sets where it is asked for this one.
+// The index that a guard really sets when asked for this one.
 int kept_by_thread(int index) {
-  return on(Fault::thread_loses_index) && !is_main_thread() && index >= 0 ? 0 : index;
+  return on(Fault::autograd_thread_loses_index) && !is_main_thread() && index >= 0 ? 0 : index;
 }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -97,7 +97,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   c10::Stream getStream(c10::Device device) const override {
     const c10::Stream found = stream_of(current_queue(checked_device(device.index())));
-    if (!on(Fault::hash_differs)) {
+    if (!on(Fault::streams_hash_differs)) {
       return found;
     }
     static std::atomic<QueueId> calls{0};
@@ -115,18 +115,18 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream to) const override {
     Queue& queue = queue_of(to);
     const c10::Stream before = stream_of(current_queue(queue.device()));
-    if (on(Fault::backward_on_default_stream) && in_backward()) {
+    if (on(Fault::streams_backward_on_default_stream) && in_backward()) {
       return before;
     }
     set_current_queue(queue);
     return before;
   }
   void* getStreamNativeHandle(const c10::Stream stream) const override {
-    if ((stream.id() & kIdBits) == kDefaultQueue || on(Fault::native_handle_null)) {
+    if ((stream.id() & kIdBits) == kDefaultQueue || on(Fault::streams_native_handle_null)) {
       return nullptr;
     }
     static std::atomic<size_t> calls{0};
-    return reinterpret_cast<char*>(&queue_of(stream)) + (on(Fault::native_handle_changes) ? ++calls : 0);
+    return reinterpret_cast<char*>(&queue_of(stream)) + (on(Fault::streams_native_handle_changes) ? ++calls : 0);
   }
   bool queryStream(const c10::Stream& stream) const override {
     Queue& queue = queue_of(stream);
@@ -134,7 +134,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return queue.idle();
   }
   bool isStreamCapturing(const c10::Stream& stream) const override {
-    return queue_of(stream).capturing() && !on(Fault::is_capturing_false);
+    return queue_of(stream).capturing() && !on(Fault::graphs_is_capturing_false);
   }
   void synchronizeStream(const c10::Stream& stream) const override {
     Queue& queue = queue_of(stream);
@@ -149,7 +149,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     record_event(event, queue_of(stream), device, flag == c10::EventFlag::BACKEND_DEFAULT);
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (!on(Fault::backward_not_joined) || (is_main_thread() && !in_backward())) {
+    if (!on(Fault::streams_backward_not_joined) || (is_main_thread() && !in_backward())) {
       wait_event(event, queue_of(stream));
     }
   }
@@ -175,7 +175,7 @@ int checked_device(int index) {
   if (index == -1) {
     return current_device();
   }
-  if (on(Fault::accept_index_past_count) && index >= device_count()) {
+  if (on(Fault::device_accept_index_past_count) && index >= device_count()) {
     return index % device_count();
   }
   TORCH_CHECK(
@@ -185,13 +185,13 @@ int checked_device(int index) {
 }
 
 int current_device() {
-  return on(Fault::device_shared_by_threads) ? shared_device.load() : this_device;
+  return on(Fault::device_current_shared_by_threads) ? shared_device.load() : this_device;
 }
 
 void set_current_device(int index) {
   index = checked_device(index);
   this_device = index;
-  if (on(Fault::device_shared_by_threads)) {
+  if (on(Fault::device_current_shared_by_threads)) {
     shared_device = index;
   }
 }
@@ -205,15 +205,15 @@ int exchange_device(int index) {
 }
 
 Queue& current_queue(int device) {
-  return queue(device, on(Fault::current_shared_by_threads) ? shared_queue[device].load() : this_queue[device]);
+  return queue(device, on(Fault::streams_current_shared_by_threads) ? shared_queue[device].load() : this_queue[device]);
 }
 
 void set_current_queue(Queue& queue) {
-  if (on(Fault::exit_not_restored) && queue.id() == kDefaultQueue) {
+  if (on(Fault::streams_exit_not_restored) && queue.id() == kDefaultQueue) {
     return;
   }
   this_queue[queue.device()] = queue.id();
-  if (on(Fault::current_shared_by_threads)) {
+  if (on(Fault::streams_current_shared_by_threads)) {
     shared_queue[queue.device()] = queue.id();
   }
 }

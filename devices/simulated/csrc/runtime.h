@@ -1,4 +1,4 @@
-// What torch asks of a device beside its ops: which one is current, its streams, events, hooks.
+// What torch asks of a device apart from its ops: the current index, streams, events, hooks.
 
 #pragma once
 
@@ -22,7 +22,7 @@ int exchange_device(int index);
 Queue& current_queue(int device);
 void set_current_queue(Queue& queue);
 
-// Whether a dtype is one of those that the device declares. Others can be held, and some ops refuse them.
+// Whether a dtype is one of those that the device declares. Tensors of others can exist, but some ops refuse them.
 bool is_declared(c10::ScalarType dtype);
 
 // Notes that the device is in use in this process; throws after a fork.

@@ -1,4 +1,4 @@
-// Which of the device's ops were called: what a planted fault can have reached.
+// Which of the device's ops were called: those that a planted fault can have affected.
 
 #pragma once
 

@@ -6,12 +6,12 @@
 
 namespace simulated {
 
-// Makes torch refuse keys that nobody knows, and those that have no effect here. `on` false undoes it.
+// Makes torch refuse unknown keys, and keys without effect here; `on` false undoes that.
 void register_settings(bool on);
 
-// In bytes: larger blocks are not split. SIZE_MAX where all are.
+// In bytes: larger blocks are not split. SIZE_MAX if all are split.
 size_t max_split_size();
-// The number of steps between two powers of two that a size is rounded up to; 0 or 1: it is not.
+// The number of steps between two powers of two to which a size is rounded up; 0 or 1: not rounded.
 size_t roundup_divisions(size_t bytes);
 
 }  // namespace simulated

@@ -14,7 +14,7 @@ bool is_expanded(const at::Tensor& tensor) {
   return false;
 }
 
-// Storage elements from the tensor's first to behind its last.
+// The number of storage elements from the tensor's first to after its last.
 int64_t extent(const at::Tensor& tensor) {
   int64_t last = 0;
   for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
@@ -27,7 +27,7 @@ bool is_stepped(const at::Tensor& tensor) {
   return !is_expanded(tensor) && extent(tensor) > tensor.numel();
 }
 
-// The storage from `offset` on, read row by row; the tensor itself where that would leave the storage.
+// The storage from `offset` on, read row by row; the tensor itself if that would leave the storage.
 at::Tensor as_dense(const at::Tensor& tensor, int64_t offset) {
   const int64_t room = static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
   if (offset + tensor.numel() > room) {

@@ -1,4 +1,4 @@
-// Ways to take a tensor for what it is not: what planted faults of kernels and copies have in common.
+// Misreading tensors on purpose: what planted faults of kernels and copies have in common.
 
 #pragma once
 
@@ -7,10 +7,10 @@
 namespace simulated {
 
 bool is_expanded(const at::Tensor& tensor);
-// Storage elements from the tensor's first to behind its last.
+// The number of storage elements from the tensor's first to after its last.
 int64_t extent(const at::Tensor& tensor);
 bool is_stepped(const at::Tensor& tensor);
-// The storage from `offset` on, read row by row; the tensor itself where that would leave the storage.
+// The storage from `offset` on, read row by row; the tensor itself if that would leave the storage.
 at::Tensor as_dense(const at::Tensor& tensor, int64_t offset);
 at::Tensor as_dense(const at::Tensor& tensor);
 // Every element of an expanded tensor once.

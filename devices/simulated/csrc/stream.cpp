@@ -62,19 +62,20 @@ void Queue::start_thread_locked() {
 void Queue::submit(Task task, const char* what, const void* in_turn) {
   refuse_after_fork();
   if (in_bad_fork()) {
-    task();  // of a planted fault: there is no thread that would run it
+    task();  // for a planted fault: there is no thread to run it
     return;
   }
   if (destroyed_.load(std::memory_order_relaxed)) {
     throw std::runtime_error("simulated device: the stream was destroyed");
   }
-  if ((capturing() && record(task, what, in_turn)) || (on(Fault::other_index_work_lost) && captured_elsewhere(device_))) {
+  if ((capturing() && record(task, what, in_turn)) ||
+      (on(Fault::graphs_other_index_work_lost) && captured_elsewhere(device_))) {
     return;
   }
-  if (on(Fault::launch_blocks_host)) {
+  if (on(Fault::streams_launch_blocks_host)) {
     drain();
   }
-  if (!on(Fault::unlocked_queue) || !overwritten()) {
+  if (!on(Fault::streams_unlocked_queue) || !overwritten()) {
     push(std::move(task), std::strcmp(what, "task") != 0);
   }
 }
@@ -104,14 +105,14 @@ void Queue::work() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     work_.wait(lock, [this] { return !tasks_.empty() && !running_; });
-    if (on(Fault::reorder_tasks) && tasks_.size() > 1 && tasks_[0].work && tasks_[1].work) {
+    if (on(Fault::streams_reorder_tasks) && tasks_.size() > 1 && tasks_[0].work && tasks_[1].work) {
       std::swap(tasks_[0], tasks_[1]);
     }
     Task task = std::move(tasks_.front().task);
     const MarkPtr mark = std::move(tasks_.front().mark);
     tasks_.pop_front();
     if (mark) {
-      // Whoever saw the mark set and asks for the queue finds it idle: both change under its lock.
+      // A thread that sees the mark set must also find the queue idle: both change under the lock.
       ++done_;
       mark->set();
       done_changed_.notify_all();
@@ -122,13 +123,13 @@ void Queue::work() {
     try {
       task();
     } catch (abi::__forced_unwind&) {
-      throw;  // the thread is being ended: not ours to catch
+      throw;  // the thread is being cancelled: must not be caught
     } catch (...) {
-      if (!on(Fault::error_swallowed)) {
+      if (!on(Fault::device_error_swallowed)) {
         keep_error(device_, std::current_exception());
       }
     }
-    task = nullptr;  // what it held is gone before anyone sees it done
+    task = nullptr;  // releases what it held before the task counts as done
     lock.lock();
     running_ = false;
     ++done_;
@@ -146,7 +147,7 @@ void Queue::run_here(const std::function<void()>& task, const char* what) {
       --submitted_;
       throw std::runtime_error("simulated device: the process is ending, and its queued work will not be done");
     }
-    // Its turn comes when the tasks before it are done: the queue's thread stops at this one until then.
+    // It runs when the tasks before it are done; the queue's thread stops at this one until then.
     auto turn = std::make_shared<Mark>();
     auto over = std::make_shared<Mark>();
     start_thread_locked();
@@ -210,19 +211,19 @@ void Queue::wait(const MarkPtr& mark) {
     wait_in_capture(mark, point);
     return;
   }
-  if (!mark->done() && !on(Fault::ignore_wait)) {
+  if (!mark->done() && !on(Fault::streams_ignore_wait)) {
     submit([mark] { mark->wait(); });
   }
 }
 
 bool Queue::idle() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return done_ == submitted_ || on(Fault::query_always_true);
+  return done_ == submitted_ || on(Fault::streams_query_always_true);
 }
 
 void Queue::drain() {
   refuse_after_fork();
-  if (on(Fault::synchronize_returns_early)) {
+  if (on(Fault::streams_synchronize_returns_early)) {
     return;
   }
   std::unique_lock<std::mutex> lock(mutex_);
@@ -258,7 +259,7 @@ Queue& made_locked(Queues& all, int device, QueueId id, int priority) {
 
 Queue& queue(int device, QueueId id) {
   id &= kIdBits;
-  // The streams of most calls are the default ones: their places are remembered.
+  // Most calls use the default streams, so these are remembered.
   static std::array<std::atomic<Queue*>, 16> defaults{};
   if (id == kDefaultQueue && device >= 0 && device < 16) {
     if (Queue* found = defaults[device].load(std::memory_order_acquire)) {
@@ -283,15 +284,16 @@ Queue& queue(int device, QueueId id) {
 }
 
 Queue& next_queue(int device, int priority) {
-  if (on(Fault::serialise_streams)) {
+  if (on(Fault::streams_serialise_streams)) {
     return queue(device, kDefaultQueue);
   }
-  priority = on(Fault::priority_dropped) ? kLeastPriority : std::clamp(priority, kGreatestPriority, kLeastPriority);
+  priority = on(Fault::streams_priority_dropped) ? kLeastPriority
+                                                 : std::clamp(priority, kGreatestPriority, kLeastPriority);
   Queues& all = queues();
   std::lock_guard<std::mutex> lock(all.mutex);
   int& place = all.next[{device, priority}];
   const QueueId id = 1 + place + (kLeastPriority - priority) * kPoolSize;
-  place = on(Fault::new_stream_repeats) ? place : (place + 1) % kPoolSize;
+  place = on(Fault::streams_new_stream_repeats) ? place : (place + 1) % kPoolSize;
   return made_locked(all, device, id, priority);
 }
 
@@ -323,7 +325,7 @@ Queue& branch_queue(int device, int number) {
 }
 
 Queue& queue_of_handle(int device, const void* handle) {
-  if (on(Fault::external_own_queue)) {
+  if (on(Fault::streams_external_own_queue)) {
     return new_external_queue(device);
   }
   for (Queue* each : queues_of(device)) {
@@ -342,7 +344,7 @@ void drain_queues(int device) {
 
 void drain_device(int device) {
   refuse_synchronize(device);
-  if (on(Fault::synchronize_wrong_index)) {
+  if (on(Fault::streams_synchronize_wrong_index)) {
     device = (device + 1) % arena().devices();
   }
   drain_queues(device);

@@ -1,7 +1,6 @@
 // Queues of work: what a stream is on this device, and the marks that events leave in them.
 //
-// Each queue has a thread of its own that runs its tasks one after another; queues run beside one another.
-// Nothing here knows tensors.
+// Each queue has a thread that runs its tasks one after another; queues run in parallel. Nothing here knows tensors.
 
 #pragma once
 
@@ -23,10 +22,10 @@ using QueueId = int64_t;
 class Capture;
 struct CapturePoint;
 
-// One record of an event: done once the queue has come to it.
+// One record of an event: done once the queue has reached it.
 class Mark {
  public:
-  // `of_capture`: it is set by the end of a capture, and must not be waited for by whoever is to end it.
+  // `of_capture`: set by the end of a capture; the thread that ends it must not wait for it.
   explicit Mark(bool of_capture = false) : of_capture(of_capture) {}
   const bool of_capture;
 
@@ -36,7 +35,7 @@ class Mark {
   bool done();
   // Precondition: done().
   std::chrono::steady_clock::time_point when();
-  // The place in a capture that it marks; nullptr where it marks one in a queue. Such a mark is never done.
+  // The place in a capture that it marks; nullptr if it marks a point in a queue. Such a mark is never done.
   std::shared_ptr<const CapturePoint> captured();
   void set_captured(std::shared_ptr<const CapturePoint> point);
 
@@ -60,7 +59,7 @@ class Queue {
   QueueId id() const { return id_; }
   int priority() const { return priority_; }
 
-  // Puts a task at the end, or records it where the queue is capturing. An exception that it throws is kept and
+  // Puts a task at the end, or records it if the queue is capturing. An exception that it throws is kept and
   // raised by raise_pending(). `what` names it in the dump of a graph, and must live on; tasks of one graph with the
   // same `in_turn` run one after another.
   void submit(Task task, const char* what = "task", const void* in_turn = nullptr);
@@ -69,17 +68,17 @@ class Queue {
   void run_here(const std::function<void()>& task, const char* what = "a call that waits for its result");
   // Marks the point that the queue has reached with what is queued, or recorded, now.
   void mark(const MarkPtr& mark);
-  // Everything queued from now on runs after the mark is set. A mark of a capture makes the queue a part of that.
+  // Everything queued from now on runs after the mark is set. A mark in a capture makes the queue join it.
   void wait(const MarkPtr& mark);
 
-  // After it, submitting throws: of a planted fault.
+  // Afterwards, submitting throws: for a planted fault.
   void destroy() { destroyed_ = true; }
 
   bool idle();
-  // Waits for what is queued at the call.
+  // Waits for what is queued at the time of the call.
   void drain();
 
-  // Whether work is recorded by a capture, and not run (capture.h).
+  // Whether work is recorded by a capture instead of run (capture.h).
   bool capturing() const { return capturing_.load(std::memory_order_relaxed); }
   std::shared_ptr<Capture> capture();
   // Joins a capture: false where the queue is part of another one.
@@ -104,8 +103,8 @@ class Queue {
   std::condition_variable done_changed_;
   struct Queued {
     Task task;
-    bool work;  // a kernel or a copy: what a planted fault may reorder without stopping queues for ever
-    MarkPtr mark = nullptr;  // instead of a task: it is set, and done, in one moment
+    bool work;  // a kernel or a copy: what a planted fault may reorder without blocking queues forever
+    MarkPtr mark = nullptr;  // instead of a task: set as soon as it is reached
   };
   std::deque<Queued> tasks_;
   bool running_ = false;  // a task, or a thread in run_here
@@ -129,18 +128,18 @@ constexpr int kLeastPriority = 0, kGreatestPriority = -1;
 Queue& queue(int device, QueueId id);
 // The next queue of the pool; priorities outside the range are clamped.
 Queue& next_queue(int device, int priority);
-// A queue that the pool does not hold: its owner is whoever asked, it is never given out again.
+// A queue that the pool does not hold: its owner is the caller, and it is never given out again.
 Queue& new_external_queue(int device);
-// A queue for the side branches of graphs, by its number from 0 up; it is made when it is first asked for.
+// A queue for side branches of graphs, by number from 0; made at first use.
 Queue& branch_queue(int device, int number);
-// The queue whose address this is. Throws std::invalid_argument where no queue of the device has it.
+// The queue whose address this is. Throws std::invalid_argument if no queue of the device has it.
 Queue& queue_of_handle(int device, const void* handle);
 // Waits for all queues of a device; drain_device() then raises what failed there, and is refused while capturing.
 void drain_queues(int device);
 void drain_device(int device);
 bool device_idle(int device);
 
-// A failure of a task, kept until somebody looks.
+// Keeps the failure of a task until raise_pending().
 void keep_error(int device, std::exception_ptr error);
 // Throws the oldest failure of a device that was not yet thrown.
 void raise_pending(int device);

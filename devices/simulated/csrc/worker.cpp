@@ -36,7 +36,7 @@ KernelTurn::~KernelTurn() {
 }
 
 void stop_kernels() {
-  if (on(Fault::abort_at_exit)) {
+  if (on(Fault::device_abort_at_exit)) {
     std::abort();
   }
   stopped = true;

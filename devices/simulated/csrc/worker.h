@@ -7,10 +7,10 @@
 
 namespace simulated {
 
-// Once per queue's thread: kernels use as many threads as torch is set to, and record no gradients.
+// Called once in each queue's thread: kernels use torch's number of threads and record no gradients.
 void prepare_worker_thread();
 
-// What is held while a queued kernel runs. Once the process ends, no other begins: it would use what is being taken down.
+// Held while a queued kernel runs. Once the process ends, no kernel begins: it would use objects being destroyed.
 class KernelTurn {
  public:
   KernelTurn();
@@ -19,12 +19,12 @@ class KernelTurn {
   KernelTurn& operator=(const KernelTurn&) = delete;
 };
 
-// At the end of the process: lets no more queued kernels begin, and waits for those that run.
+// At the end of the process: keeps queued kernels from beginning, and waits for those that run.
 void stop_kernels();
 bool kernels_stopped();
 
-// While it lives, the calling thread dispatches to the CPU's kernels alone: autograd, autocast, modes and
-// subclasses have had their turn above, and no gradient is recorded.
+// While it lives, the calling thread dispatches to the CPU's kernels only: autograd, autocast, modes and
+// subclasses have already been dispatched, and no gradient is recorded.
 class KernelScope {
  public:
   KernelScope()

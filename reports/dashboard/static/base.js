@@ -2,7 +2,7 @@
 //
 // Classic deferred scripts, not modules: browsers do not load modules from a file, and this site
 // opens from one. Data comes the same way: data/KEY.js calls conform.give(KEY, …).
-// Text from runs is hostile until shown otherwise: it goes into the page by textContent alone.
+// Text from runs is untrusted: it goes into the page only by textContent.
 "use strict";
 
 const conform = (function () {
@@ -15,7 +15,7 @@ const conform = (function () {
     given.set(key, JSON.parse(json));
   }
 
-  // A promise of the data of a key. A file that is not there is an error for people.
+  // A promise of the data of a key. A missing file is an error with a readable message.
   function need(key) {
     if (given.has(key)) return Promise.resolve(given.get(key));
     if (!awaited.has(key)) {
@@ -24,8 +24,8 @@ const conform = (function () {
         script.src = `${root}data/${key}.js`;
         script.onload = () => given.has(key)
           ? resolve(given.get(key))
-          : reject(new Error(`data/${key}.js was loaded and holds something else.`));
-        script.onerror = () => reject(new Error(`data/${key}.js could not be loaded.`));
+          : reject(new Error(`data/${key}.js was loaded, but contains different data. Build the site again.`));
+        script.onerror = () => reject(new Error(`data/${key}.js could not be loaded. Copy the whole site folder, with data/.`));
         document.head.append(script);
       }));
     }
@@ -44,7 +44,7 @@ const conform = (function () {
     return made;
   }
 
-  // State lives behind the # of the address, so that every view can be sent and bookmarked.
+  // State is in the address after the #, so that every view can be shared and bookmarked.
   const state = {
     all() {
       return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
@@ -52,7 +52,7 @@ const conform = (function () {
     get(name, otherwise = "") {
       return new URLSearchParams(location.hash.slice(1)).get(name) ?? otherwise;
     },
-    // Change some values. `step` makes a step that the back button undoes.
+    // Change some values. With `step`, the back button undoes the change.
     set(changes, step = false) {
       const values = new URLSearchParams(location.hash.slice(1));
       for (const [name, value] of Object.entries(changes)) {
@@ -123,14 +123,14 @@ const conform = (function () {
       try {
         localStorage.setItem("conform-theme", html.dataset.theme);
       } catch (error) {
-        // Storage is switched off: the choice holds for this page.
+        // Storage is switched off: the choice applies to this page only.
       }
       show();
     });
     show();
   }
 
-  // Start a page: what goes wrong is told in it.
+  // Start a page. Errors are shown in it.
   function start(page) {
     document.addEventListener("DOMContentLoaded", async () => {
       const app = document.getElementById("app");

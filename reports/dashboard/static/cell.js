@@ -1,4 +1,4 @@
-// One cell: what happened, where, since when, how to see it again, and what the contract says.
+// One cell: what happened, where, since when, how to reproduce it, and what the contract says.
 "use strict";
 
 conform.start(async (app, site) => {
@@ -18,8 +18,8 @@ conform.start(async (app, site) => {
     document.title = op ? `${op} · ${clause}` : document.title;
     if (cell < 0) {
       app.replaceChildren(el("h1", {}, "Cell"), el("p", { class: "notice", role: "alert" }, op || clause
-        ? `No run that is shown has the cell ${clause}::${op}${dtype ? `[${dtype}]` : ""}.` : "Name a cell in the address, or choose one in the grid."),
-        el("p", {}, el("a", { href: "grid.html" }, "To the grid")));
+        ? `No run on this site has the cell ${clause}::${op}${dtype ? `[${dtype}]` : ""}.` : "Name a cell in the address, or choose one in the grid."),
+        el("p", {}, el("a", { href: "grid.html" }, "Go to the grid")));
       return;
     }
     const status = (one) => statuses.get(String.fromCharCode(universe.letters(one)[cell]));
@@ -41,7 +41,7 @@ conform.start(async (app, site) => {
         el("div", { class: "beside" }, ...past(history, device, run, values), ...statement(contract, clause), ...environment(document_))));
   }
 
-  // What is told of the cell, and [checks, samples]; null where the run's details are not kept.
+  // The details of the cell, and [checks, samples]; null if the site does not keep the run's details.
   async function details(run, document_, { clause, op, dtype }) {
     if (!run.details) return [null, null];
     const shard = await conform.need(`details/${run.id}/${model.shard(op, site.shards)}`);
@@ -66,7 +66,7 @@ conform.start(async (app, site) => {
 
   function happened(run, detail, counts, status) {
     if (detail === null) {
-      return el("section", {}, el("h2", {}, "What happened"), el("p", {}, "Of this older run only the outcome is kept on the site."));
+      return el("section", {}, el("h2", {}, "What happened"), el("p", {}, "This is an older run, for which the site keeps only the outcome."));
     }
     const lines = [];
     if (counts) lines.push(["Executed", `${conform.plural(counts[0], "check")} on ${conform.plural(counts[1], "sample")}`]);
@@ -95,7 +95,7 @@ conform.start(async (app, site) => {
       const examples = drawn(name);
       picture.replaceChildren(...(examples.length
         ? examples.map((each, i) => conform.strides.figure(each, examples.length > 1 ? (i ? "The other tensors, an example" : "The first tensor, an example") : `${name}, an example`, each.guard))
-        : [el("p", { class: "hint" }, `${name} is a directed check, on tensors of its own; it has no picture.`)]));
+        : [el("p", { class: "hint" }, `${name} is a directed check, which makes its own tensors, so there is no picture.`)]));
     }
     const first = detail.layouts.find((name) => drawn(name).length);
     if (first) choose(first);
@@ -103,7 +103,7 @@ conform.start(async (app, site) => {
     return [el("section", {}, el("h2", {}, "Failing layouts"),
       el("p", {}, `${detail.layouts.length}${ran ? ` of ${ran.length} that ran` : ""} fail.`),
       el("ul", { class: "layouts" }, buttons.map((button) => el("li", {}, button))), picture,
-      detail.tensors ? el("details", { open: true }, el("summary", {}, el("b", {}, "The buffers of the failing call that is reproduced below")),
+      detail.tensors ? el("details", { open: true }, el("summary", {}, el("b", {}, "Buffers of the failing call (reproduced below)")),
         detail.tensors.map((tensor) => conform.strides.figure(tensor, tensor.role === "out" ? "Target of out=" : `Input ${++inputs}`, tensor.guard))) : null)];
   }
 
@@ -111,12 +111,12 @@ conform.start(async (app, site) => {
     const example = detail?.example;
     if (!example) return [];
     return [el("section", {}, el("h2", {}, "Smallest failing example"),
-      el("p", {}, "Layout ", el("code", {}, example.layout), example.tried ? `; ${conform.plural(example.tried, "call")} tried` : "", example.whole ? "" : "; the search ran out of its budget"),
+      el("p", {}, "Layout ", el("code", {}, example.layout), example.tried ? `; ${conform.plural(example.tried, "call")} tried` : "", example.whole ? "" : "; the search used up its budget"),
       copyable(example.call), el("pre", { class: "box" }, example.message),
       example.tensors.map((tensor, i) => el("div", {}, conform.strides.figure(tensor, `t[${i}]`, tensor.guard), tensor.values ? el("pre", { class: "box" }, tensor.values) : null)))];
   }
 
-  // The failures that the suite put into one group with this one.
+  // Failures in the same group as this one.
   function alike(detail, device) {
     const group = detail?.group;
     if (!group || group.count < 2) return [];
@@ -138,7 +138,7 @@ conform.start(async (app, site) => {
     const script = detail.script ? detail.script.map((line) => detail.shard.lines[line]).join("\n") : null;
     return [el("section", {}, el("h2", {}, "Reproduce"),
       el("p", {}, "In the results folder of the run:"), copyable(`python ${/^[\w./@%+-]+$/.test(detail.repro) ? detail.repro : `'${detail.repro.replaceAll("'", "'\\''")}'`}`),
-      script ? el("details", {}, el("summary", {}, "The script: it needs torch only, exits 1 while the fault is there and 0 when it is gone"), copyable(script),
+      script ? el("details", {}, el("summary", {}, "The script: it needs only torch, and exits 1 while the fault is there and 0 when it is gone"), copyable(script),
         el("button", { type: "button", onclick: () => conform.save("repro.py", "text/x-python", script) }, "Save as repro.py"))
         : el("p", { class: "hint" }, "The script was not in the run's folder when the site was built."))];
   }
@@ -146,7 +146,7 @@ conform.start(async (app, site) => {
   function manifest(document_, detail, device) {
     const blocks = (detail?.blocks || []).map((number) => document_.manifest.blocks[number]);
     if (!blocks.length) return [];
-    return [el("section", {}, el("h2", {}, blocks.length > 1 ? "Manifest blocks that decided" : "Manifest block that decided"), blocks.map((block) => {
+    return [el("section", {}, el("h2", {}, blocks.length > 1 ? "Manifest blocks that apply" : "Manifest block that applies"), blocks.map((block) => {
       const issue = conform.web(block.issue);
       return el("div", { class: "card" },
         el("p", {}, block.reason),
@@ -162,7 +162,7 @@ conform.start(async (app, site) => {
     }))];
   }
 
-  // What later suites tell besides, under its own name.
+  // Fields that later versions of the suite add, under their own names.
   function more(detail) {
     return Object.entries(detail?.more || {}).map(([name, text]) => el("section", {}, el("h2", {}, name.replaceAll("_", " ")), copyable(text, false)));
   }
@@ -175,7 +175,7 @@ conform.start(async (app, site) => {
       const letter = at[i] < 0 ? " " : letterIn(blocks[at[i]], history.axes, clause, dtype);
       return { id, letter, run: device.runs.find((each) => each.id === id) };
     });
-    return [el("section", {}, el("h2", {}, "History"), el("p", { class: "hint" }, `${conform.plural(items.length, "run")}, the oldest first.`),
+    return [el("section", {}, el("h2", {}, "History"), el("p", { class: "hint" }, `${conform.plural(items.length, "run")}, oldest first.`),
       el("ol", { class: "past" }, items.map((item) => {
         const status = statuses.get(item.letter);
         const text = `${conform.day(item.run.start)}: ${model.told(status)}; torch ${item.run.environment.torch}${item.run.environment.driver ? `, driver ${item.run.environment.driver}` : ""}`;

@@ -1,4 +1,4 @@
-// Two runs, of one device or of two: the environment first, then the cells that changed.
+// Two runs, of the same device or of two devices: first the environment, then the cells that changed.
 "use strict";
 
 conform.start(async (app, site) => {
@@ -9,7 +9,7 @@ conform.start(async (app, site) => {
   const place = el("div", { class: "controls" }), result = el("div", {});
   const LONGEST = 200;
 
-  // The newest run against the one before it, or against the newest of the next device.
+  // The newest run and the previous one, or the newest run of the next device.
   function usual() {
     const device = site.devices.find((each) => each.runs.length > 1) || site.devices[0];
     const [before, after] = device.runs.slice(-2);
@@ -48,9 +48,9 @@ conform.start(async (app, site) => {
     const table = (shown) => el("table", {},
       el("thead", {}, el("tr", {}, ["Name", `Before: ${before.start.slice(0, 10)}`, `After: ${after.start.slice(0, 10)}`].map((text) => el("th", { scope: "col" }, text)))),
       el("tbody", {}, shown.map(([name, one, other]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, one || "none"), el("td", {}, other || "none")))));
-    return el("section", {}, el("h2", {}, "What differs around them"),
-      differ.length ? el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Differences of environment" }, table(differ)) : el("p", {}, "torch, driver and everything else that a run notes of its environment are the same."),
-      el("details", {}, el("summary", {}, "All of the environment"), el("div", { class: "scroll" }, table(rows))));
+    return el("section", {}, el("h2", {}, "Differences in the environment"),
+      differ.length ? el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Differences of environment" }, table(differ)) : el("p", {}, "torch, the driver and all other recorded properties of the environment are the same."),
+      el("details", {}, el("summary", {}, "The whole environment"), el("div", { class: "scroll" }, table(rows))));
   }
 
   function list(kind, cells, { universe, was, now, after }) {

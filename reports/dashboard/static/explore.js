@@ -1,4 +1,4 @@
-// Cells of all devices, found by a query: a row a cell, a column a device.
+// Cells of all devices, found by a query: one row per cell, one column per device.
 "use strict";
 
 conform.start(async (app, site) => {
@@ -37,7 +37,7 @@ conform.start(async (app, site) => {
     });
     summary.replaceChildren(
       el("span", { "data-found": found.length }, el("b", {}, conform.number(found.length)), ` of ${conform.plural(universe.size, "cell")}`),
-      el("span", {}, "Enter, or a double click, opens a cell."),
+      el("span", {}, "Press Enter or double-click to open a cell."),
       el("button", { type: "button", class: "quiet", onclick: download }, "Download these cells (CSV)"));
     document.documentElement.dataset.filtered = (performance.now() - began).toFixed(1);
   }
@@ -54,7 +54,7 @@ conform.start(async (app, site) => {
   const examples = [
     ["status:bad", "everything that does not pass"],
     ["status:regression", "unexpected results"],
-    ...(site.devices.length > 1 ? [[`${site.devices[1].slug}:fail and not ${site.devices[0].slug}:fail`, "fails there and not here"]] : []),
+    ...(site.devices.length > 1 ? [[`${site.devices[1].slug}:fail and not ${site.devices[0].slug}:fail`, "fails on the first device, but not on the second"]] : []),
   ];
   app.append(
     el("div", { class: "controls" }, box.box),

@@ -5,7 +5,7 @@ conform.start(async (app, site) => {
   const { el, state, model, pieces, query } = conform;
   const statuses = model.statuses(site), ranks = model.ranks(site);
   const summary = el("p", { class: "status", role: "status" });
-  const panel = el("aside", { class: "panel", "aria-label": "The chosen square", "aria-live": "polite" });
+  const panel = el("aside", { class: "panel", "aria-label": "The selected square", "aria-live": "polite" });
   let device, run, universe, letters, tree = null, view = null, others = new Map();
 
   const grid = conform.virtual({
@@ -45,7 +45,7 @@ conform.start(async (app, site) => {
       pieces.choice("Group", [["", "no groups"], ["namespace", "by namespace"]], state.get("group"), set("group")));
   }
 
-  // The cells in view, put into rows and columns. All of it is one pass over the cells.
+  // The selected cells, as rows and columns, in one pass over the cells.
   function refresh() {
     if (!universe) return;
     const by = state.get("by", "dtype") === "clause" ? "clause" : "dtype";
@@ -72,7 +72,7 @@ conform.start(async (app, site) => {
       el("span", { "data-passed": passed, "data-judged": judged }, el("b", {}, conform.number(passed)), ` of ${conform.number(judged)} cells pass`),
       el("span", {}, `${conform.plural(rows.filter((row) => row.op !== undefined).length, "row")}`),
       el("button", { type: "button", class: "quiet", onclick: download }, "Download these cells (CSV)"));
-    panel.replaceChildren(el("p", { class: "hint" }, "Choose a square, by mouse or by arrow keys, to see its cells. Enter opens the first."));
+    panel.replaceChildren(el("p", { class: "hint" }, "Select a square with the mouse or the arrow keys to see its cells. Enter opens the first cell."));
     document.documentElement.dataset.filtered = (performance.now() - began).toFixed(1);
     const wanted = state.get("at");
     if (wanted) {
@@ -81,7 +81,7 @@ conform.start(async (app, site) => {
     }
   }
 
-  // One pass over the cells. It stands alone so that engines compile it once for all columns.
+  // One pass over the cells. It is a separate function so that engines compile it once for all columns.
   function tally(universe, of, wide, mask, clauseFits, letters, { squares, bad, used, counts }) {
     const { op, clause, size } = universe;
     for (let cell = 0; cell < size; cell++) {
@@ -151,7 +151,7 @@ conform.start(async (app, site) => {
   }
   const undeclared = site.kinds.findIndex((kind) => kind.name === "undeclared");
 
-  // The cells that a square stands for, the most urgent first. Column -1 is the operator's name.
+  // The cells that a square represents, the most urgent first. Column -1 is the operator's name.
   function members(row, column) {
     const { rows, columns, mask, clauseFits } = view;
     const op = rows[row]?.op, at = column < 0 ? null : columns[column]?.at;

@@ -1,10 +1,10 @@
-// Runs as the pages look at them: one list of cells, and for each run one letter a cell.
+// Runs as the pages use them: one list of cells, and for each run one letter per cell.
 "use strict";
 
 conform.model = (function () {
   const ABSENT = 32; // the letter of a cell that a run does not have
 
-  // The cells of one or more axes. Cells go by position; `op`, `clause` and `dtype` hold, for each,
+  // The cells of one or more axes. Cells are identified by position; `op`, `clause` and `dtype` hold, for each,
   // positions in `ops`, `clauses` and `dtypes`.
   class Universe {
     constructor(axes) {

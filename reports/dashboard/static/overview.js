@@ -1,4 +1,4 @@
-// The overview is complete without scripts; this says how old each run is now.
+// The overview is complete without scripts; this script adds how old each run is now.
 "use strict";
 
 document.addEventListener("DOMContentLoaded", () => {

@@ -1,9 +1,9 @@
-// The query language: text to a tree, and a tree to the cells that it names.
+// The query language: parses text into a tree, and evaluates the tree to the matching cells.
 //
 //   query := or;  or := and ("or" and)*;  and := not (["and"] not)*;  not := "not" not | "(" or ")" | term
 //   term  := field ":" value ("," value)*  |  word
 //
-// A field is clause, op, dtype, family, status, or a device. A mistake is an error with its place.
+// A field is clause, op, dtype, family, status, or a device. An error carries its position.
 "use strict";
 
 conform.query = (function () {
@@ -12,9 +12,9 @@ conform.query = (function () {
   const WORDS = {
     pass: "outcome pass", fail: "outcome fail", error: "the check could not be made",
     unsupported: "raised NotImplementedError", undeclared: "not tried: unsupported by declaration", ambiguous: "the references disagree",
-    crash: "the process died", hang: "did not return", expected: "as the manifest says",
+    crash: "the process died", hang: "did not return", expected: "failed as the manifest says",
     regression: "worse than the manifest says", improvement: "better than the manifest says",
-    flaky: "declared flaky", bad: "tried, and did not pass", any: "has the cell", absent: "does not have the cell",
+    flaky: "declared flaky", bad: "tried, but did not pass", any: "has the cell", absent: "does not have the cell",
   };
 
   class QueryError extends Error {
@@ -25,7 +25,7 @@ conform.query = (function () {
     }
   }
 
-  // Tokens: ( ) : , and words; a word in double quotes may hold anything but a double quote.
+  // Tokens: ( ) : , and words; a word in double quotes may contain anything but a double quote.
   function tokens(text) {
     const found = [];
     let at = 0;
@@ -81,16 +81,16 @@ conform.query = (function () {
 
     function atom() {
       const token = peek();
-      if (!token) throw new QueryError("The query ends where a term was expected, such as op:add.", text.length);
+      if (!token) throw new QueryError("The query ends here; expected a term, such as op:add.", text.length);
       if (token.kind === "(") {
         next++;
         const inside = or();
-        if (peek()?.kind !== ")") throw new QueryError("A parenthesis is opened here and not closed: add the missing ).", token.at);
+        if (peek()?.kind !== ")") throw new QueryError("This parenthesis is not closed: add the missing ).", token.at);
         next++;
         return inside;
       }
       if (token.kind !== "word" || keyword("and") || keyword("or")) {
-        throw new QueryError(`“${token.text}” stands where a term was expected, such as op:add.`, token.at, token.text.length);
+        throw new QueryError(`Expected a term, such as op:add, found “${token.text}”.`, token.at, token.text.length);
       }
       next++;
       if (peek()?.kind !== ":") return { type: "name", field: "op", patterns: [pattern(`*${token.text}*`)] };
@@ -104,7 +104,7 @@ conform.query = (function () {
         if (found.length) next++; // the comma
         const value = peek();
         if (!value || value.kind !== "word") {
-          throw new QueryError("A value is missing behind this, such as op:add or dtype:float32,bfloat16.", list[next - 1]?.at ?? colon.at);
+          throw new QueryError("Expected a value after this, such as op:add or dtype:float32,bfloat16.", list[next - 1]?.at ?? colon.at);
         }
         found.push(value);
         next++;
@@ -120,7 +120,7 @@ conform.query = (function () {
       const device = field === "status" && !name.quoted ? null : find(name, devices);
       for (const value of wanted) {
         if (!(value.text.toLowerCase() in WORDS)) {
-          throw new QueryError(`“${value.text}” is no status.${meant(value.text, Object.keys(WORDS))} Known: ${Object.keys(WORDS).join(", ")}.`, value.at, value.text.length);
+          throw new QueryError(`“${value.text}” is not a status.${meant(value.text, Object.keys(WORDS))} Known: ${Object.keys(WORDS).join(", ")}.`, value.at, value.text.length);
         }
       }
       return { type: "status", device, words: wanted.map((value) => value.text.toLowerCase()) };
@@ -129,11 +129,11 @@ conform.query = (function () {
     if (!list.length) return null;
     const tree = or();
     const rest = peek();
-    if (rest) throw new QueryError("This parenthesis closes nothing: remove it, or open one before it.", rest.at);
+    if (rest) throw new QueryError("This parenthesis has no matching (: remove it, or open one before it.", rest.at);
     return tree;
   }
 
-  // The device that a field names: by its slug, else by its own name, the largest plan first.
+  // The device that a field names: by its slug, or else by its name, the largest plan first.
   function find(name, devices) {
     const exact = devices.find((device) => device.slug === name.text);
     if (exact) return exact;
@@ -171,7 +171,7 @@ conform.query = (function () {
     return new RegExp(`^${escaped}$`, "is");
   }
 
-  // The devices whose letters a tree asks for; null stands for "the device or devices shown".
+  // The devices whose letters a tree needs; null means "the device or devices shown".
   function asked(tree, found = new Set()) {
     if (!tree) return found;
     if (tree.type === "status") found.add(tree.device);
@@ -179,7 +179,7 @@ conform.query = (function () {
     return found;
   }
 
-  // The letters that a status word stands for.
+  // The letters that a status word matches.
   function codes(word, statuses) {
     const found = new Uint8Array(128);
     for (const [code, row] of statuses) {
@@ -195,15 +195,15 @@ conform.query = (function () {
     return found;
   }
 
-  // The loops over all cells stand alone, each on one kind of array: engines compile them once, and well.
+  // Each loop over all cells is a separate function on one kind of array, so that engines optimize it.
   function both(mask, other) { for (let i = 0; i < mask.length; i++) mask[i] &= other[i]; }
   function either(mask, other) { for (let i = 0; i < mask.length; i++) mask[i] |= other[i]; }
   function invert(mask) { for (let i = 0; i < mask.length; i++) mask[i] ^= 1; }
   function named(mask, fits, of) { for (let i = 0; i < mask.length; i++) mask[i] = fits[of[i]]; }
   function lettered(mask, fits, list) { for (let i = 0; i < mask.length; i++) mask[i] |= fits[list[i]]; }
 
-  // One byte a cell: does the tree name it? `letters(device)` gives lists of letters: those of the
-  // device, or for null those of the devices shown.
+  // One byte per cell: whether the tree matches it. `letters(device)` gives lists of letters: those of the
+  // device, or, for null, those of the devices shown.
   function evaluate(tree, universe, letters, statuses) {
     const size = universe.size;
     if (!tree) return new Uint8Array(size).fill(1);

@@ -1,4 +1,4 @@
-// The input of a query: completion while typing, and an error that points at its place.
+// The input of a query: completion while typing, and errors that point at their position.
 "use strict";
 
 conform.querybox = function (site, names, onquery) {
@@ -15,7 +15,7 @@ conform.querybox = function (site, names, onquery) {
     el("label", { for: "query" }, "Query ", el("a", { href: `${conform.root}methodology.html#query` }, "language")), input, options, problem);
   let shown = [], chosen = -1;
 
-  // What may stand at the caret: [text to write, what it is].
+  // Completions at the caret: [text to insert, what it is].
   function candidates(word, field) {
     if (field === null) {
       return [
@@ -88,7 +88,7 @@ conform.querybox = function (site, names, onquery) {
     draw();
   }
 
-  // Read the query and hand it on; a mistake is shown, and what was found before stays.
+  // Parse the query and pass it on. On an error, show it and keep the previous results.
   function changed() {
     try {
       const tree = query.parse(input.value, site.devices);

@@ -1,5 +1,5 @@
 // A strided buffer as a picture: each square is one element of storage, numbered in the order in
-// which the tensor's indices walk it. Gaps are storage that belongs to no element; the guard is known
+// which the tensor's indices walk it. Gaps are storage without an element; the guard is known
 // bytes around the view, compared after every call.
 "use strict";
 
@@ -68,8 +68,8 @@ conform.strides = (function () {
     const more = extent > MOST ? ` The first ${MOST} of ${extent} storage elements are drawn.` : "";
     const shared = stride.some((step, dim) => step === 0 && shape[dim] > 1) ? " ×n: n indices share one element." : "";
     return el("div", {}, el("p", {}, el("b", {}, name), " ", el("small", {}, facts)),
-      count ? draw(tensor, guard) : el("p", { class: "hint" }, "No elements: nothing is drawn."),
-      el("p", { class: "picture-legend" }, `Filled: the elements, numbered in index order; hatched: guard, known bytes before and behind the view (at least ${guard} elements behind it); empty: between elements.${shared}${more}`));
+      count ? draw(tensor, guard) : el("p", { class: "hint" }, "The tensor has no elements, so nothing is drawn."),
+      el("p", { class: "picture-legend" }, `Filled: the elements, numbered in index order; hatched: guard, known bytes before and after the view (at least ${guard} elements after it); empty: between elements.${shared}${more}`));
   }
 
   return { figure, positions };

@@ -1,8 +1,8 @@
-// A grid of many rows of which those in view exist, and are used again as they scroll.
+// A grid of many rows. Only the rows in view exist; they are reused as the grid scrolls.
 //
 // The squares of a row are one small canvas: thousands of elements with a picture each cost a
-// browser several frames. The grid keeps the focus and names the active square, which is an element
-// of its own (aria-activedescendant), so that arrow keys and screen readers go everywhere.
+// browser several frames. The grid keeps the focus and names the active square, which is a separate
+// element (aria-activedescendant), so that arrow keys and screen readers reach every square.
 "use strict";
 
 conform.virtual = function (settings) {
@@ -49,14 +49,14 @@ conform.virtual = function (settings) {
     return fit({ row, name, canvas, at: -1 });
   }
 
-  // Give a row's canvas the size of this model's columns, in the screen's own pixels.
+  // Give a row's canvas the size of this model's columns, in device pixels.
   function fit(held) {
     const wide = model.columns.length * model.width, dense = devicePixelRatio || 1;
     held.at = -1;
     held.row.style.width = `${width}px`;
     held.canvas.style.width = `${wide}px`;
     const across = Math.round(wide * dense), high = Math.round(ROW * dense);
-    if (held.canvas.width !== across) held.canvas.width = across; // to set it makes a new surface
+    if (held.canvas.width !== across) held.canvas.width = across; // setting it allocates a new surface
     if (held.canvas.height !== high) held.canvas.height = high;
     return held;
   }
@@ -85,7 +85,7 @@ conform.virtual = function (settings) {
     });
   }
 
-  // Fill the rows in view. A row that is in view already is left as it is.
+  // Fill the rows in view. Rows that are already in view stay unchanged.
   function paint() {
     frame = 0;
     if (!model) return;
@@ -125,7 +125,7 @@ conform.virtual = function (settings) {
     if (active && active.row === i) mark();
   }
 
-  // Put the active square, or the mark of the active name, where it belongs.
+  // Place the active square, or the mark of the active name.
   function mark() {
     for (const on of body.querySelectorAll(".vname.on")) on.classList.remove("on");
     const held = pool[active.row % pool.length];

@@ -9,8 +9,7 @@ from typing import Any
 
 from devices.cell import CellKey, Observed, Outcome
 from devices.lifecycle.evidence import Evidence, Seen
-from devices.manifest import Manifest
-from devices.reading import KEYS
+from devices.manifest import KEYS, Manifest
 
 PATH = Path("expected.toml")
 TODAY = date(2027, 1, 1)

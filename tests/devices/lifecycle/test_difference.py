@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devices.lifecycle.difference import unified
+from devices.lifecycle.text import unified
 from tests.fuzzing import examples
 
 _TEXTS = st.lists(st.sampled_from(["", "a", "b", "c"]), max_size=14)

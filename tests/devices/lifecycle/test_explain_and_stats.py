@@ -6,16 +6,14 @@ from datetime import timedelta
 
 from devices.cell import Verdict
 from devices.lifecycle.evidence import judged
-from devices.lifecycle.explain import explain, text
-from devices.lifecycle.stats import stats
-from devices.lifecycle.stats import text as counted_text
+from devices.lifecycle.inspection import explain, explanation_text, stats, stats_text
 from tests.devices.lifecycle.builders import FACTS, TODAY, block, cell, fails, manifest, parse
 
 ADD = cell("layout.values::add[float32]")
 
 
 def explained(*blocks: str) -> list[str]:
-    return text(explain(parse(manifest(*blocks)), ADD, FACTS))
+    return explanation_text(explain(parse(manifest(*blocks)), ADD, FACTS))
 
 
 def test_a_cell_that_no_block_matches_is_expected_to_pass() -> None:
@@ -45,13 +43,13 @@ def test_a_block_that_lost_is_shown_with_the_one_that_won_and_on_which_axis() ->
     assert lines[1] == "expected: 'crash'"
     assert lines[2].startswith("decides: expected.toml:6, 'crash'")
     assert lines[5] == "overridden by expected.toml:6: expected.toml:1, 'fail'"
-    assert lines[7] == "    less exact in op and dtype"
+    assert lines[7] == "    less specific in op and dtype"
 
 
 def test_blocks_that_agree_are_shown_with_their_layouts() -> None:
     lines = explained(block(layouts='["offset"]'), block(op='"add"', layouts='["contiguous"]'))
     assert lines[1] == "expected: 'fail' in contiguous, offset"
-    assert "agrees, less exact: expected.toml:1, 'fail' in offset" in lines
+    assert "agrees, less specific: expected.toml:1, 'fail' in offset" in lines
 
 
 def test_a_condition_that_is_false_here_is_named() -> None:
@@ -63,7 +61,7 @@ def test_a_condition_that_is_false_here_is_named() -> None:
 
 def test_a_contradiction_is_told() -> None:
     lines = explained(block(op='"add"'), block(op='"add"', outcome='"crash"'))
-    assert lines[1].startswith("contradiction: expected.toml:7: this block expects 'crash'")
+    assert lines[1].startswith("conflict: expected.toml:7: this block expects 'crash'")
 
 
 def test_the_verdict_on_a_run_is_told() -> None:
@@ -71,9 +69,9 @@ def test_the_verdict_on_a_run_is_told() -> None:
     seen = fails("contiguous")
     judgement = judged(found.match.expectation, seen, TODAY)
     assert judgement.verdict is Verdict.REGRESSION
-    assert text(found, [("runs/a", seen, judgement)])[-2:] == [
+    assert explanation_text(found, [("runs/a", seen, judgement)])[-2:] == [
         "runs/a: fail in contiguous: regression",
-        "    fail in the layouts contiguous too, which are not listed at expected.toml:1",
+        "    fail also in the layouts contiguous, which are not listed at expected.toml:1",
     ]
 
 
@@ -112,7 +110,7 @@ def test_what_expires_soon_depends_on_what_soon_is() -> None:
 
 
 def test_stats_are_told_in_lines_and_long_lists_are_cut() -> None:
-    lines = counted_text(stats(parse(FULL), FACTS, TODAY, cells=[ADD]), most=1)
+    lines = stats_text(stats(parse(FULL), FACTS, TODAY, cells=[ADD]), most=1)
     assert lines[0] == "3 blocks, which match 1 of 1 planned cells"
     assert "by kind: device-bug 1, none given 2" in lines
     assert lines[lines.index("without an issue: 2") + 2] == "    and 1 more"

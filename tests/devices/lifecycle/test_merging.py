@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from devices.cell import CellKey
-from devices.lifecycle.add import Cause
-from devices.lifecycle.canonical import canonical
 from devices.lifecycle.evidence import Seen
-from devices.lifecycle.update import update
+from devices.lifecycle.text import canonical
+from devices.lifecycle.update import Cause, update
 from tests.devices.lifecycle.builders import PASS, TODAY, cell, fails, parse, run
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

@@ -7,13 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from devices.block import Kind
 from devices.cell import CellKey, Observed, Outcome, Verdict
-from devices.lifecycle.add import Cause
 from devices.lifecycle.evidence import Evidence, EvidenceError, Seen, judged
-from devices.lifecycle.update import Update, UpdateError, update
-from devices.manifest import ManifestError
-from devices.matching import Matcher
+from devices.lifecycle.update import Cause, Update, UpdateError, update
+from devices.manifest import CauseKind, ManifestError
+from devices.verdicts import Matcher
 from tests.devices.lifecycle.builders import (
     FACTS,
     PASS,
@@ -255,7 +253,7 @@ def test_a_flaky_block_below_one_that_goes_stays() -> None:
 def test_an_update_that_would_go_wrong_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devices.lifecycle.update.narrowed", lambda *_: [])
     with pytest.raises(
-        UpdateError, match=r"change layout\.values::add\[float32\] wrongly .*nothing was written"
+        UpdateError, match=r"handle layout\.values::add\[float32\] wrongly .*nothing was written"
     ):
         updated(block(op='["add", "mul"]'), {ADD: fails(), MUL: PASS})
 
@@ -265,7 +263,7 @@ def test_an_update_that_would_go_wrong_is_not_made(monkeypatch: pytest.MonkeyPat
 
 def test_agreeing_failures_are_added_with_their_layouts() -> None:
     cells = {ADD: fails("offset"), MUL: PASS}
-    cause = Cause("strides", Kind.DEVICE_BUG, "https://x.y/1", TODAY)
+    cause = Cause("strides", CauseKind.DEVICE_BUG, "https://x.y/1", TODAY)
     done = updated("", cells, cells, cause=cause)
     assert done.text == (
         "# Expected failures, one block a root cause.\n\n# strides\n\n"
@@ -372,13 +370,13 @@ def test_a_known_reason_goes_under_its_heading() -> None:
 @pytest.mark.parametrize(
     ("runs", "says"),
     [
-        ([run({ADD: fails()})], "adding needs two runs that agree, and a is one"),
-        ([run({ADD: fails()}), run({ADD: fails()}, "b", plan_hash="9")], "have the hashes 1234 and 9"),
+        ([run({ADD: fails()})], "adding needs two runs that agree, but a is only one"),
+        ([run({ADD: fails()}), run({ADD: fails()}, "b", plan_hash="9")], "with the hashes 1234 and 9"),
         ([run({ADD: fails()}), run({ADD: fails()}, "b", torch="2.14")], "differ in torch"),
         ([run({ADD: fails()}), run({ADD: fails()}, "b", driver="2")], "differ in driver"),
         ([run({ADD: fails()}), run({ADD: fails()}, "b", device="gpu")], "differ in device"),
         ([run({ADD: fails()}), replace(run({ADD: fails()}), name="b")], "are the same run"),
-        ([run({}, planned=[ADD]), run({}, "b", planned=[ADD])], "no cell of these runs has an outcome"),
+        ([run({}, planned=[ADD]), run({}, "b", planned=[ADD])], "no selected cell has an outcome"),
     ],
 )  # fmt: skip
 def test_evidence_that_is_none_is_refused(runs: list[Evidence], says: str) -> None:
@@ -395,5 +393,5 @@ def test_runs_that_differ_in_a_fact_that_the_manifest_asks_for_are_refused() -> 
 
 def test_a_manifest_that_contradicts_itself_is_refused() -> None:
     text = manifest(block(op='"add"'), block(op='"add"', outcome='"crash"'))
-    with pytest.raises(ManifestError, match="neither is the more exact"):
+    with pytest.raises(ManifestError, match="neither is more specific"):
         updated(text, {ADD: PASS})

@@ -8,12 +8,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from devices.cell import CellKey, Observed, Outcome, Verdict
-from devices.lifecycle.add import Cause
-from devices.lifecycle.canonical import canonical
 from devices.lifecycle.evidence import Evidence, Seen, judged
-from devices.lifecycle.update import update
+from devices.lifecycle.text import canonical
+from devices.lifecycle.update import Cause, update
 from devices.manifest import Manifest
-from devices.matching import Expectation, Matcher
+from devices.verdicts import Expectation, Matcher
 from tests.devices.lifecycle.builders import FACTS, TODAY, block, manifest, parse, run
 from tests.fuzzing import examples
 

@@ -1,0 +1,190 @@
+"""Runs the check of a case, again with more work if the work finished too soon, and records it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from conformance.checks.cases.cases import Case
+from conformance.checks.cases.context import Context, ProgramSearch, Result, Where, in_process
+from conformance.checks.cases.endings import NotInFlight, NotShown, failure_of
+from conformance.checks.child import Ended
+from devices.errors import ConformError
+from devices.failure import Failure, Kind
+from opinfo.device import Device, DeviceUnusable, open_device
+
+#: Milliseconds that work in flight takes, attempt by attempt. A device with a gate needs only the first.
+PATIENCE = (50.0, 250.0, 1000.0, 4000.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The result of a check. With no failure, refusal or reason why nothing was shown, ``checks``
+    comparisons held."""
+
+    checks: int
+    failure: Failure | None = None
+    not_shown: str = ""
+    refused: str | None = None  # what the device's NotImplementedError said
+    program: tuple[Any, ...] | None = None  # the drawn program that failed, as literals
+    notes: tuple[str, ...] = ()
+
+
+def attempt(
+    case: Case, device: Device, where: Where, search: ProgramSearch | None = None
+) -> Attempt:
+    """Make the check of a case: in a subprocess if it requires one, else in this process. If it draws
+    programs, they are part of a random ``search``, if one is given."""
+    if case.own_process:
+        return in_its_own_process(case, where)
+    return here(case.check, case.arguments, device, case.id, where, search, case.kind)
+
+
+def here(
+    check: Callable[..., None],
+    arguments: tuple[Any, ...],
+    device: Device,
+    seed: str,
+    where: Where,
+    search: ProgramSearch | None = None,
+    default: Kind = Kind.STATE,
+) -> Attempt:
+    """Make a check in this process."""
+    made = Attempt(0, not_shown="it was not tried")
+    for patience in PATIENCE:
+        context = Context(device, seed, patience, where, search, default)
+        try:
+            with as_it_was(context), collector_paused():
+                torch.manual_seed(sum(map(ord, seed)))
+                check(context, *arguments)
+                context.settle()  # a failure of queued work belongs to the case that queued it
+            return Attempt(context.checks, notes=tuple(context.notes))
+        except NotInFlight as error:
+            made = Attempt(context.checks, not_shown=str(error))
+            _drop(error)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # whatever the device raises is its answer: it is recorded
+            made = _judged(error, context)
+            _drop(error)
+            return made
+    return made
+
+
+def in_its_own_process(case: Case, where: Where) -> Attempt:
+    """Make a check in a subprocess."""
+    made = Attempt(0, not_shown="it was not tried")
+    for patience in PATIENCE:
+        result = in_process(
+            *(case.check, case.arguments, where, case.id, case.kind),
+            *(dict(case.environment), case.seconds, patience),
+        )
+        made = _judged_there(result)
+        if not result.not_in_flight:
+            break
+    return made
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Leave reference cycles alone for a while: those of an earlier case may hold tensors, and a case that
+    reads the allocator's counters must not see them freed."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def as_it_was(context: Context) -> Iterator[None]:
+    """Leave the current device and streams as they were, whatever a check or a fault does to them."""
+    if not context.accelerated:
+        yield
+        return
+    index = torch.accelerator.current_device_index()
+    streams = [torch.accelerator.current_stream(context.at(each)) for each in context.indices]
+    try:
+        yield
+    finally:
+        for stream in streams:
+            torch.accelerator.set_stream(stream)
+        torch.accelerator.set_device_index(index)
+
+
+def _judged(error: BaseException, context: Context) -> Attempt:
+    if isinstance(error, (NotShown, ConformError)):
+        return Attempt(context.checks, not_shown=str(error))
+    if isinstance(error, NotImplementedError):
+        return Attempt(context.checks, refused=str(error))
+    return Attempt(context.checks, failure_of(error), program=context.program)
+
+
+def _judged_there(result: Result) -> Attempt:
+    checks, ended = result.checks, result.ended
+    if result.not_shown:
+        return Attempt(checks, not_shown=result.not_shown)
+    if result.refused is not None:
+        return Attempt(checks, refused=result.refused)
+    if result.failure is not None:
+        return Attempt(checks, result.failure)
+    if not result.answered or not ended.well:
+        return Attempt(checks, died(ended))
+    return Attempt(checks, notes=result.notes)
+
+
+def died(ended: Ended) -> Failure:
+    """What the end of a process says about the device."""
+    last = f": {ended.last_line}" if ended.last_line else ""
+    return Failure(kind=Kind.ENDED, detail=f"its process {ended.how}{last}")
+
+
+def _drop(error: BaseException) -> None:
+    """Free what the frames of an error hold: tensors, which later cases count."""
+    traceback.clear_frames(error.__traceback__)
+    error.__traceback__ = None
+
+
+def reproduce(case: Case, where: Where, dies: bool = False) -> int:
+    """The end of a repro script: make the check as a run does, and print the result. In a
+    subprocess if it ``dies``.
+
+    Returns 0 if it passes now, 1 if it fails, 2 if nothing could be shown.
+    """
+    if dies:
+        made = in_its_own_process(replace(case, own_process=True), where)
+    else:
+        made = _on_a_fresh_device(case, where)
+    if made.failure is not None or made.refused is not None:
+        print(f"FAILS: {made.refused if made.failure is None else made.failure.message}")
+        return 1
+    if made.not_shown:
+        print(made.not_shown)
+        return 2
+    print(f"passes: {made.checks} checks")
+    return 0
+
+
+def _on_a_fresh_device(case: Case, where: Where) -> Attempt:
+    """Open the device and make the check on it."""
+    descriptor, unusable = where.described(), ""
+    try:
+        device = open_device(descriptor)
+    except DeviceUnusable as error:
+        unusable = f"the device cannot be opened: {error}"
+        try:
+            device = open_device(descriptor, unused=True)
+        except DeviceUnusable:  # it says nothing of the check
+            return Attempt(0, not_shown=unusable)
+    made = attempt(case, device, where)
+    judged = made.failure is not None and made.failure.kind is not Kind.RAISED
+    # A device that computes wrong results can be judged; one on which everything raises cannot.
+    return Attempt(made.checks, not_shown=unusable) if unusable and not judged else made

@@ -1,0 +1,536 @@
+"""What a case receives: the device, checks, ways to keep the device busy, and subprocesses.
+
+Needs only torch, the standard library and what opens a device, because a repro script contains all of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import importlib
+import pickle
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+import torch
+
+from conformance.checks.cases.endings import (
+    CheckFailed,
+    NotInFlight,
+    NotShown,
+    failure_of,
+    shown,
+)
+from conformance.checks.cases.in_flight import LIMIT, Hold, together
+from conformance.checks.child import Ended, Limits, Tell, ask
+from devices.descriptor import Descriptor
+from devices.errors import ConformError
+from devices.failure import Difference, Failure, Kind
+from opinfo.device import Device, open_device
+
+_NOTHING: Any = object()
+
+#: Seconds that loading torch and opening the device may take in another process, in addition to the limit of the function.
+START_SECONDS = 120.0
+
+#: The module as which a fresh process imports a repro script.
+SCRIPT = "conform_repro"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """How a fresh process finds the device, and the modules of the check."""
+
+    device: str = ""  # a registered name
+    path: str = ""  # or the path of a descriptor
+    module: str = ""  # or the module that holds it, in a repro script
+    script: str = ""  # the path of the repro script, which carries the modules
+
+    @property
+    def preamble(self) -> str:
+        """Python that makes the script's modules known to a fresh process."""
+        if not self.script:
+            return ""
+        return (
+            "import importlib.util\n"
+            f"spec = importlib.util.spec_from_file_location({SCRIPT!r}, {self.script!r})\n"
+            "module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)\n"
+            "spec.loader.exec_module(module)\n"
+        )
+
+    def described(self) -> Descriptor:
+        """The descriptor of the device. Raises ConformError if there is none."""
+        if self.module:
+            found = importlib.import_module(self.module).DESCRIPTOR
+            assert isinstance(found, Descriptor)
+            return found
+        registry = importlib.import_module("devices.registry")
+        described: Descriptor = (
+            registry.load_file(Path(self.path)) if self.path else registry.get(self.device)
+        )
+        return described
+
+
+class ProgramSearch(Protocol):
+    """A random search through the programs of a case, beyond what a plan draws."""
+
+    cut: bool
+
+    def takes(self) -> bool: ...
+    def passes_over(self, program: tuple[Any, ...], error: Exception) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """``torch.accelerator.memory.memory_stats`` of one index. Bytes, unless the name says otherwise."""
+
+    all: Mapping[str, int]
+
+    @classmethod
+    def of(cls, device: torch.device) -> Counters:
+        return cls(dict(torch.accelerator.memory.memory_stats(device)))
+
+    def __getitem__(self, name: str) -> int:
+        return self.all[name]
+
+    def get(self, name: str, default: int = 0) -> int:
+        return self.all.get(name, default)
+
+    @property
+    def allocated(self) -> int:
+        return self.all["allocated_bytes.all.current"]
+
+    @property
+    def active(self) -> int:
+        return self.all["active_bytes.all.current"]
+
+    @property
+    def reserved(self) -> int:
+        return self.all["reserved_bytes.all.current"]
+
+    @property
+    def requested(self) -> int:
+        return self.all["requested_bytes.all.current"]
+
+    @property
+    def peak(self) -> int:
+        """The most that was allocated since the last reset."""
+        return self.all["allocated_bytes.all.peak"]
+
+
+@dataclass
+class Context:
+    """One attempt at one case.
+
+    ``seed`` is the name of the case. ``patience`` is how long work that must be in flight takes
+    (milliseconds), where the device can only be kept busy for a time. ``checks`` counts the comparisons
+    that were made. ``search`` is set where programs are drawn at random, beyond a plan. ``default`` is
+    the kind of failures that do not name one.
+    """
+
+    opened: Device
+    seed: str
+    patience: float = 50.0
+    where: Where = field(default_factory=Where)
+    search: ProgramSearch | None = None
+    default: Kind = Kind.STATE
+    checks: int = 0
+    program: tuple[Any, ...] | None = None  # the drawn program that failed, as literals
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = Random(self.seed)
+
+    # -- the device
+
+    @property
+    def descriptor(self) -> Descriptor:
+        return self.opened.descriptor
+
+    @property
+    def kind(self) -> str:
+        """The device's type, as torch calls it."""
+        return self.opened.torch_device.type
+
+    @property
+    def device(self) -> torch.device:
+        """The first device."""
+        return self.opened.torch_device
+
+    @property
+    def indices(self) -> range:
+        """The device indices of this machine."""
+        return range(self.descriptor.device_count())
+
+    def at(self, index: int) -> torch.device:
+        """The device of that index."""
+        return torch.device(self.kind, index)
+
+    def has(self, capability: str) -> bool:
+        """Whether the descriptor declares it."""
+        return capability in self.descriptor.capabilities
+
+    @property
+    def module(self) -> Any:
+        """The device's own module: ``torch.cuda`` for "cuda"."""
+        return torch.get_device_module(self.kind)
+
+    def own(self, role: str) -> Any:
+        """The function of the device's own module that serves ``role`` (a name of ``FUNCTIONS`` in
+        devices/descriptor.py), as the descriptor says.
+
+        Fails the check if the module does not have it. Raises DescriptorError if the descriptor
+        names none: then nothing can be judged.
+        """
+        name = self.descriptor.function(role)
+        found: Any = self.module
+        for part in name.split("."):
+            found = getattr(found, part, _NOTHING)
+            if found is _NOTHING:
+                text = f"torch.{self.kind} has the function that the descriptor names for {role}"
+                raise CheckFailed.of(Kind.STATE, text, expected=name, found="no such attribute")
+        return found
+
+    def to_device(self, tensor: torch.Tensor, index: int = 0) -> torch.Tensor:
+        """A CPU tensor on the device of that index."""
+        return self.opened.to_device(tensor) if index == 0 else tensor.to(self.at(index))
+
+    def from_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the device on the CPU."""
+        return self.opened.from_device(tensor)
+
+    def settle(self) -> None:
+        """Wait for all work on every index. Raises what failed late."""
+        if self.kind == "cpu":
+            return
+        wait = getattr(getattr(torch, self.kind, None), "synchronize", None)
+        if wait is None:
+            return  # a module without one has nothing to wait for
+        for index in self.indices:
+            wait(self.at(index))
+
+    @property
+    def accelerated(self) -> bool:
+        """Whether torch.accelerator speaks of this device: it is silent of others."""
+        current = torch.accelerator.current_accelerator()
+        return current is not None and current.type == self.kind
+
+    # -- judging
+
+    def check(
+        self,
+        holds: object,
+        text: str,
+        *,
+        expected: Any = _NOTHING,
+        found: Any = _NOTHING,
+        kind: Kind | None = None,
+        at: str = "",
+    ) -> None:
+        """One executed comparison. ``text`` says what the device must do, in the same words whatever it is
+        done to: failures of one text are of one sort. ``at`` says what it was done to. Raises CheckFailed."""
+        self.checks += 1
+        if not holds:
+            raise CheckFailed(
+                Failure(
+                    kind=kind or self.default,
+                    subject=text,
+                    expected="" if expected is _NOTHING else shown(expected),
+                    found=_at("" if found is _NOTHING else shown(found), at),
+                    said=str(found) if isinstance(found, BaseException) else None,
+                )
+            )
+
+    def same(
+        self, found: Any, expected: Any, text: str, kind: Kind | None = None, at: str = ""
+    ) -> None:
+        """A check that two values are equal (``==``)."""
+        self.check(found == expected, text, expected=expected, found=found, kind=kind, at=at)
+
+    def equal(self, found: torch.Tensor, expected: torch.Tensor, text: str, at: str = "") -> None:
+        """A check that two tensors agree bit for bit, in shape and in dtype. Either may be on the device."""
+        there = self.from_device(found) if found.device.type == self.kind else found
+        want = self.from_device(expected) if expected.device.type == self.kind else expected
+        forms = (
+            (Kind.DTYPE, there.dtype, want.dtype),
+            (Kind.SHAPE, tuple(there.shape), tuple(want.shape)),
+        )
+        for kind, has, wanted in forms:
+            if has != wanted:
+                self.same(has, wanted, text, kind, at)
+        self.checks += 1
+        mine, theirs = _bits(there), _bits(want)
+        if torch.equal(mine, theirs):
+            return
+        wrong = (mine != theirs).reshape(there.numel(), -1).any(1).nonzero().flatten()
+        item = int(wrong[0])
+        place = torch.unravel_index(wrong[0], there.shape) if there.dim() else ()
+        raise CheckFailed(
+            Failure(
+                kind=Kind.VALUES,
+                subject=text,
+                expected=shown(want.reshape(-1)[item].item()),
+                found=_at(shown(there.reshape(-1)[item].item()), at),
+                where=Difference(len(wrong), there.numel(), tuple(int(i) for i in place)),
+            )
+        )
+
+    def raises(
+        self,
+        types: type[BaseException] | tuple[type[BaseException], ...],
+        function: Callable[..., Any],
+        *arguments: Any,
+        text: str,
+        match: str | None = None,
+        **named: Any,
+    ) -> BaseException | None:
+        """A check that a call raises one of these types, with a message that ``match`` is found in."""
+        try:
+            result = function(*arguments, **named)
+        except types as error:
+            self.check(
+                match is None or re.search(match, str(error)),
+                *(text,),
+                expected=f"a message that matches {match!r}",
+                found=error,
+                kind=Kind.RAISED,
+            )
+            return error
+        except Exception as error:
+            self.check(False, text, expected=_Names(types), found=error, kind=Kind.RAISED)
+        else:
+            self.check(False, text, expected=_Names(types), found=result, kind=Kind.NOT_RAISED)
+        return None
+
+    def ended_well(self, result: Result, text: str) -> None:
+        """A check that a function of ``child`` raised nothing, and that its process ended with status 0."""
+        self.checks += 1
+        if result.raised or not (result.answered and result.ended.well):
+            found = f"it raised {result.raised}" if result.raised else str(result.ended)
+            raise CheckFailed.of(Kind.ENDED, text, expected="exit status 0", found=found)
+
+    def note(self, text: str) -> None:
+        """What the report says of a case that passes: worth knowing, and no clause is broken."""
+        self.notes.append(text)
+
+    def must(self, happened: object, text: str) -> None:
+        """What must have happened for the check to mean anything. Raises NotShown: an error, not a
+        pass and not a fail."""
+        if not happened:
+            raise NotShown(f"nothing was shown: {text}")
+
+    # -- work in flight
+
+    def hold(self, stream: Any = None, limit: float = LIMIT) -> Hold:
+        """Work that occupies a stream (the current one by default) from now on until it is released,
+        or for ``patience`` where the device has only a primitive that takes a time::
+
+            with context.hold(stream) as hold:
+                ...           # queue, and observe
+                hold.must_be_in_flight()
+
+        A case that finds nothing in flight is tried again with more patience. A gate opens by itself
+        after ``limit`` seconds, which fails the case: the host was kept waiting.
+        """
+        return Hold(self.opened, self.patience, stream, limit)
+
+    def must_be_in_flight(self, stream: Any, text: str = "work was in flight") -> None:
+        """Evidence that a stream's work is not done. Raises NotInFlight: the case is tried again."""
+        if stream.query():
+            raise NotInFlight(
+                f"nothing was shown: {text} on {shown(stream)}, but it is already done"
+            )
+
+    def current_stream(self, index: int = 0) -> Any:
+        return torch.accelerator.current_stream(self.at(index))
+
+    def stream(self, index: int = 0, **options: Any) -> Any:
+        """A stream of the device's pool; use it as ``with stream:``."""
+        return torch.Stream(device=self.at(index), **options)
+
+    def event(self, index: int = 0, **options: Any) -> Any:
+        return torch.Event(device=self.at(index), **options)
+
+    @contextmanager
+    def on(self, index: int) -> Iterator[None]:
+        """A device index as the current one, for a block."""
+        with torch.accelerator.device_index(index):
+            yield
+
+    # -- memory
+
+    def counters(self, index: int = 0) -> Counters:
+        """The allocator's counters now."""
+        return Counters.of(self.at(index))
+
+    @property
+    def granularity(self) -> int:
+        """Bytes that the allocator rounds a request up to, as declared."""
+        return self.descriptor.granularity or self.descriptor.alignment
+
+    def bytes_of(self, count: int, index: int = 0) -> torch.Tensor:
+        """An uninitialised block of so many bytes."""
+        return torch.empty(count, dtype=torch.uint8, device=self.at(index))
+
+    # -- threads and processes
+
+    def together(self, *functions: Callable[[], Any], seconds: float = 60.0) -> list[Any]:
+        """Run each function in its own thread, all started at the same time. Returns their results in order.
+
+        Raises what the first one raised, and CheckFailed where one does not end in time.
+        """
+        return together(functions, seconds)
+
+    def child(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        environment: Mapping[str, str] | None = None,
+        seconds: float = 60.0,
+        fresh: bool = False,
+    ) -> Result:
+        """Run ``function(context, *arguments)`` in a subprocess. If it is ``fresh``, the
+        device's module is imported there, and nothing has used the device.
+
+        ``function`` is a function of its module; arguments and result are literals. The child's checks
+        count here, and one that fails there fails here. How the process ended, what it printed and
+        what the function returned is in the answer; so is that it had not ended in time.
+        """
+        result = in_process(
+            *(function, arguments, self.where, self.seed, self.default),
+            *(environment, seconds, self.patience, fresh),
+        )
+        self.checks += result.checks
+        self.notes += result.notes
+        if result.failure is not None and not result.raised:
+            raise CheckFailed(result.failure)
+        if result.not_shown:
+            raise NotShown(f"in another process: {result.not_shown}")
+        return result
+
+
+class _Names:
+    """Exception types, as a message shows them."""
+
+    def __init__(self, types: type[BaseException] | Sequence[type[BaseException]]) -> None:
+        named = types if isinstance(types, tuple) else (types,)
+        self._text = " or ".join(one.__name__ for one in named)
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _at(found: str, at: str) -> str:
+    return f"{found} ({at})" if found and at else found or at
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's bytes: a NaN equals itself, and -0.0 differs from 0.0."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return plain.reshape(-1).view(torch.uint8) if plain.numel() else plain.reshape(-1)
+
+
+# -- functions in a subprocess
+
+
+@dataclass(slots=True)
+class Result:
+    """The result of a function in a subprocess, and how the process ended."""
+
+    ended: Ended = field(default_factory=lambda: Ended(None))
+    answered: bool = False  # the function returned, raised or was judged
+    value: Any = None  # what it returned
+    checks: int = 0
+    failure: Failure | None = None  # of the check that failed there, or of what was raised
+    not_shown: str = ""
+    not_in_flight: bool = False  # … because work was over too soon
+    raised: str = ""  # "Type: message" of an exception that is not a failed check
+    refused: str | None = None  # … its message, where it was NotImplementedError
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Orders:
+    """What a subprocess runs."""
+
+    module: str
+    function: str
+    arguments: tuple[Any, ...]
+    where: Where
+    seed: str
+    default: Kind
+    patience: float
+    fresh: bool
+
+
+def in_process(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    where: Where,
+    seed: str,
+    default: Kind = Kind.STATE,
+    environment: Mapping[str, str] | None = None,
+    seconds: float = 60.0,
+    patience: float = 50.0,
+    fresh: bool = False,
+) -> Result:
+    """Run ``function(context, *arguments)`` in a subprocess; see ``Context.child``.
+
+    Waits for the process even after its answer, because a case may check that it exits cleanly.
+    """
+    module = SCRIPT if function.__module__ == "__main__" else function.__module__
+    orders = _Orders(
+        *(module, function.__qualname__, arguments, where, seed, default, patience, fresh)
+    )
+    answer, ended = ask(
+        "conformance.checks.cases.context:serve",
+        _packed(orders),
+        Limits(start=START_SECONDS, total=seconds, exit=seconds),
+        environment,
+        where.preamble,
+    )
+    result = Result() if answer is None else _unpacked(answer)
+    assert isinstance(result, Result)
+    result.ended = ended
+    return result
+
+
+def serve(given: str, tell: Tell) -> None:
+    """In the subprocess: call the function with a new context, and report the result."""
+    orders = _unpacked(given)
+    try:
+        opened = open_device(orders.where.described(), unused=orders.fresh)
+    except ConformError as error:
+        tell(_packed(Result(not_shown=f"the device cannot be opened: {error}")))
+        return
+    context = Context(opened, orders.seed, orders.patience, orders.where, default=orders.default)
+    function: Any = importlib.import_module(orders.module)
+    for part in orders.function.split("."):
+        function = getattr(function, part)
+    result = Result(answered=True)
+    tell.ready()  # from now on its own time runs
+    try:
+        result.value = ast.literal_eval(repr(function(context, *orders.arguments)))
+    except NotShown as error:
+        result.not_shown, result.not_in_flight = str(error), isinstance(error, NotInFlight)
+    except Exception as error:  # the parent's case says whether it should have been raised
+        result.failure = failure_of(error)
+        if not isinstance(error, CheckFailed):
+            result.raised = f"{type(error).__name__}: {error}"
+        if isinstance(error, NotImplementedError):
+            result.refused = str(error)
+    result.checks, result.notes = context.checks, tuple(context.notes)
+    tell(_packed(result))
+
+
+def _packed(value: Any) -> str:
+    return base64.b64encode(pickle.dumps(value)).decode()
+
+
+def _unpacked(text: str) -> Any:
+    return pickle.loads(base64.b64decode(text))

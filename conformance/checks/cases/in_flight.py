@@ -1,0 +1,219 @@
+"""Work in flight: a stream that is held, with evidence that it is; calls in threads that may have to wait for it.
+
+A limit only decides how long a faulty device is watched. A healthy device does what it must do long before, and
+never does what it must not do.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from conformance.checks.cases.endings import CheckFailed, NotInFlight, NotShown
+from devices.failure import Kind
+from opinfo.device import Device
+
+#: Seconds after which a gate opens by itself: otherwise a host that waits for the held work would wait forever.
+LIMIT = 10.0
+#: Seconds within which work that nothing holds must end.
+SOON = 1.0
+#: Seconds for which work that must not end yet is watched.
+GLANCE = 0.01
+
+
+class Hold:
+    """Occupies a stream. See ``Context.hold``; the ways are the descriptor's ``gate`` and ``busy``."""
+
+    def __init__(
+        self, opened: Device, milliseconds: float, stream: Any, limit: float = LIMIT
+    ) -> None:
+        self._device = opened
+        self._milliseconds = milliseconds
+        self.stream = stream
+        self._gate: Any = None
+        self._limit = limit
+        self._opener: threading.Timer | None = None
+        self._opened_late = False
+
+    def __enter__(self) -> Hold:
+        descriptor = self._device.descriptor
+        if descriptor.gate is None and descriptor.busy is None:
+            raise NotShown(
+                "the descriptor names neither `gate` nor `busy`: nothing keeps a stream occupied"
+            )
+        if self.stream is None:
+            self.stream = torch.accelerator.current_stream(self._device.torch_device)
+        before = torch.accelerator.current_stream(self.stream.device)
+        with self.stream:
+            if descriptor.gate is not None:
+                self._gate = descriptor.gate()
+                self._gate.close()
+                self._opener = threading.Timer(self._limit, self._open_late)
+                self._opener.daemon = True
+                self._opener.start()
+            elif descriptor.busy is not None:
+                descriptor.busy(self._milliseconds)
+        if torch.accelerator.current_stream(self.stream.device) != before:
+            torch.accelerator.set_stream(before)  # a fault of `with stream`; judged elsewhere
+        self.must_be_in_flight()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.release()
+        if error is None:
+            self._must_have_gone_on()
+
+    @property
+    def exact(self) -> bool:
+        """Whether the stream stays occupied until it is released, however long that takes."""
+        return self._gate is not None
+
+    def must_be_in_flight(self) -> None:
+        """Evidence that the stream is still occupied. Raises NotInFlight.
+
+        A stream held by a gate is so by construction: a device whose ``query`` answers wrongly is
+        judged for that elsewhere. Where the host was kept waiting until the gate opened by itself,
+        raises CheckFailed.
+        """
+        self._must_have_gone_on()
+        if self._gate is None and self.stream.query():
+            raise NotInFlight(
+                f"nothing was shown: {self._milliseconds:g} ms of work finished before they "
+                "could be observed"
+            )
+
+    def release(self) -> None:
+        """Let the stream continue. Calling it again has no effect."""
+        if self._opener is not None:
+            self._opener.cancel()
+            self._opener = None
+        if self._gate is not None:
+            self._gate.open()
+            self._gate = None
+
+    def _must_have_gone_on(self) -> None:
+        if self._opened_late:
+            raise CheckFailed.of(
+                Kind.STATE,
+                "the host continues while work is in flight",
+                found=f"it was blocked for {self._limit:g} s",
+            )
+
+    def _open_late(self) -> None:
+        gate = self._gate
+        if gate is not None:
+            self._opened_late = True
+            gate.open()
+
+
+def ends(what: Any, seconds: float = SOON) -> bool:
+    """Whether a stream's or an event's work is done within that time, by its ``query``."""
+    end = time.monotonic() + seconds
+    while not what.query():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.0002)  # leaves the processor to the work
+    return True
+
+
+def ends_early(what: Any, hold: Hold, seconds: float = GLANCE) -> bool:
+    """Whether a stream's or an event's work is done while what it waits for is held."""
+    early = ends(what, seconds)
+    hold.must_be_in_flight()
+    return early
+
+
+class WaitingCall:
+    """A call in its own thread, which may have to wait for what the calling thread holds::
+
+    with WaitingCall(stream.synchronize) as call:
+        early = call.ended(GLANCE)
+        hold.release()
+    # the call has ended here; what it raised is raised here
+    """
+
+    def __init__(self, function: Callable[[], Any], limit: float = 60.0) -> None:
+        self._function = function
+        self._limit = limit
+        self._error: BaseException | None = None
+        self.value: Any = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self.value = self._function()
+        except BaseException as error:  # raised where the call was made
+            self._error = error
+
+    def __enter__(self) -> WaitingCall:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.join()
+
+    def ended(self, seconds: float) -> bool:
+        """Whether the call has ended within that time."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait for the end of the call. Raises what the call raised, or CheckFailed if it does not end."""
+        if not self.ended(self._limit):
+            raise _still_running("a call ends", self._limit)
+        if self._error is not None:
+            raise self._error
+
+
+def together(functions: Sequence[Callable[[], Any]], seconds: float) -> list[Any]:
+    """Start all functions at one barrier. Returns their results in order.
+
+    Raises what the first of them raised, or CheckFailed if one has not ended after ``seconds``
+    (it keeps running, because a thread cannot be stopped from outside).
+    """
+    results: list[Any] = [None] * len(functions)
+    errors: list[BaseException | None] = [None] * len(functions)
+    barrier = threading.Barrier(len(functions))
+
+    def run(place: int) -> None:
+        try:
+            barrier.wait(timeout=seconds)
+            results[place] = functions[place]()
+        except BaseException as error:  # reported to the waiting thread
+            errors[place] = error
+
+    made = [
+        threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(functions))
+    ]
+    for thread in made:
+        thread.start()
+    end = time.monotonic() + seconds
+    for thread in made:
+        thread.join(timeout=max(end - time.monotonic(), 0.0))
+    for error in errors:
+        if error is not None:
+            raise error
+    hanging = sum(thread.is_alive() for thread in made)
+    if hanging:
+        raise _still_running("every thread ends", seconds, f"{hanging} of {len(made)} threads")
+    return results
+
+
+def _still_running(subject: str, seconds: float, what: str = "it") -> CheckFailed:
+    return CheckFailed.of(Kind.ENDED, subject, found=f"{what} had not ended after {seconds:g} s")

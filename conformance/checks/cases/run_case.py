@@ -1,0 +1,64 @@
+"""Runs a case, or a pinned program of one, and records the result in its cell."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from conformance.checks.cases.attempts import Attempt, attempt, here
+from conformance.checks.cases.cases import Case, not_here
+from conformance.checks.cases.context import Where
+from conformance.checks.cases.script import has_source, script_of_case
+from conformance.checks.cells import CellRecord, Failed
+from opinfo.device import Device
+
+
+def run_case(case: Case, record: CellRecord, device: Device, where: Where) -> None:
+    """Make the check of a case, unless it is not tried on this device, and record the result."""
+    if record.undeclared:
+        return
+    record.untried = untried(case, device)
+    if record.untried:
+        return
+    started = time.perf_counter()
+    made = attempt(case, device, where)
+    record.count(made.checks)
+    for text in made.notes:
+        record.note(text)
+    if made.not_shown:
+        record.error(made.not_shown)
+    record_failure(case, record, device, made)
+    record.seconds += time.perf_counter() - started
+
+
+def run_program(case: Case, program: tuple[Any, ...], device: Device, where: Where) -> Attempt:
+    """Run a program that is pinned for a case. The caller counts its checks, and records what it fails."""
+    assert case.drawn is not None
+    made = here(case.drawn.replay, program, device, case.id, where, default=case.kind)
+    if made.failure is None:
+        return made
+    failure = replace(made.failure, program=case.drawn.told(*program))
+    return Attempt(made.checks, failure, program=program)
+
+
+def record_failure(
+    case: Case, record: CellRecord, device: Device, made: Attempt, layout: str = ""
+) -> None:
+    """Record that the device failed or refused a check, with what writes its repro script."""
+    if made.refused is not None:
+        record.refuse(NotImplementedError(made.refused))
+    elif made.failure is not None:
+        failure = replace(made.failure, check="case", layout=layout)
+        descriptor, script = device.descriptor, None
+        if has_source(descriptor):
+            script = partial(script_of_case, case, descriptor, failure.message, made.program)
+        record.fail(Failed(failure, repro=script))
+
+
+def untried(case: Case, device: Device) -> str:
+    """Why a case is not tried on this device and machine; empty if it is tried."""
+    indices = device.descriptor.device_count() if case.indices > 1 else 1
+    return not_here(case, device.descriptor.capabilities, indices)

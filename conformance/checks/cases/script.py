@@ -1,0 +1,338 @@
+"""Repro scripts of cases.
+
+A script reads from top to bottom: the check that judged and the parts of its module that it uses, copied from the
+suite; then the call that makes the check. Their dependencies (the context, the descriptor) are packed at the end of the
+script, so that it needs only torch and the device's module.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import pprint
+import sys
+import textwrap
+import zlib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from conformance.checks.cases.cases import Case
+from devices.descriptor import Descriptor
+
+_ROOT = Path(__file__).resolve().parents[3]
+_PACKAGES = ("conformance", "devices", "opinfo", "reports")
+#: The name of a vendor's descriptor in a script.
+_DESCRIBED = "described"
+
+#: What the end of a script unpacks to, after the sources of the modules that it carries.
+_LOADER = '''
+import dataclasses, importlib.abc, importlib.util, linecache, sys, types
+
+
+class Carried(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports the modules that the script carries."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in SOURCES:
+            return None
+        package = any(other.startswith(name + ".") for other in SOURCES)
+        spec = importlib.util.spec_from_loader(name, self, is_package=package)
+        if package:  # what is not carried may be installed, in whatever way
+            spec.submodule_search_locations = self.elsewhere(name, path)
+        return spec
+
+    def elsewhere(self, name, path):
+        found = []
+        for finder in sys.meta_path:
+            other = None if finder is self else finder.find_spec(name, path)
+            found += (other and other.submodule_search_locations) or ()
+        return found
+
+    def exec_module(self, module):
+        source, file = SOURCES[module.__name__], "<" + module.__name__ + ">"
+        linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+        module.__file__ = file
+        exec(compile(source, file, "exec"), module.__dict__)
+
+
+class Struct:
+    """Stands in for msgspec's, of which a script uses no more than the fields."""
+
+    def __init_subclass__(cls, frozen=False, kw_only=False, **options):
+        dataclasses.dataclass(frozen=frozen, kw_only=kw_only)(cls)
+
+
+sys.meta_path.insert(0, Carried())
+if importlib.util.find_spec("msgspec") is None:
+    sys.modules["msgspec"] = types.ModuleType("msgspec")
+    sys.modules["msgspec"].Struct = Struct
+'''
+
+_SCRIPT = '''\
+"""{title}
+
+{statement}
+{seen}
+Needs torch and the device's own module.
+"""
+
+from __future__ import annotations
+
+import base64, os, sys, zlib
+
+with open(__file__, encoding="utf-8") as script:  # the modules that are packed at its end
+    packed = script.read().rpartition("\\n# PACKED\\n")[2].replace("\\n", "").replace("# ", "")
+exec(zlib.decompress(base64.b85decode(packed)), {{}})
+
+{imports}
+
+
+{source}
+
+
+if __name__ == "__main__":
+    from conformance.checks.cases.attempts import reproduce
+    from conformance.checks.cases.cases import Case
+    from conformance.checks.cases.context import Where
+    from devices.failure import Kind
+
+    CASE = Case({arguments})
+    WHERE = Where(module={described!r}, script=os.path.abspath(__file__))
+    sys.exit(reproduce(CASE, WHERE{dies}))
+
+# PACKED
+{packed}
+'''
+
+_FAILS = "Seen: {message}\nExits 1 while the failure is there, 0 when it is gone, 2 if nothing could be shown."
+_DIES = (
+    "Seen: {message}\nThe check runs in a subprocess. Exits 1 while it dies or fails, and says how; "
+    "0 when it passes; 2 if nothing could be shown."
+)
+
+
+def has_source(descriptor: Descriptor) -> bool:
+    """Whether a device's descriptor is in a file, which a script has to contain."""
+    return descriptor.folder is not None and (descriptor.folder / "descriptor.py").is_file()
+
+
+def script_of_case(
+    case: Case,
+    descriptor: Descriptor,
+    message: str = "",
+    program: tuple[Any, ...] | None = None,
+    *,
+    dies: bool = False,
+) -> str:
+    """The repro script of a case on a device, of which ``has_source`` is true. No run is needed.
+
+    ``message`` is what was wrong, ``program`` the drawn program that failed, where it is known. If the check
+    ``dies``, it crashes or hangs its process, so the script makes it in a subprocess.
+    """
+    assert descriptor.folder is not None
+    file = descriptor.folder / "descriptor.py"
+    if case.drawn is not None and program is not None:
+        name = "program"
+        arguments: tuple[Any, ...] = ()
+        lines = case.drawn.source(descriptor, *program)
+        imports, used = shown(case.drawn.replay.__module__, _names_in(ast.parse(lines)))
+        source = f"{used}\n\n\n{lines}".strip()
+    else:
+        name, arguments = case.check.__name__, case.arguments
+        helpers = [each for each in arguments if isinstance(each, str)]  # that an argument names
+        imports, source = shown(case.check.__module__, [name, *helpers])
+    roots = [*_imported(imports), "conformance.checks.cases.attempts"]
+    described = _module_of(file)
+    if described:
+        sources = dict(carried((*roots, described)))
+    else:  # a vendor's: what it imports of the vendor's is the device's module
+        described, theirs = _DESCRIBED, file.read_text(encoding="utf-8")
+        sources = dict(carried((*roots, *_imported(theirs)))) | {_DESCRIBED: theirs}
+    packed = zlib.compress(f"SOURCES = {sources!r}\n{_LOADER}".encode(), 9)
+    text = base64.b85encode(packed).decode()
+    rows = [text[start : start + 118] for start in range(0, len(text), 118)]
+    return _SCRIPT.format(
+        title=f"{case.id} on {descriptor.name}",
+        statement=_quiet(case.statement),
+        seen=_quiet(
+            (_DIES if dies else _FAILS).format(message=message or "the check did not finish")
+        ),
+        imports=imports,
+        source=source,
+        arguments=_written(case, name, arguments),
+        described=described,
+        dies=", dies=True" if dies else "",
+        packed="\n".join(f"# {line}" for line in rows),
+    )
+
+
+def _written(case: Case, name: str, arguments: tuple[Any, ...]) -> str:
+    """The arguments that make the case again: those of its fields that judging depends on."""
+    given = [repr(case.clause), repr(case.name), name]
+    if arguments:
+        given.append(pprint.pformat(arguments, width=90, compact=True))
+    given.append(f"kind=Kind.{case.kind.name}")
+    for field in ("own_process", "environment", "seconds"):
+        value = getattr(case, field)
+        if value != Case.__dataclass_fields__[field].default:
+            given.append(f"{field}={value!r}")
+    return ", ".join(given)
+
+
+def _quiet(text: str) -> str:
+    """Text that can stand in a docstring."""
+    plain = text.replace("\\", "/").replace('"""', "'''")
+    return "\n".join(part for line in plain.split("\n") for part in textwrap.wrap(line, 100)) or "."
+
+
+# -- the part of a module that a check uses
+
+
+def shown(module: str, roots: Iterable[str]) -> tuple[str, str]:
+    """What a module defines of these names, with all that they use there: its imports, and its source."""
+    text = _source_of(module)
+    assert text is not None
+    lines, tree = text.splitlines(), ast.parse(text)
+    defined: dict[str, ast.stmt] = {}
+    for node in tree.body:
+        for name in _defines(node):
+            defined[name] = node
+    wanted, waiting = set[int](), list(roots)
+    names = set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in names or name not in defined:
+            continue
+        names.add(name)
+        node = defined[name]
+        wanted.add(id(node))
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            waiting += _names_in(_plain(node))
+            waiting += [  # helpers that are called by their names
+                each.value
+                for each in ast.walk(node)
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            ]
+    imports: list[str] = []
+    parts: list[str] = []
+    short = False  # the last part is an assignment
+    for node in tree.body:
+        if id(node) not in wanted:
+            continue
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            node.names = [each for each in node.names if _bound(each) in names]
+            imports.append(ast.unparse(node))
+        else:
+            assigns = not isinstance(node, (ast.FunctionDef, ast.ClassDef))
+            gap = "" if not parts else "\n" if assigns and short else "\n\n\n"
+            parts.append(gap + _lines_of(_plain(node), lines))
+            short = assigns
+    return "\n".join(imports), "".join(parts)
+
+
+def _names_in(tree: ast.AST) -> list[str]:
+    return [each.id for each in ast.walk(tree) if isinstance(each, ast.Name)]
+
+
+def _bound(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def _defines(node: ast.stmt) -> list[str]:
+    """The names that a statement of a module binds."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return [_bound(alias) for alias in node.names]
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    return [
+        each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)
+    ]
+
+
+def _plain(node: ast.stmt) -> ast.stmt:
+    """A function without what makes a case of it."""
+    if isinstance(node, ast.FunctionDef):
+        node.decorator_list = [
+            each for each in node.decorator_list
+            if not (isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == "cases")
+        ]  # fmt: skip
+    return node
+
+
+def _lines_of(node: ast.stmt, lines: list[str]) -> str:
+    """The source of a statement, with the comment above it."""
+    first = node.lineno
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        first = min([first, *(each.lineno for each in node.decorator_list)])
+        return "\n".join(lines[first - 1 : node.end_lineno])
+    while first > 1 and lines[first - 2].startswith("#"):
+        first -= 1
+    return "\n".join(lines[first - 1 : node.end_lineno])
+
+
+# -- what it stands on
+
+
+def _module_of(file: Path) -> str:
+    """The name of a module of ours; empty for another's file."""
+    try:
+        return ".".join(file.resolve().relative_to(_ROOT).with_suffix("").parts)
+    except ValueError:
+        return ""
+
+
+def carried(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """These modules of ours and all of ours that they import, with their sources. A package of which
+    nothing but modules is imported is empty: what it gathers is of no use here."""
+    waiting, seen = list(names), set()
+    packages: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        text = _source_of(name) if name.partition(".")[0] in _PACKAGES else None
+        if text is None or name in seen:
+            continue
+        seen.add(name)
+        yield name, text
+        waiting += _imported(text)
+        while name := name.rpartition(".")[0]:
+            packages.add(name)
+    yield from ((package, "") for package in sorted(packages - seen))
+
+
+@cache
+def _source_of(name: str) -> str | None:
+    """The source of a module, None if it is not one of ours and has not been imported."""
+    path = _ROOT.joinpath(*name.split("."))
+    files = [path.with_suffix(".py"), path / "__init__.py"]
+    if name in sys.modules and (file := getattr(sys.modules[name], "__file__", None)):
+        files.append(Path(file))
+    for file in files:
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+    return None
+
+
+@cache
+def _imported(text: str) -> tuple[str, ...]:
+    """What a module imports, anywhere but for type checkers: modules, and packages of which it takes
+    more than modules."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            node.body = []
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.append(inner if _source_of(inner) is not None else node.module)
+    return tuple(found)

@@ -1,0 +1,200 @@
+"""Recording what happens in cells: each executed comparison, each failure, and the outcome they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from devices.cell import CellKey, CellOutcome, Outcome
+from devices.failure import Failure
+
+#: Failures kept for one cell; all are counted.
+KEPT = 50
+
+#: How the message of a cell begins that passed with something to report.
+NOTED = "noted: "
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A failure as a cell keeps it: with the elements of its inputs (the smallest failure is shown), and what
+    writes its repro script."""
+
+    failure: Failure
+    size: int = 0
+    repro: Callable[[], str] | None = None
+    complete: Callable[[Failure], Failure] | None = None  # adds its call
+
+    @property
+    def layout(self) -> str:
+        return self.failure.layout
+
+    @property
+    def message(self) -> str:
+        return self.failure.message
+
+
+@dataclass(slots=True)
+class CellRecord:
+    """What was done in one cell so far."""
+
+    key: CellKey
+    checks: int = 0
+    samples: set[int] = field(default_factory=set)
+    ran: set[str] = field(default_factory=set)
+    failing: set[str] = field(default_factory=set)
+    failures: list[Failed] = field(default_factory=list)
+    failed: int = 0
+    ambiguous: list[str] = field(default_factory=list)
+    unsupported: list[tuple[str, str]] = field(default_factory=list)  # exception type, message
+    errors: list[str] = field(default_factory=list)
+    unbuilt: list[str] = field(default_factory=list)  # pinned examples that could not be made
+    notes: list[str] = field(default_factory=list)  # what a report says of a cell that passes
+    undeclared: str = ""  # the capabilities that the clause requires and the descriptor lacks
+    untried: str = ""  # why the case takes more than the descriptor declares or the machine has
+    seconds: float = 0.0
+
+    def check(self, sample: int, layout: str, count: int = 1) -> None:
+        """Note an executed comparison."""
+        self.checks += count
+        self.samples.add(sample)
+        self.ran.add(layout)
+
+    def count(self, checks: int) -> None:
+        """Note executed comparisons that are of no sample and in no layout."""
+        self.checks += checks
+
+    def fail(self, failed: Failed) -> None:
+        self.failed += 1
+        if failed.failure.layout:
+            self.failing.add(failed.failure.layout)
+        if len(self.failures) < KEPT:
+            self.failures.append(failed)
+
+    def refuse(self, exc: BaseException) -> None:
+        """The device said that it does not implement this."""
+        self.unsupported.append((type(exc).__name__, str(exc)))
+
+    def error(self, text: str) -> None:
+        """The check itself could not be made."""
+        self.errors.append(text)
+
+    @property
+    def troubles(self) -> int:
+        """Failures and errors so far. A new one triggers a check whether the device still works."""
+        return self.failed + len(self.errors)
+
+    @property
+    def smallest(self) -> Failed | None:
+        """The failure to show: fewest elements, then the simplest layout (the shortest name)."""
+        return min(self.failures, key=lambda f: (f.size, len(f.failure.layout)), default=None)
+
+    @property
+    def declared(self) -> bool:
+        """Whether nothing was tried, by declaration or because there is no second device."""
+        return bool(self.undeclared or self.untried)
+
+    def outcome(self) -> Outcome:
+        """What the descriptor does not declare first; then what was pinned and is no longer checked, so
+        that no expected failure hides it; then failures. A cell with no executed check is never a pass."""
+        if self.declared:
+            return Outcome.UNSUPPORTED
+        if self.unbuilt:
+            return Outcome.ERROR
+        if self.failures:
+            return Outcome.FAIL
+        if self.errors:
+            return Outcome.ERROR
+        if self.unsupported:
+            return Outcome.UNSUPPORTED
+        if self.ambiguous:
+            return Outcome.AMBIGUOUS
+        return Outcome.PASS if self.checks else Outcome.ERROR
+
+    def note(self, text: str) -> None:
+        """A note that does not fail the clause; shown for a cell that passes."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _said(self) -> str:
+        """The message of a cell without a failure."""
+        if self.undeclared:
+            return f"by declaration: the descriptor does not declare {self.undeclared}"
+        if self.untried:
+            return self.untried
+        if self.unbuilt:
+            return "; ".join(self.unbuilt)
+        if self.errors:
+            return self.errors[0]
+        if self.unsupported:
+            return ": ".join(self.unsupported[0])
+        if self.ambiguous:
+            return self.ambiguous[0]
+        if not self.checks:
+            return "no check was executed; a cell that checked nothing is an error, not a pass"
+        return f"{NOTED}{'; '.join(self.notes)}" if self.notes else ""
+
+    def told(self) -> CellOutcome:
+        """What a worker reports of the cell."""
+        outcome = self.outcome()
+        shown = self.smallest if outcome is Outcome.FAIL else None
+        failure = shown.failure if shown is not None else None
+        if shown is not None and shown.complete is not None:
+            failure = shown.complete(shown.failure)
+        raises, said = (failure.raises if failure is not None else None), None
+        if outcome is Outcome.UNSUPPORTED and not self.declared:
+            raises, said = self.unsupported[0]
+        differences = (f.failure.where for f in self.failures)
+        errors = [d.error for d in differences if d is not None and d.error is not None]
+        return CellOutcome(
+            cell=self.key,
+            outcome=outcome,
+            declared=self.declared,
+            checks=self.checks,
+            samples=len(self.samples),
+            layouts=tuple(sorted(self.failing)),
+            ran_layouts=tuple(sorted(self.ran)),
+            worst_error=max(errors, default=None),
+            raises=raises,
+            failure=failure,
+            failed=self.failed,
+            note="" if shown is not None else self._said(),
+            said=said,
+            seconds=round(self.seconds, 6),
+        )
+
+
+class Recorder:
+    """The cells of one item (op, dtype, suite). Clauses that were not selected have no record.
+
+    ``undeclared`` names, by clause, the capabilities that it requires and the device does not
+    declare, ``untried`` why it is not tried otherwise: no check is given the records of those
+    clauses, so nothing is tried.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        dtype: str,
+        clauses: Iterable[str],
+        undeclared: Mapping[str, str] = MappingProxyType({}),
+        untried: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.cells = {
+            c: CellRecord(
+                CellKey(c, op, dtype), undeclared=undeclared.get(c, ""), untried=untried.get(c, "")
+            )
+            for c in clauses
+        }
+        self._tried = {c: record for c, record in self.cells.items() if not record.declared}
+
+    def get(self, clause: str) -> CellRecord | None:
+        return self._tried.get(clause)
+
+    def __contains__(self, clause: str) -> bool:
+        return clause in self._tried
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to try."""
+        return bool(self._tried)

@@ -1,0 +1,37 @@
+"""What a check reports to the process that runs it: which clauses begin, which call is next, and when they are done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from devices.cell import CallKey, CellKey, CellOutcome
+
+
+class Record(Protocol):
+    """What a guard reads of a cell's record."""
+
+    @property
+    def key(self) -> CellKey: ...
+    @property
+    def troubles(self) -> int: ...
+    def told(self) -> CellOutcome: ...
+
+
+class Guard:
+    """Does nothing. Used outside of a run (tests, minimising, exploring); in a run,
+    ``conformance.run`` provides one that survives crashes and hangs."""
+
+    def begin(self, group: Sequence[str], records: Sequence[Record], at_least: float = 0.0) -> None:
+        """A group of clauses that share their calls is about to run. ``records`` are the selected ones. They may
+        take ``at_least`` this many seconds, even where their limit is lower."""
+
+    def call(self, call: CallKey) -> bool:
+        """Whether the group may make this call. It may not if the call ended a process before."""
+        return True
+
+    def done(self) -> None:
+        """The group has run."""
+
+
+UNWATCHED: Final = Guard()

@@ -1,0 +1,1 @@
+"""Checks of ops: calls in layouts, the device's answers, and judges."""

@@ -1,0 +1,142 @@
+"""A call of an op, and the answer that a device gave to it. Needs only torch, because repro scripts contain these functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from opinfo.compare import Wrong, difference, replace_tensors, tensors_of
+from opinfo.device import Damage, Guarded, Move, identity
+from opinfo.layouts import Geometry
+
+
+@dataclass(slots=True)
+class Call:
+    """What is called, on which tensors, where.
+
+    ``arguments(tensors, device)`` gives the positional and keyword arguments that hold these tensors. ``values``
+    are the tensors as contiguous ones on the CPU; ``inputs`` hold the same on the device, guarded where they are
+    strided. ``settle(result)`` waits until a result can be read.
+    """
+
+    function: Callable[..., Any]
+    arguments: Callable[[list[torch.Tensor], torch.device], Any]
+    values: Sequence[torch.Tensor]
+    inputs: Sequence[Guarded | torch.Tensor]
+    device: torch.device
+    move: Move
+    back: Move
+    settle: Callable[[Any], None]
+
+
+@dataclass(slots=True)
+class Answer:
+    """The result of a call, on the device and as read back, or the exception that it raised."""
+
+    result: Any = None
+    read: Any = None
+    raised: Exception | None = None
+    warnings: tuple[str, ...] = ()
+    targets: Sequence[Guarded | torch.Tensor] = ()  # of ``out=``
+    addresses: tuple[int, ...] = ()  # of the targets, or of the first input, before the call
+    damages: list[Damage | None] | None = None  # to the inputs' storages, once a judge has asked
+
+
+def laid_out(
+    values: Sequence[torch.Tensor], geometries: Sequence[Geometry | None], move: Move
+) -> list[Guarded | torch.Tensor]:
+    """The values on the device, in guarded buffers if there is a geometry."""
+    return [
+        move(value) if geometry is None else Guarded(value, geometry, move)
+        for value, geometry in zip(values, geometries)
+    ]
+
+
+def repeated(
+    values: Sequence[torch.Tensor], geometries: Sequence[Geometry | None]
+) -> list[torch.Tensor]:
+    """The values that the geometries hold: where a dimension is expanded, its first ones again and again."""
+    found = []
+    for value, geometry in zip(values, geometries):
+        if geometry is not None and geometry.expanded is not None:
+            value = value.narrow(geometry.expanded, 0, 1).expand(value.shape).contiguous()
+        found.append(value)
+    return found
+
+
+def views(inputs: Iterable[Guarded | torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors that an op is given."""
+    return [each.view if isinstance(each, Guarded) else each for each in inputs]
+
+
+def container(form: str, tensors: Sequence[torch.Tensor]) -> Any:
+    """What ``out=`` takes: one tensor, a list or a tuple."""
+    if form == "tensor":
+        return tensors[0]
+    return list(tensors) if form == "list" else tuple(tensors)
+
+
+def called(call: Call, read: bool = True) -> Answer:
+    """Make the call, and ``read`` its result back: a late failure is also a failure of the call. A result that
+    reaches past its storage is not read unless its values are judged: that can end the process."""
+    answer = Answer()
+    args, kwargs = call.arguments(views(call.inputs), call.device)
+    try:
+        answer.result = call.function(*args, **kwargs)
+        call.settle(answer.result)
+        if read and call.back is identity:
+            answer.read = answer.result
+        elif read:
+            answer.read = replace_tensors(answer.result, call.back)
+    except Exception as error:  # anything may come out of a kernel; it is judged, not swallowed
+        answer.raised = error
+    return answer
+
+
+def called_into(call: Call, targets: Sequence[Guarded | torch.Tensor], form: str) -> Answer:
+    """Make the call with ``out=`` these targets."""
+    given = views(targets)
+    answer = Answer(targets=targets, addresses=tuple(each.data_ptr() for each in given))
+    args, kwargs = call.arguments(views(call.inputs), call.device)
+    try:
+        answer.result = call.function(*args, **kwargs, out=container(form, given))
+        call.settle(answer.result)
+    except Exception as error:
+        answer.raised = error
+    return answer
+
+
+def damages(call: Call, answer: Answer) -> list[Damage | None]:
+    """What the call did to the bytes of its inputs' storages, by place; None if all are unchanged."""
+    if answer.damages is None:
+        answer.damages = [
+            None
+            if not isinstance(each, Guarded) or each.intact(call.back)
+            else each.damage(call.back)
+            for each in call.inputs
+        ]
+    return answer.damages
+
+
+def differs(read: Any, want: Any, reference: Any) -> Wrong | None:
+    """How what was read back differs from what the reference says. Where the answer is unique only up to signs or
+    phases, ``process`` gives what is unique about it."""
+    found = difference(read, want, reference.tolerances, roundings=reference.roundings)
+    if found is not None and reference.process is not None:
+        return difference(reference.process(read), reference.process(want), reference.tolerances)
+    return found
+
+
+def strided(result: Any) -> list[torch.Tensor]:
+    """The strided tensors of a result."""
+    return [each for each in tensors_of(result) if each.layout == torch.strided]
+
+
+@dataclass(frozen=True, slots=True)
+class Ambiguous:
+    """Two references differ, and the device agrees with neither."""
+
+    text: str

@@ -1,0 +1,677 @@
+"""The frame of the checks of ops: one op and dtype, its samples, and how calls are made and judged.
+
+A check is three things. The *call* is data: a function, its arguments, a geometry for each tensor. The *answer* is
+what the device gave. A *judge* is a function ``(call, answer, reference)`` that judges one clause: it yields, for
+each thing that it judged, what is wrong or None. The frame makes each call once, passes the answer to every judge
+whose clause is wanted and counts the checks. It knows nothing about clauses, and judges know nothing about devices.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+import devices.failure
+from conformance.checks.cases.cases import OpCheck
+from conformance.checks.cells import CellRecord, Failed, Recorder
+from conformance.checks.guard import UNWATCHED, Guard
+from conformance.checks.ops.calls import Ambiguous, Call, called, laid_out, repeated
+from conformance.checks.ops.script import (
+    Carried,
+    dense,
+    function_source,
+    inputs_source,
+    literal,
+    placed,
+    public_name,
+    report,
+    report_end,
+    written,
+)
+from devices.cell import CallKey
+from devices.failure import Difference, Failure, Kind
+from opinfo.catalog import Op, database_entry, drawn_sample
+from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Wrong, replace_tensors
+from opinfo.device import Device, Guarded, identity
+from opinfo.exceptions import Exceptions
+from opinfo.layouts import CONTIGUOUS, AnyLayout, Case, Geometry, covering_set, interned, uniform
+from opinfo.reference import OutputSpec, StrideAnswer, StrideReference, ValueAnswer, value_answer
+from opinfo.samples import Sample, Traits, direct_seeding, expand_rule, may_expand, mutates
+
+#: Samples up to this size keep their buffers and references for all clauses of an item.
+_KEPT_BYTES = 2**18
+#: Buffers of larger samples are dropped between two cases once they hold this many bytes: some devices have
+#: little memory.
+_MOST_BYTES = 2**23
+_OURS = str(Path(__file__).resolve().parents[2])
+
+
+class NotPlaced(Exception):
+    """A tensor could not be put on the device: the clauses that need it cannot be checked."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"putting an input on the device raised {type(cause).__name__}: {cause}")
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """The tensors of one sample laid out on the device by one case."""
+
+    sample: Sample
+    case: Case
+    geometries: tuple[Geometry, ...]
+    inputs: list[Guarded | torch.Tensor]  # guarded where strided, if the device lays out
+
+    @property
+    def expands(self) -> bool:
+        return any(g.expanded is not None for g in self.geometries)
+
+    @property
+    def guarded(self) -> list[Guarded]:
+        return [each for each in self.inputs if isinstance(each, Guarded)]
+
+
+#: Judges a call for a clause.
+Judge = Callable[[Call, Any, Any], Iterator[Wrong | Ambiguous | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a reference: how the run computes it, and how a script does if it is not a literal there."""
+
+    compute: Callable[[], Any] | None
+    code: str = ""
+    functions: tuple[Any, ...] = ()
+
+
+class Reference:
+    """What the answer to a call should be, in parts; each is computed when a judge first asks for it.
+
+    A repro script contains the parts that its judge reads. ``parts`` are in addition to the ones defined here.
+    """
+
+    def __init__(self, ctx: ItemContext, laid: Laid, **parts: Any) -> None:
+        self.ctx, self.laid = ctx, laid
+        self._parts = parts
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            part = self._parts[name]
+        except KeyError:
+            raise AttributeError(name) from None
+        if isinstance(part, Part):
+            if part.compute is None:
+                raise AttributeError(name)
+            part = part.compute()
+        self.__dict__[name] = part
+        return part
+
+    def source(self, name: str) -> tuple[str, tuple[Any, ...]]:
+        """How a script has a part: source text, and the functions and classes that it names."""
+        part = self._parts.get(name)
+        if isinstance(part, Part) and part.code:
+            return part.code, part.functions
+        sample = self.laid.sample
+        if name == "value":
+            mutates = ", mutates=True" if self.ctx.mutates else ""
+            text = f"value_answer(op, arguments, repeated(values, geometries){mutates})"
+            return text, (value_answer, repeated)
+        if name == "process" and self.process is not None:
+            drawn = f"drawn_sample({self.ctx.op.id!r}, {self.ctx.dtype!r}, {sample.index})"
+            return f"{drawn}.output_process_fn_grad", (drawn_sample,)
+        found = getattr(self, name)
+        classes = (OutputSpec,) if "OutputSpec(" in repr(found) else ()
+        return literal(found), classes
+
+    @property
+    def tolerances(self) -> dict[str, tuple[float, float]]:
+        return self.ctx.tolerances
+
+    @property
+    def roundings(self) -> float:
+        return self.ctx.roundings
+
+    @property
+    def process(self) -> Callable[[Any], Any] | None:
+        """What gives the part of a result that is unique, where not all is."""
+        return self.laid.sample.process if "values.not_unique" in self.families else None
+
+    @property
+    def families(self) -> frozenset[str]:
+        return self.ctx.traits.families
+
+    @property
+    def free(self) -> bool:
+        """Whether the values of the result are unspecified: not determined by the inputs."""
+        return "values.free" in self.families
+
+    @property
+    def mutable(self) -> frozenset[int]:
+        """Places of the inputs whose elements the call may change."""
+        return self.ctx.mutable_inputs(self.laid.sample)
+
+    @cached_property
+    def value(self) -> ValueAnswer:
+        """The CPU's result."""
+        return self.ctx.expected(self.laid)
+
+    @cached_property
+    def fake(self) -> StrideAnswer:
+        """FakeTensor's answer for this layout."""
+        return self.ctx.stride_answer(self.laid)
+
+    @property
+    def raises(self) -> bool:
+        """Whether FakeTensor refuses the call in this layout."""
+        return self.fake.raises is not None
+
+    @property
+    def specs(self) -> tuple[OutputSpec, ...] | None:
+        """FakeTensor's outputs, None if it has no answer."""
+        return self.fake.outputs
+
+
+@dataclass
+class ItemContext:
+    """Everything that a check of one (op, dtype) needs. One sample's tensors are built once and shared."""
+
+    op: Op
+    dtype: str
+    traits: Traits
+    samples: list[Sample]
+    device: Device
+    strides: StrideReference
+    recorder: Recorder
+    known: Exceptions
+    guard: Guard = UNWATCHED
+    cases: tuple[Case, ...] = field(default_factory=lambda: covering_set().cases)
+    targets: tuple[AnyLayout, ...] = field(default_factory=lambda: covering_set().targets)
+    grad: bool = False  # whether the checks that run now record gradients
+    scripts: dict[str, Any] | None = (
+        None  # of the first call that each clause judged, where asked for
+    )
+    _built: dict[tuple[int, int, int], Guarded] = field(default_factory=dict)
+    _held: int = 0  # bytes in them, at most
+    _values: dict[tuple[int, tuple[int | None, ...]], ValueAnswer] = field(default_factory=dict)
+    _tolerances: dict[str, tuple[float, float]] | None = None
+
+    def __post_init__(self) -> None:
+        self._rule = expand_rule(self.traits.families)
+        self.mutates = mutates(self.traits.families)
+
+    # -- recording
+
+    @contextmanager
+    def running(self, *clauses: str) -> Iterator[list[CellRecord | None]]:
+        """Run clauses that share their calls: watched, and with the time shared among them.
+
+        A tensor that cannot be put on the device ends them: they are unsupported if the device says that it is
+        not implemented, an error otherwise. Any other exception, such as a result that cannot be read back,
+        is an error of these cells, and the item continues.
+        """
+        records = [self.recorder.get(c) for c in clauses]
+        wanted = [r for r in records if r is not None]
+        if wanted:
+            self.guard.begin(clauses, wanted)
+        start = time.perf_counter()
+        try:
+            yield records
+            if wanted:
+                self.device.synchronise()  # what fails late is these clauses' failure
+        except NotPlaced as exc:
+            for record in wanted:
+                if isinstance(exc.cause, NotImplementedError):
+                    record.refuse(exc.cause)
+                else:
+                    record.error(str(exc))
+        except Exception as exc:  # from the device, or a fault of ours: red either way
+            for record in wanted:
+                record.error(_where(exc))
+        finally:
+            share = (time.perf_counter() - start) / max(len(wanted), 1)
+            for record in wanted:
+                record.seconds += share
+            if wanted:
+                self.guard.done()
+
+    # -- inputs
+
+    def laid_out(self, sample: Sample, only: frozenset[str] | None = None) -> Iterator[Laid]:
+        """The sample in every case of the covering set that gives it a layout of its own; of those, the
+        ones named by ``only``."""
+        seen: set[tuple[int, ...]] = set()
+        for case in self.cases:
+            geometries = self.geometries(sample, case)
+            key = tuple(map(id, geometries))
+            if key in seen:
+                continue
+            seen.add(key)
+            if only is not None and case.id not in only:
+                continue
+            if not self.device.lays_out and not _is_plain(sample, geometries):
+                continue  # by declaration, as the plan says
+            if not self.guard.call(CallKey(sample.index, case.id)):
+                continue  # it ended a process before, and counts there
+            yield self.lay(sample, case, geometries)
+
+    def mutable_inputs(self, sample: Sample) -> frozenset[int]:
+        """Places of the tensors whose elements the call may change: self of an in-place op, running
+        statistics in training, and weights with ``max_norm`` (which embedding renormalises)."""
+        families = self.traits.families
+        if not self.mutates:
+            return frozenset()
+        if "mutates.self" in families:
+            return frozenset({0})
+        if "mutates.running_stats" in families:
+            return frozenset(i for i, t in enumerate(sample.tensors) if i and t.dim() == 1)
+        if "mutates.max_norm" in families and sample.call.kwargs.get("max_norm") is not None:
+            return frozenset(range(len(sample.tensors)))
+        return frozenset()
+
+    def geometries(self, sample: Sample, case: Case) -> tuple[Geometry, ...]:
+        """The geometry of each tensor in this case. Tensors that the call may write to are never expanded."""
+        mutable, found = self.mutable_inputs(sample), []
+        for place, tensor in enumerate(sample.tensors):
+            if tensor.layout != torch.strided:
+                found.append(interned(Geometry(tuple(tensor.shape), (), 0, 0)))
+                continue
+            layout = case.first if place == 0 else case.rest
+            geometry = layout.geometry(tensor.shape)
+            if geometry.expanded is not None and (
+                place in mutable or not may_expand(self._rule, geometry.expanded, tensor.dim())
+            ):
+                geometry = layout.geometry(tensor.shape, may_expand=False)
+            found.append(geometry)
+        return tuple(found)
+
+    def lay(self, sample: Sample, case: Case, geometries: tuple[Geometry, ...]) -> Laid:
+        if self._held > _MOST_BYTES:
+            self._built.clear()
+            self._held = 0
+        inputs: list[Guarded | torch.Tensor] = []
+        for place, (tensor, geometry) in enumerate(zip(sample.tensors, geometries, strict=True)):
+            if tensor.layout != torch.strided or not self.device.lays_out:
+                inputs.append(self.place(tensor))
+                continue
+            key = (sample.index, place, id(geometry))
+            buffer = self._built.get(key)
+            if buffer is None:
+                buffer = self._built[key] = Guarded(tensor, geometry, self.place)
+                self._held += len(buffer.before)  # of samples that are released, too: a bound
+            inputs.append(buffer)
+        return Laid(sample, case, geometries, inputs)
+
+    def plain(self, sample: Sample) -> Laid:
+        """The sample with every tensor contiguous."""
+        case = uniform(CONTIGUOUS)
+        return self.lay(sample, case, self.geometries(sample, case))
+
+    def place(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A CPU tensor on the device. Raises NotPlaced."""
+        try:
+            return self.device.to_device(tensor)
+        except Exception as exc:  # a vendor's copy may raise anything
+            raise NotPlaced(exc) from exc
+
+    def release(self, sample: Sample) -> None:
+        """Drop the buffers of a sample that are too large to keep for the next clause: fresh pages cost
+        more than copying into used ones."""
+        if sum(t.numel() * t.element_size() for t in sample.tensors) > _KEPT_BYTES:
+            self.rebuild(sample)
+            for key in [k for k in self._values if k[0] == sample.index]:
+                del self._values[key]
+
+    def rebuild(self, sample: Sample) -> None:
+        """Drop the buffers of a sample whose tensors a call may have resized."""
+        for key in [k for k in self._built if k[0] == sample.index]:
+            del self._built[key]
+
+    # -- calls
+
+    def call(self, laid: Laid, function: Callable[..., Any] | None = None) -> Call:
+        """The call of the op on these tensors; of another function where one is given."""
+        device = self.device
+        return Call(
+            function or self.op.function,
+            laid.sample.call.on,
+            laid.sample.tensors,
+            laid.inputs,
+            device.torch_device,
+            self.place,
+            device.from_device,
+            device.settle,
+        )
+
+    def judge(
+        self,
+        judges: Mapping[str, Judge],
+        call: Call,
+        procedure: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        reference: Reference,
+        *,
+        layout: str = "",
+        check: str = "inputs",
+        refusable: bool = True,
+        variant: str = "",
+    ) -> Any:
+        """Make a call with the ``procedure``, and judge it. Findings go to the clauses' cells.
+
+        ``layout`` names the layout where it is not that of the inputs, ``check`` the sort of check. Where
+        ``refusable``, NotImplementedError says that the device does not implement the call. Returns the answer.
+        """
+        laid = reference.laid
+        layout = layout or laid.case.id
+        answer = procedure(call, *arguments)
+        refused = getattr(answer, "raised", None) if refusable else None
+        for clause, judge in judges.items():
+            record = self.recorder.get(clause)
+            if record is None:
+                continue
+            for found in judge(call, answer, reference):
+                record.check(laid.sample.index, layout)
+                if found is None and self.scripts is None:
+                    continue
+                made = (self, clause, judge, call, procedure, arguments, reference, layout, variant)
+                if self.scripts is not None:
+                    self.scripts.setdefault(clause, CallScript(*made))
+                if found is None:
+                    continue
+                if isinstance(found, Ambiguous):
+                    record.ambiguous.append(f"[{layout}] {found.text}")
+                elif isinstance(refused, NotImplementedError) and found.kind == "raised":
+                    record.refuse(refused)
+                else:
+                    script = CallScript(*made)
+                    size = laid.sample.numel
+                    record.fail(failed(found, layout, size, script, script.complete, check=check))
+        return answer
+
+    # -- references
+
+    def expected(self, laid: Laid) -> ValueAnswer:
+        """The CPU's result for the values that this case reads (an expanded input repeats some)."""
+        key = (laid.sample.index, tuple(g.expanded for g in laid.geometries))
+        found = self._values.get(key)
+        if found is None:
+            found = self._values[key] = value_answer(
+                self.op.function,
+                laid.sample.call.on,
+                repeated(laid.sample.tensors, laid.geometries),
+                mutates=self.mutates,
+            )
+        return found
+
+    def stride_answer(
+        self, laid: Laid, function: Callable[..., Any] | None = None, variant: str = ""
+    ) -> StrideAnswer:
+        return self.strides.answer(
+            f"{self.op.id}{variant}",
+            function or self.op.function,
+            laid.sample.call,
+            laid.geometries,
+            with_offset=self.traits.declares_view,
+        )
+
+    @property
+    def tolerances(self) -> dict[str, tuple[float, float]]:
+        """dtype defaults, then the database's, then the descriptor's: the last one that is set wins."""
+        if self._tolerances is None:
+            found = dict(DEFAULT_TOLERANCES)
+            own = self.op.tolerance(self.dtype)
+            if own is not None:
+                found[self.dtype] = own
+                component = {"complex64": "float32", "complex128": "float64"}.get(self.dtype)
+                if component is not None:
+                    found[component] = own
+            for name, tolerance in self.device.descriptor.tolerances.items():
+                found[name] = (tolerance.rtol, tolerance.atol)
+            self._tolerances = found
+        return self._tolerances
+
+    @property
+    def roundings(self) -> float:
+        """Roundings at the size of the largest element that the result may be off by (``compare``)."""
+        return SUM_ROUNDINGS if "values.sums" in self.traits.families else 0.0
+
+    def fetch(self, result: Any) -> Any:
+        """The result on the CPU."""
+        if self.device.from_device is identity:
+            return result
+        return replace_tensors(result, self.device.from_device)
+
+
+def _where(exc: Exception) -> str:
+    """What a check raised, and where: the line of ours that it came through last."""
+    ours = [f for f in traceback.extract_tb(exc.__traceback__) if f.filename.startswith(_OURS)]
+    place = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
+    line = (str(exc).strip().splitlines() or [""])[0][:300]
+    return f"the check itself raised {type(exc).__name__}{place}: {line}"
+
+
+def _is_plain(sample: Sample, geometries: tuple[Geometry, ...]) -> bool:
+    """Whether every strided tensor is contiguous from the start of its storage on."""
+    return all(
+        geometry is CONTIGUOUS.geometry(tensor.shape)
+        for tensor, geometry in zip(sample.tensors, geometries, strict=True)
+        if tensor.layout == torch.strided
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CallScript:
+    """Writes the script of one judged call when it is called; says which call that was."""
+
+    ctx: ItemContext
+    clause: str
+    judge: Judge
+    made: Call
+    procedure: Callable[..., Any]
+    given: tuple[Any, ...]  # what the procedure takes after the call
+    reference: Reference
+    layout: str
+    variant: str = ""
+
+    @property
+    def laid(self) -> Laid:
+        return self.reference.laid
+
+    def __call__(self) -> str:
+        carried = Carried().take_all([self.judge])
+        parts, functions = [], [self.procedure, *_FOR_CALLS, dense, report]
+        for name in sorted(carried.reads):
+            text, used = self.reference.source(name)
+            parts.append(f"    {name}={text},")
+            functions += used
+        lines = [
+            *self._call(functions),
+            "",
+            "# The judgement",
+            "reference = SimpleNamespace(",
+            *parts,
+            ")",
+            f"report({self.judge.__name__}(call, answer, reference))",
+        ]
+        carried.imports.add("from types import SimpleNamespace")
+        return self._written(lines, functions, carried)
+
+    def until_it_ends(self, seconds: float) -> str:
+        """The script of a call that was never finished: it makes the call in a subprocess and reports how
+        the process ended."""
+        functions: list[Any] = [self.procedure, *_FOR_CALLS, dense, report_end]
+        start = f"main() if sys.argv[1:] else report_end({seconds!r})"
+        return self._written(self._call(functions), functions, Carried(), start)
+
+    def _written(
+        self, lines: list[str], functions: list[Any], carried: Carried, start: str = "main()"
+    ) -> str:
+        ctx = self.ctx
+        title = f"{self.clause}: {ctx.op.id}[{ctx.dtype}], layout {self.layout}"
+        return written(ctx, title, lines, functions, carried=carried, start=start)
+
+    def _call(self, functions: list[Any]) -> list[str]:
+        """The lines that make the inputs and the call; adds to the functions that they name."""
+        laid = self.laid
+        geometries = [
+            geometry if isinstance(each, Guarded) else None
+            for geometry, each in zip(laid.geometries, laid.inputs, strict=True)
+        ]
+        if any(geometries):
+            functions.append(Geometry)
+        op = self._function(self.ctx.op.function, functions)
+        same = self.made.function is self.ctx.op.function
+        function = "op" if same else self._function(self.made.function, functions)
+        given = "".join(f", {self._given(each, functions)}" for each in self.given)
+        inputs = "laid_out(values, geometries, move)"
+        return [
+            f"op = {op}",
+            "",
+            "# The inputs",
+            *inputs_source(laid.sample.call, laid.sample.tensors),
+            "geometries = [",
+            *(f"    {each!r}," for each in geometries),
+            "]",
+            "",
+            "# The call",
+            "call = Call(",
+            f"    {function}, arguments, values, {inputs},",
+            "    torch.device(DEVICE), move, back, settle,",
+            ")",
+            f"answer = {self.procedure.__name__}(call{given})",
+        ]
+
+    def _given(self, value: Any, functions: list[Any]) -> str:
+        if callable(value) and not isinstance(value, type):
+            return self._function(value, functions)
+        functions += {Geometry} if "Geometry(" in repr(value) else ()
+        return literal(value)
+
+    def _function(self, function: Callable[..., Any], functions: list[Any]) -> str:
+        op = self.ctx.op
+        named = {
+            op.function: "op",
+            op.method: "method_variant",
+            op.inplace: "inplace_variant",
+            op.operator: "operator_variant",
+            op.inplace_operator: "inplace_operator_variant",
+        }
+        text = function_source(op.id, function, named.get(function, "op"))
+        if text.startswith("database_entry("):
+            functions.append(database_entry)
+        return text
+
+    def complete(self, failure: Failure) -> Failure:
+        """The failure with its call and the geometry of its inputs and targets."""
+        laid = self.laid
+        targets = tuple(
+            devices.failure.Geometry(str(dtype)[6:], g.shape, g.stride, g.offset)
+            for specs in self.given
+            for dtype, g in (specs if isinstance(specs, list) else ())
+            if isinstance(g, Geometry)
+        )
+        inputs = tuple(
+            devices.failure.Geometry(str(t.dtype)[6:], g.shape, g.stride, g.offset)
+            for t, g in zip(laid.sample.tensors, laid.geometries, strict=True)
+        )
+        return msgspec.structs.replace(
+            failure, sample=laid.sample.index, call=self.call(), inputs=inputs, targets=targets
+        )
+
+    def call(self) -> str:
+        """The call in one line: ``torch.median(t[0], 0, out=…)``."""
+        args, kwargs = placed(self.laid.sample.call)
+        parts = [literal(each) for each in args]
+        parts += [f"{name}={literal(value)}" for name, value in kwargs.items()]
+        if self.layout.startswith("out="):
+            parts.append("out=…")
+        of = f", as {self.variant}" if self.variant else ""
+        name = public_name(self.made.function) or self.ctx.op.id
+        return f"{name}({', '.join(parts)}){of}"
+
+
+_FOR_CALLS: tuple[Any, ...] = (Call, laid_out)
+
+
+def script_for_call(
+    ctx: ItemContext, sample: Sample, layout: str, clause: str, *, seconds: float
+) -> str:
+    """The script of a call of the op that was never finished, on a sample in the layout of this name: it reports
+    how a process that makes the call ends."""
+    case = next((each for each in ctx.cases if each.id == layout), uniform(CONTIGUOUS))
+    laid = ctx.lay(sample, case, ctx.geometries(sample, case))
+    function = ctx.op.inplace if clause.endswith(".inplace") else None
+    call, reference = ctx.call(laid, function), Reference(ctx, laid)
+    made = CallScript(ctx, clause, never, call, called, (), reference, layout)
+    return made.until_it_ends(seconds)
+
+
+def never(call: Call, answer: Any, reference: Any) -> Iterator[Wrong | Ambiguous | None]:
+    """Judges nothing: the call does not return."""
+    yield from ()
+
+
+def failed(
+    wrong: Wrong,
+    layout: str,
+    size: int,
+    repro: Callable[[], str] | None,
+    complete: Callable[[Failure], Failure] | None = None,
+    *,
+    check: str = "inputs",
+) -> Failed:
+    """What is wrong, as a cell keeps it. ``check`` is the sort of check that found it."""
+    where = None
+    if wrong.count or wrong.error is not None:
+        where = Difference(wrong.count, wrong.total, wrong.first, wrong.error)
+    failure = Failure(
+        kind=Kind(wrong.kind),
+        subject=wrong.subject,
+        expected=str(wrong.expected),
+        found=str(wrong.found),
+        detail=wrong.detail,
+        where=where,
+        raises=wrong.raises,
+        said=wrong.said,
+        check=check,
+        layout=layout,
+    )
+    return Failed(failure, size, repro, complete)
+
+
+def run_checks(ctx: ItemContext, checks: Iterable[OpCheck]) -> None:
+    """Make the checks whose clauses are wanted, in their order, each once; one check may serve several clauses."""
+    wanted: dict[Callable[[ItemContext], None], bool] = {}
+    for check in checks:
+        if ctx.recorder.get(check.clause) is not None:
+            for function in check.checks:
+                wanted.setdefault(function, check.grad)
+    if not wanted:
+        return
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    always = torch.is_warn_always_enabled()
+    # A warning that torch gives once a process would be seen in one cell only.
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(), direct_seeding(ctx.device.torch_device.type):
+            warnings.simplefilter("ignore")
+            for function, grad in wanted.items():
+                ctx.grad = grad
+                with torch.set_grad_enabled(grad):
+                    function(ctx)
+            # A failure of queued work belongs to the item that queued it, not to the next.
+            ctx.device.synchronise()
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.set_warn_always(always)

@@ -1,0 +1,171 @@
+"""Directed checks: plain functions that use their own tensors or those of a sample.
+
+Such a function takes the op, ``move`` (CPU tensor to device), ``back`` (device tensor to CPU), for a call of the
+database ``tensors`` (on the CPU) and ``arguments`` (tensors to arguments), and literal parameters. It returns what is
+wrong, or None; it raises NotApplicable if its premise does not hold. It uses only names that a script can contain.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+
+from conformance.checks.cells import CellRecord
+from conformance.checks.ops.context import ItemContext, failed
+from conformance.checks.ops.script import (
+    Carried,
+    NotApplicable,
+    dense,
+    function_source,
+    inputs_source,
+    literal,
+    public_name,
+    report_check,
+    written,
+)
+from devices.failure import Failure
+from opinfo.catalog import database_entry
+from opinfo.compare import Wrong, raised
+from opinfo.samples import Sample
+
+Check = Callable[..., Wrong | None]
+
+
+def run(
+    ctx: ItemContext,
+    record: CellRecord,
+    layout: str,
+    check: Check,
+    number: int = 0,
+    *,
+    sample: Sample | None = None,
+    inplace: bool = False,
+    **parameters: Any,
+) -> bool:
+    """Make one directed check under the layout name ``layout``; ``number`` tells its cases apart. Returns whether it
+    could be made.
+
+    With ``inplace`` the check is given the in-place variant as its op. NotImplementedError says that the device does
+    not implement the op: the cell is unsupported then.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            wrong = check(*given(ctx, sample, inplace=inplace), **parameters)
+    except NotApplicable:
+        return False
+    except NotImplementedError as exc:
+        if layout:
+            record.check(number, layout)
+        record.refuse(exc)
+        return False
+    except Exception as exc:  # judged: a check that expects an exception catches it itself
+        wrong = raised(exc)
+    finally:
+        if sample is not None or not layout:
+            let_go(ctx)
+    found(ctx, record, layout, check, wrong, number, sample=sample, inplace=inplace, **parameters)
+    return True
+
+
+def given(ctx: ItemContext, sample: Sample | None, *, inplace: bool = False) -> tuple[Any, ...]:
+    """What every check takes first: the op, ``move``, ``back``, and the sample's tensors and arguments."""
+    function = ctx.op.inplace if inplace else ctx.op.function
+    shared = (function, ctx.device.to_device, ctx.device.from_device)
+    if sample is None:
+        return shared
+
+    def arguments(tensors: list[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return sample.call.on(tensors, ctx.device.torch_device)
+
+    return (*shared, [tensor.clone() for tensor in sample.tensors], arguments)
+
+
+def let_go(ctx: ItemContext) -> None:
+    """Take what a refused call left: a device may raise a late error twice (lazy does), and the second time would
+    blame whatever is called next. What has not been raised yet is not lost by this: checks of calls read their
+    results back."""
+    if ctx.device.descriptor.settle is not None:
+        with suppress(Exception):
+            ctx.device.settle(())
+
+
+def found(
+    ctx: ItemContext,
+    record: CellRecord,
+    layout: str,
+    check: Check,
+    wrong: Wrong | None,
+    number: int = 0,
+    *,
+    sample: Sample | None = None,
+    inplace: bool = False,
+    **parameters: Any,
+) -> None:
+    """Record the finding of a check: what is wrong, or None."""
+    if layout:
+        record.check(number, layout)
+    else:
+        record.count(1)
+        if sample is not None:
+            record.samples.add(sample.index)
+    made = (ctx, record.key.clause, layout, check, sample, inplace, parameters)
+    if ctx.scripts is not None:
+        ctx.scripts.setdefault(record.key.clause, DirectedScript(*made))
+    if wrong is not None:
+        script = DirectedScript(*made)
+        size = sample.numel if sample is not None else number
+        record.fail(
+            failed(wrong, layout, size, script, script.complete, check=layout or check.__name__)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DirectedScript:
+    """Writes the script of one directed check when it is called; says which one that was."""
+
+    ctx: ItemContext
+    clause: str
+    layout: str
+    check: Check
+    sample: Sample | None
+    inplace: bool
+    parameters: dict[str, Any]
+
+    def __call__(self) -> str:
+        ctx, op = self.ctx, self.ctx.op
+        function = op.inplace if self.inplace else op.function
+        assert function is not None
+        name = function_source(op.id, function, "inplace_variant" if self.inplace else "op")
+        functions: list[Any] = [self.check, NotApplicable, report_check]
+        functions += [database_entry] if name.startswith("database_entry(") else []
+        lines, more = [f"op = {name}"], ""
+        if self.sample is not None:
+            functions.append(dense)
+            lines += ["", "# The inputs", *inputs_source(self.sample.call, self.sample.tensors)]
+            more = "values, lambda t: arguments(t, torch.device(DEVICE)), "
+        check = self.check.__name__
+        lines += ["", f"report_check({check}, op, move, back, {more}{self.arguments()})"]
+        layout = f", layout {self.layout}" if self.layout else ""
+        title = f"{self.clause}: {op.id}[{ctx.dtype}]{layout}"
+        return written(ctx, title, lines, functions, carried=Carried())
+
+    def complete(self, failure: Failure) -> Failure:
+        """The failure with its call."""
+        sample = self.sample.index if self.sample is not None else None
+        return msgspec.structs.replace(failure, sample=sample, call=self.call())
+
+    def arguments(self) -> str:
+        return ", ".join(f"{k}={literal(v)}" for k, v in self.parameters.items())
+
+    def call(self) -> str:
+        """The check in one line: ``ignores_input(torch.addmm, shapes=…, poison=…)``."""
+        function = self.ctx.op.inplace if self.inplace else self.ctx.op.function
+        name = (public_name(function) if function else None) or self.ctx.op.id
+        return f"{self.check.__name__}({', '.join(filter(None, (name, self.arguments())))})"

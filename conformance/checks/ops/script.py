@@ -1,0 +1,388 @@
+"""Repro scripts of checks of ops. A script imports only torch, the standard library and the device's module. It
+exits 1 while the fault is there, and 0 when it is gone.
+
+It reads from top to bottom: the inputs, the call, the judgement. Below that are the functions that made and judged
+the call in the run, as they are: what they name must be builtins, torch, the standard library, or functions, classes
+and constants of our modules for which the same holds.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import importlib
+import inspect
+import signal
+import subprocess
+import sys
+import textwrap
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+
+from opinfo.compare import Call, Wrong, raised, replace_tensors
+
+_OURS = ("conformance", "opinfo", "devices", "reports", "tests")
+
+#: Tensors up to this many elements are written as lists, larger ones compressed.
+_READABLE = 24
+
+_SCRIPT = '''\
+"""{title}
+
+Written by torch-conformance on torch {torch}.
+Exits 1 while the fault is there, 0 when it is gone. Needs only torch{needs}.
+"""
+
+from __future__ import annotations
+
+{imports}
+
+DEVICE = {device!r}
+
+
+def main():
+{main}
+
+
+def move(tensor):
+    return tensor.to(DEVICE)
+
+
+def back(tensor):
+    return tensor.cpu()
+
+
+def settle(result):
+    wait = getattr(getattr(torch, torch.device(DEVICE).type, None), "synchronize", None)
+    if wait is not None:
+        wait()
+
+
+# What follows is the suite's own code, as it ran.
+
+
+{carried}
+
+
+if __name__ == "__main__":
+    {start}
+'''
+
+
+# -- what a script carries
+
+
+class NotCarried(Exception):
+    """A function uses a name that a script cannot contain."""
+
+
+@dataclass
+class _Module:
+    """What a module defines and imports, by name."""
+
+    defined: dict[str, str] = field(default_factory=dict)  # source text
+    uses: dict[str, frozenset[str]] = field(default_factory=dict)  # names that it needs to run
+    reads: dict[str, frozenset[str]] = field(default_factory=dict)  # attributes of ``reference``
+    imported: dict[str, tuple[str, str]] = field(default_factory=dict)  # module, name in it
+
+
+@dataclass
+class Carried:
+    """Import lines, and definitions in an order in which each comes after what it uses."""
+
+    imports: set[str] = field(default_factory=set)
+    texts: list[str] = field(default_factory=list)
+    reads: set[str] = field(default_factory=set)
+    _done: dict[str, str] = field(default_factory=dict)  # by name, the module that it is from
+
+    def take_all(self, functions: Iterable[Callable[..., Any]]) -> Carried:
+        """Take these functions and what they use. Raises NotCarried."""
+        for function in functions:
+            plain = inspect.unwrap(function)
+            self.take(plain.__name__, plain.__module__)
+        return self
+
+    def take(self, name: str, module: str) -> None:
+        """Take what a module calls by this name. Raises NotCarried."""
+        read = _read(module)
+        if name in read.defined:
+            if self._done.setdefault(name, module) != module:
+                raise NotCarried(f"{name} is in {self._done[name]} and in {module}")
+            if read.defined[name] in self.texts:
+                return
+            for used in sorted(read.uses[name]):
+                if self._done.get(used) != module:
+                    self.take(used, module)
+            self.texts.append(read.defined[name])
+            self.reads |= read.reads[name]
+        elif name in read.imported:
+            source, original = read.imported[name]
+            if source.partition(".")[0] not in _OURS:
+                self.imports.add(_import(name, source, original))
+            elif original == name:
+                self.take(name, source)
+            else:
+                raise NotCarried(f"{name} is {original} of {source}: import it by its own name")
+
+
+def _import(name: str, source: str, original: str) -> str:
+    if original:
+        return f"from {source} import {original}" + (f" as {name}" if name != original else "")
+    return f"import {source}" + (f" as {name}" if name != source.partition(".")[0] else "")
+
+
+@cache
+def _read(name: str) -> _Module:
+    source = inspect.getsource(importlib.import_module(name))
+    lines, found = source.splitlines(), _Module()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                found.imported[alias.asname or alias.name.partition(".")[0]] = (alias.name, "")
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module != "__future__":
+            for alias in node.names:
+                found.imported[alias.asname or alias.name] = (node.module, alias.name)
+        for defined in _names(node):
+            start = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+            while start > 1 and lines[start - 2].startswith("#:"):
+                start -= 1
+            found.defined[defined] = "\n".join(lines[start - 1 : node.end_lineno])
+            found.uses[defined] = frozenset(_used(node)) - {defined}
+            found.reads[defined] = frozenset(
+                each.attr
+                for each in ast.walk(node)
+                if isinstance(each, ast.Attribute)
+                and isinstance(each.value, ast.Name)
+                and each.value.id == "reference"
+            )
+    return found
+
+
+def _names(node: ast.stmt) -> list[str]:
+    """The names that a statement of a module defines."""
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return [node.target.id]
+    if isinstance(node, ast.Assign):
+        return [
+            each.id
+            for target in node.targets
+            for each in ast.walk(target)
+            if isinstance(each, ast.Name)
+        ]
+    return []
+
+
+def _used(node: ast.AST) -> Iterator[str]:
+    """Every name that is read in it, but for annotations, which a script does not evaluate."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node.id
+    for part, child in ast.iter_fields(node):
+        if part in ("annotation", "returns"):
+            continue
+        for each in child if isinstance(child, list) else [child]:
+            if isinstance(each, ast.AST):
+                yield from _used(each)
+
+
+# -- functions that every script has
+
+
+def dense(data: Any, dtype: Any, size: Any) -> torch.Tensor:
+    """A contiguous tensor on the CPU: ``data`` is a list of values, or compressed bytes."""
+    if isinstance(data, str):
+        raw = bytearray(zlib.decompress(base64.b64decode(data)))
+        if not raw:
+            return torch.empty(size, dtype=dtype)
+        return torch.frombuffer(raw, dtype=dtype).reshape(size)
+    return torch.tensor(data, dtype=dtype).reshape(size)
+
+
+def report(found: Iterable[Any]) -> None:
+    """Print what is wrong and exit 1, or exit 0."""
+    wrong = [each for each in found if isinstance(each, Wrong)]
+    for each in wrong:
+        print(f"FAULT: {each}")
+    if not wrong:
+        print("no fault")
+    sys.exit(1 if wrong else 0)
+
+
+class NotApplicable(Exception):
+    """The premise of a check does not hold for this op or dtype: nothing was checked."""
+
+
+def report_check(check: Any, *given: Any, **parameters: Any) -> None:
+    """Make a directed check; an exception is a failure, too."""
+    try:
+        found = check(*given, **parameters)
+    except NotApplicable as reason:
+        print(f"not applicable: {reason}")
+        found = None
+    except Exception as error:
+        found = raised(error)
+    report([found])
+
+
+def report_end(seconds: Any) -> None:
+    """Run the call in a subprocess, and report how it ended."""
+    child = subprocess.Popen([sys.executable, *sys.argv, "in this process"])
+    try:
+        status = child.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+        print(f"FAULT: the call did not return within {seconds} seconds")
+        sys.exit(1)
+    if status:
+        how = f"ended with status {status}"
+        if status < 0:
+            how = f"was killed by {signal.Signals(-status).name}"
+        print(f"FAULT: the process {how}")
+        sys.exit(1)
+    print("no fault: the call returned")
+
+
+# -- writing
+
+
+def written(
+    setting: Any,
+    title: str,
+    main: Sequence[str],
+    functions: Iterable[Callable[..., Any]],
+    *,
+    carried: Carried | None = None,
+    start: str = "main()",
+) -> str:
+    """The script. ``setting`` is the ItemContext; ``main`` are the lines that make inputs, call and judgement."""
+    descriptor = setting.device.descriptor
+    carried = (carried or Carried()).take_all(functions)
+    lines = ["torch.set_num_threads(1)", f"torch.set_grad_enabled({setting.grad})"]
+    lines += ['torch.set_float32_matmul_precision("highest")', 'warnings.simplefilter("ignore")']
+    imports = {*carried.imports, "import torch", "import sys", "import warnings"}
+    if descriptor.module:
+        imports.add(f"import {descriptor.module}")
+        if descriptor.init:
+            lines.append(f"{descriptor.module}.{descriptor.init}()")
+    lines += main
+    return _SCRIPT.format(
+        title=title,
+        torch=torch.__version__,
+        needs=f" and {descriptor.module}" if descriptor.module else "",
+        imports="\n".join(sorted(imports, key=_place)),
+        device=str(setting.device.torch_device),
+        main=textwrap.indent("\n".join(lines), "    "),
+        carried="\n\n\n".join(carried.texts),
+        start=start,
+    )
+
+
+def _place(line: str) -> tuple[bool, bool, str]:
+    """The sort key of an import: the standard library first, and modules before names from modules."""
+    foreign = line.split()[1].partition(".")[0] not in sys.stdlib_module_names
+    return foreign, line.startswith("from"), line
+
+
+def inputs_source(call: Call, values: Sequence[torch.Tensor]) -> list[str]:
+    """Lines that assign ``values`` and define ``arguments``."""
+    args, kwargs = placed(call)
+    return [
+        "values = [",
+        *(f"    {literal(tensor)}," for tensor in values),
+        "]",
+        "",
+        "def arguments(t, device):",
+        '    """The call\'s arguments with the tensors ``t`` in their places."""',
+        f"    return {literal(args)}, {literal(kwargs)}",
+        "",
+    ]
+
+
+def placed(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, with ``t[n]`` in the places of its tensors, and ``device`` for a device."""
+    numbering = iter(range(len(call.tensors)))
+    args, kwargs = replace_tensors(
+        (call.args, call.kwargs), lambda _: Named(f"t[{next(numbering)}]")
+    )
+    if kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": Named("device")}
+    return args, kwargs
+
+
+class Named:
+    """Stands for what a script calls by this name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def function_source(op_id: str, function: Callable[..., Any], field: str = "op") -> str:
+    """How a script gets hold of a function: by its public name, or from torch's database if the entry has its
+    own function."""
+    return public_name(function) or f"database_entry({op_id!r}).{field}"
+
+
+def public_name(function: Callable[..., Any]) -> str | None:
+    """``torch.nn.functional.relu`` for a function that has such a name, else None."""
+    name = getattr(function, "__name__", "")
+    spaces = ("torch", "torch.Tensor", "torch.nn.functional", "torch.linalg", "torch.fft")
+    more = ("torch.special", "torch.masked", "torch.signal.windows", "torch.ops.aten")
+    for space in (*spaces, *more):
+        holder: Any = torch
+        for part in space.split(".")[1:]:
+            holder = getattr(holder, part, None)
+        short = name.removeprefix("linalg_").removeprefix("fft_").removeprefix("special_")
+        for candidate in (name, short):
+            if candidate.isidentifier() and getattr(holder, candidate, None) is function:
+                return f"{space}.{candidate}"
+    return None
+
+
+def literal(value: Any) -> str:
+    """Python source of an argument."""
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided:
+            kind = str(value.layout).removeprefix("torch.").removeprefix("_")
+            return f"{literal(value.to_dense())}.to_{kind}()"
+        return f"dense({_data(value)}, {value.dtype}, {tuple(value.shape)})"
+    if type(value) is tuple:
+        inner = ", ".join(map(literal, value))
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(literal, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k!r}: {literal(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, slice):
+        return f"slice({literal(value.start)}, {literal(value.stop)}, {literal(value.step)})"
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return f'float("{value}")'
+    if isinstance(value, complex) and not (value.real - value.real == 0 == value.imag - value.imag):
+        return f"complex({literal(value.real)}, {literal(value.imag)})"
+    if value is Ellipsis:
+        return "..."
+    if isinstance(value, torch.device):
+        return "torch.device(DEVICE)"
+    if isinstance(value, torch.nn.Module):
+        return f"torch.nn.{value!r}"
+    return repr(value)
+
+
+def _data(tensor: torch.Tensor) -> str:
+    flat = tensor.contiguous().view(-1)
+    small = flat.numel() <= _READABLE and flat.dtype.itemsize > 1
+    if small or flat.dtype in (torch.bool, torch.int8):
+        values = flat.tolist()
+        if all(v == v and v not in (float("inf"), float("-inf")) for v in values):
+            return repr(values)
+    raw = bytes(flat.view(torch.uint8).tolist()) if flat.numel() else b""
+    return repr(base64.b64encode(zlib.compress(raw)).decode())

@@ -1,0 +1,100 @@
+"""``conform contract`` and ``conform freeze-levels``: show the contract, and freeze its levels in a new version."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from devices.errors import ConformError
+
+_LEVEL_HEAD = """\
+# The cells of level {number}, {title}: {count:,}, in addition to those of the levels below. Written by
+# `conform freeze-levels`, and frozen: a change is a new version.
+version = {version}
+"""
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--clauses", metavar="GLOB,…", help="Show only these clauses, such as 'layout.*'.")
+def contract(as_json: bool, clauses: str | None) -> None:
+    """Show the contract: every clause that a device must satisfy."""
+    from conformance.contract import load
+
+    whole = load()
+    if clauses is None:
+        text = whole.to_markdown().rstrip("\n")
+        click.echo(json.dumps(whole.snapshot(), indent=2) if as_json else text)
+        return
+    globs = [glob.strip() for glob in clauses.split(",") if glob.strip()]
+    if not globs:
+        raise click.UsageError("--clauses: expected globs such as 'layout.*,streams.wait'")
+    chosen = whole.select(globs)
+    if as_json:
+        families = {clause.family for clause in chosen}
+        snapshot = whole.snapshot()
+        snapshot["families"] = [f for f in snapshot["families"] if f["name"] in families]
+        snapshot["clauses"] = [clause.snapshot() for clause in chosen]
+        click.echo(json.dumps(snapshot, indent=2))
+        return
+    for clause in chosen:
+        state = f"{clause.status}, provisional" if clause.provisional else str(clause.status)
+        needs = f"; requires {', '.join(clause.requires)}" if clause.requires else ""
+        click.echo(f"{clause.id} ({state}; level {clause.level}{needs})")
+        click.echo(f"    {clause.statement}")
+        click.echo(f"    source: {clause.source}")
+
+
+@click.command("freeze-levels", hidden=True)
+@click.argument("version")
+def freeze_levels(version: str) -> None:
+    """Write the files of the contract's levels as VERSION. For maintainers, in a checkout.
+
+    The cells are those of plan core of the simulated device, which declares everything that is checked. Levels 1
+    to 3 take the ops and dtypes of must_pass.toml and the cases of plan quick; level 4 takes all others.
+    """
+    from conformance.contract import LEVELS, load
+    from conformance.contract.levels import FOLDER, blocks
+    from conformance.plan.planner import make_plan
+    from devices import registry
+    from devices.cell import CellKey
+    from devices.files import tomllib, write_whole
+    from opinfo.device import open_device
+    from opinfo.plan import plan_spec
+
+    whole, device = load(), open_device(registry.get("simulated"))
+    wanted = tomllib.loads((FOLDER / "must_pass.toml").read_text(encoding="utf-8"))
+    must, dtypes = frozenset(wanted["ops"]), frozenset(wanted["dtypes"])
+    core, quick = (make_plan(plan_spec(name), device, whole).cells for name in ("core", "quick"))
+    if missing := must - {cell.op for cell in core}:
+        raise ConformError(
+            f"must_pass.toml: ops that are not planned: {', '.join(sorted(missing))}"
+        )
+    in_quick = frozenset(quick)
+    cells_of: dict[int, list[CellKey]] = {number: [] for number in LEVELS}
+    for cell in core:
+        listed = cell.op in must and cell.dtype in dtypes if cell.dtype else cell in in_quick
+        cells_of[whole.clauses[cell.clause].level if listed else max(LEVELS)].append(cell)
+    for number, cells in cells_of.items():
+        text = _LEVEL_HEAD.format(
+            number=number, title=LEVELS[number], count=len(cells), version=json.dumps(version)
+        )
+        for block in blocks(cells):
+            text += "\n[[cells]]\n"
+            text += "".join(f"{name} = {_listed(names)}\n" for name, names in block.items())
+        write_whole(FOLDER / f"{number}.toml", text)
+        click.echo(f"level {number}: {len(cells):,} cells of its own")
+
+
+def _listed(names: list[str]) -> str:
+    """A TOML list; one of four or more names is wrapped."""
+    if len(names) < 4:
+        return json.dumps(names)
+    lines, line = [], " "
+    for name in names:
+        if len(line) + len(name) + 4 > 100:
+            lines.append(line)
+            line = " "
+        line += f" {json.dumps(name)},"
+    return "[\n" + "\n".join([*lines, line]) + "\n]"

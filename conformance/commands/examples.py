@@ -1,0 +1,139 @@
+"""``conform minimise`` and ``conform pin``: small examples of failures, and examples that later plans check."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import click
+
+from conformance.commands import known_cell
+from devices import registry
+from devices.errors import ConformError
+
+
+class NotMinimised(ConformError):
+    """The cell does not fail now, or the search could not be made."""
+
+    exit_code = 2
+
+
+@click.command()
+@click.argument("cell")
+@click.option("--device", metavar="NAME", help="The device (default: that of --run, else the machine's).")  # fmt: skip
+@click.option("--descriptor", type=click.Path(path_type=Path), help="The descriptor.py of a device that is not registered.")  # fmt: skip
+@click.option("--run", type=click.Path(path_type=Path), help="A results folder: minimise the failure of that run.")  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path), help="The folder for the repro script (default: that of --run, else conform-results/minimised).")  # fmt: skip
+def minimise(
+    cell: str, device: str | None, descriptor: Path | None, run: Path | None, output: Path | None
+) -> int:
+    """Find the smallest failing example of a cell.
+
+    CELL is written as in reports, such as 'layout.values::add[float32]'. Prints the example and its repro script. Exits 1 if the cell fails, 2 if it does not.
+    """
+    from conformance.checks.child import ChildDied
+    from conformance.search.minimise.tasks import Bench, Task, minimised
+    from conformance.search.repros import write_repro
+    from conformance.suites import SEARCHED, suite_of
+    from opinfo.plan import plan_spec
+    from reports.run import load_run
+    from reports.summary import one_line
+
+    loaded = load_run(run) if run is not None else None
+    key = known_cell(cell, loaded.results if loaded is not None else ())
+    if suite_of(key.clause) not in SEARCHED:
+        raise ConformError(
+            f"{key} cannot be minimised: its clause is not about calls in layouts. Its repro script is in the "
+            "results folder of the run that saw it fail"
+        )
+    task, plan = Task(key), "quick"
+    if loaded is not None:
+        result = loaded.results.get(key)
+        if result is None:
+            raise ConformError(f"{run}: has no result for {key}")
+        if not result.layouts:
+            raise NotMinimised(
+                f"{run}: {key} has the outcome '{result.outcome}': only failures can be minimised"
+            )
+        task, plan = Task(key, result.failure), loaded.provenance.plan
+        device = device or loaded.provenance.device
+    path = descriptor.absolute() if descriptor is not None else None
+    bench = Bench(_name(device, path), str(path) if path else None, plan_spec(plan).samples, plan)
+    try:
+        (answer,) = minimised(bench, [task])
+    except ChildDied as death:
+        raise ConformError(f"the process that minimises {death}") from None
+    if answer.example is None:
+        raise NotMinimised(f"{key}: {answer.why}")
+    folder = output or run or Path("conform-results") / "minimised"
+    script = folder / write_repro(folder, key, answer.script)
+    click.echo(str(key))
+    for line in answer.example.lines():
+        indent = len(line) - len(line.lstrip(" "))
+        click.echo("    " + " " * indent + one_line(line))
+    click.echo(f"    {answer.example.tried} calls tried")
+    click.echo(f"    python {script}")
+    return 1
+
+
+def _name(device: str | None, descriptor: Path | None) -> str:
+    """The name of the device. torch is only imported to find the machine's accelerator."""
+    if descriptor is not None:
+        return registry.load_file(descriptor).name
+    if device is not None:
+        return registry.get(device).name
+    from conformance.plan.selection import machines_own
+
+    return machines_own().name
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--descriptor", type=click.Path(path_type=Path), help="The descriptor.py of a device that is not registered.")  # fmt: skip
+@click.option("--reason", help="Why these are pinned (default: how each failed).")
+@click.option("--only", metavar="GLOB,…", help="Pin only findings whose cell matches, such as 'layout.values::sum*'.")  # fmt: skip
+@click.option("--unconfirmed", is_flag=True, help="Do not run each finding's script first.")
+def pin(
+    run: Path, descriptor: Path | None, reason: str | None, only: str | None, unconfirmed: bool
+) -> None:
+    """Add the findings of --explore to later plans.
+
+    RUN is the results folder of a run with --explore. A finding is a call or a program that fails and that the manifest does not expect. Its repro script must fail in
+    a new process; then the finding is added to pinned.jsonl in the device's folder. Every later plan of the device
+    includes it.
+    """
+    from conformance.search.explore.exploration import new_findings, not_pinnable, pinned_of
+    from devices.pinned import FILE, Pinned, add_pinned
+    from reports.run import load_run
+
+    lines = new_findings(run)
+    if only is not None:
+        globs = [glob.strip() for glob in only.split(",")]
+        lines = [
+            line
+            for line in lines
+            if any(fnmatchcase(cell, glob) or cell == glob for cell in [str(line.finding.cell)] for glob in globs)
+        ]  # fmt: skip
+    if reason is not None and not reason.strip():
+        raise click.UsageError("--reason: expected a text that is not empty")
+    origin = load_run(run).provenance
+    device = registry.load_file(descriptor) if descriptor else registry.get(origin.device)
+    if device.name != origin.device:
+        raise ConformError(
+            f"{run} is a run of device {origin.device!r}, but {descriptor} describes {device.name!r}"
+        )
+    if device.folder is None:
+        raise ConformError(
+            f"device {device.name!r} has no folder for {FILE}: give it one (docs/devices.md) and name it with "
+            "--descriptor"
+        )
+    pins: list[Pinned] = []
+    for line in lines:
+        if (why := not_pinnable(run, line, confirm=not unconfirmed)) is not None:
+            click.echo(f"not pinned: {line.finding.cell}: {why}")
+        else:
+            pins.append(pinned_of(line.finding, reason, origin.torch))
+    added = add_pinned(device.folder, pins) if pins else ()
+    for example in added:
+        click.echo(f"pinned {example.layout}: {example.cell}: {example.kind}")
+    click.echo(f"{len(added)} of {len(lines)} findings added to {device.folder / FILE}")

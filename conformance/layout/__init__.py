@@ -1,1 +1,0 @@
-"""The layout suite: kernels keep values, strides and storage right."""

@@ -1,0 +1,218 @@
+"""``conform init``: ask a device that has no descriptor, and write its folder."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from conformance.contract import load
+from conformance.onboarding import drafting
+from conformance.onboarding.questions import Question, Reply, ask
+from devices.cell import CellKey, Verdict
+from devices.errors import ConformError
+from devices.files import write_whole
+from devices.manifest import Manifest
+from devices.registry import load_file
+from devices.verdicts import Matcher, judge
+from reports.gate import ExitCode
+from reports.model import CellResult, Run, by_declaration, seen_of
+from reports.run import RECORD_FILE, load_run
+from reports.summary import one_line
+
+Say = Callable[[str], object]
+
+_DEVICE = re.compile(r"([a-z][a-z0-9_]*)(?::\d+)?")
+_MODULE = re.compile(r"([A-Za-z_][\w.]*)(?::([A-Za-z_]\w*))?")
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+class InitError(ConformError):
+    """The device cannot be described: an argument is wrong, or the device does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class InitOptions:
+    """What the user asks for."""
+
+    name: str
+    device_string: str
+    module: str | None
+    output: Path | None
+    runs: int
+    ops: str | None
+    workers: int
+
+    @property
+    def folder(self) -> Path:
+        return self.output if self.output is not None else Path(self.name)
+
+    def question(self) -> Question:
+        """The question to the device. Raises InitError."""
+        if not _NAME.fullmatch(self.name):
+            raise InitError(
+                "a device's name must consist of lower-case letters, digits, '-' and '_', and begin with a "
+                f"letter, got {self.name!r}"
+            )
+        device = _DEVICE.fullmatch(self.device_string)
+        if device is None:
+            raise InitError(
+                f"--device-string {self.device_string!r}: expected a device as torch writes it, such as "
+                "'npu' or 'lazy:0'"
+            )
+        module = _MODULE.fullmatch(self.module or "none")
+        if module is None:
+            raise InitError(
+                f"--module {self.module!r}: expected a module, such as 'torch_npu', or a module and a "
+                "function to call, such as 'torch._lazy.ts_backend:init'"
+            )
+        named, function = module.groups() if self.module else ("", "")
+        return Question(name=self.name, torch_type=device[1], module=named, init=function or "")
+
+
+def begin(options: InitOptions, say: Say) -> int:
+    """Write the folder. Returns the exit code; raises InitError."""
+    question = options.question()
+    folder = options.folder
+    if folder.exists() and any(folder.iterdir()):
+        raise InitError(f"{folder} is not empty: give another folder with -o, or remove it")
+    say(f"asking {options.device_string} what it supports")
+    reply = ask(question)
+    if reply.error:
+        raise InitError(f"{options.device_string} cannot be described: {reply.error}")
+    with _writing(folder):
+        write_whole(folder / "__init__.py", f'"""The device {options.name}."""\n')
+        text = drafting.descriptor(options.name, question, reply)
+        write_whole(folder / "descriptor.py", text)
+    load_file(folder)  # the file that was written can be loaded
+    say(f"wrote {folder / 'descriptor.py'}: {_summary(reply)}")
+    runs = [_run(options, number, say) for number in range(1, options.runs + 1)]
+    return _write_manifest(options, runs, say)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InitError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _summary(reply: Reply) -> str:
+    has = sorted(name for name, answer in reply.capabilities.items() if answer)
+    return f"{len(reply.dtypes)} dtypes; capabilities that work: {', '.join(has) or 'none'}"
+
+
+def _run(options: InitOptions, number: int, say: Say) -> Run:
+    """Run plan quick without expectations, in a subprocess: a crash costs one of its workers."""
+    results = Path("conform-results").absolute() / f"{options.name}-init-{number}"
+    log = results.parent / f"{results.name}.log"
+    say(f"run {number} of {options.runs}: plan quick, {options.workers} worker(s); log: {log}")
+    command = [
+        *(sys.executable, "-m", "conformance.cli", "run", "-q", "--tb=no", "--no-header"),
+        *("-n", str(options.workers), "--plan=quick", "--expectations=none"),
+        *(f"--descriptor={options.folder.absolute()}", f"--results={results}"),
+        *((f"--ops={options.ops}",) if options.ops else ()),
+    ]
+    began = time.monotonic()
+    with _writing(log):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as stream:
+            done = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, check=False)
+    if done.returncode not in (ExitCode.GREEN, ExitCode.REGRESSION, ExitCode.INCOMPLETE):
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        raise InitError(
+            f"run {number} failed with exit code {done.returncode} and has no results: "
+            f"{lines[-1] if lines else 'no message'} (log: {log}; {options.folder} has the descriptor but no "
+            "manifest)"
+        )
+    if not (results / RECORD_FILE).is_file():
+        raise InitError(f"run {number} wrote no results; see the end of {log}")
+    run = load_run(results)
+    failing = sum(_fails(result) for result in run.results.values())
+    say(
+        f"  {time.monotonic() - began:.0f} s: {len(run.results):,} cells, {failing:,} fail, "
+        f"{sum(map(by_declaration, run.results.values())):,} unsupported by declaration"
+    )
+    return run
+
+
+def _fails(result: CellResult) -> bool:
+    return result.verdict is Verdict.REGRESSION
+
+
+def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
+    agreed, apart = agreement(runs)
+    path = options.folder / "expected.toml"
+    text = drafting.manifest(options.name, agreed.values(), apart, len(runs), date.today())
+    with _writing(path):
+        write_whole(path, text)
+    known = {layout for run in runs for result in run.results.values() for layout in result.layouts}
+    manifest = Manifest.load(path, known_clauses=set(load().clauses), known_layouts=known)
+    left = _left_over(manifest, runs[0]) - set(apart)
+    if left:  # the draft must match the run that it was made from
+        raise InitError(f"{path} does not match {min(left)}, which failed: please report this")
+    blocks = text.count("[[expect]]")
+    say(f"wrote {path}: {blocks} block(s) for {len(agreed)} cell(s)")
+    if apart:
+        say(
+            f"{len(apart)} cell(s) are not in a block, because the runs disagree or nothing could be checked; "
+            "the end of the manifest lists them"
+        )
+    say(
+        f"next: replace each 'triage:' with the cause, then run "
+        f"`conform run -n auto --descriptor={options.folder}`"
+    )
+    return ExitCode.GREEN.value
+
+
+def agreement(
+    runs: list[Run],
+) -> tuple[dict[CellKey, CellResult], dict[CellKey, str]]:
+    """The failing cells on which all runs agree, and for the other failing cells why they are left out."""
+    agreed: dict[CellKey, CellResult] = {}
+    apart: dict[CellKey, str] = {}
+    failing = dict.fromkeys(k for run in runs for k, r in run.results.items() if _fails(r))
+    for key in failing:
+        results = [run.results.get(key) for run in runs]
+        seen = [_signature(result) for result in results]
+        first = results[0]
+        if any(one != seen[0] for one in seen) or first is None:
+            apart[key] = "the runs disagree: " + ", then ".join(_said(each) for each in results)
+        elif first.outcome not in drafting.EXPECTABLE:
+            apart[key] = f"{first.outcome}: {one_line(first.message)[:200]}"
+        else:
+            agreed[key] = first
+    missing = {key for run in runs for key in run.missing if key in set(run.parsed.selected)}
+    apart |= dict.fromkeys(sorted(missing), "it has no outcome")
+    return {k: v for k, v in agreed.items() if k not in apart}, apart
+
+
+def _signature(result: CellResult | None) -> object:
+    return None if result is None else (result.outcome, result.layouts, result.raises)
+
+
+def _said(result: CellResult | None) -> str:
+    if result is None:
+        return "no outcome"
+    layouts = f" in {len(result.layouts)} layout(s)" if result.layouts else ""
+    return f"{result.outcome}{layouts}"
+
+
+def _left_over(manifest: Manifest, run: Run) -> set[CellKey]:
+    """The cells that are not green with this manifest."""
+    facts = {name: str(value) for name, value in run.plan.facts.items()}
+    matcher = Matcher(manifest.active(facts))
+    seen = {key: seen_of(result) for key, result in run.results.items()}
+    return {
+        key
+        for key, each in seen.items()
+        if judge(matcher.expect(key), each.observed, ran=each.ran).verdict
+        not in (Verdict.OK, Verdict.EXPECTED)
+    }

@@ -1,0 +1,282 @@
+"""Probing: the capabilities and dtypes of a device that work when they are tried.
+
+A capability is probed by calling its API and looking at the result. That an object can be constructed is not
+enough: on a CPU-only build ``torch.Stream()`` succeeds. None means that there is no way to ask. A probe is not
+a check: only the suite finds out whether a clause holds.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from conformance.checks.child import Tell
+from conformance.onboarding.questions import Question, Reply
+from devices import registry
+from devices.descriptor import CAPABILITIES, DTYPES, Descriptor, common_facts
+from devices.errors import ConformError
+from opinfo.device import Device, open_device
+
+
+def described(question: Question) -> Descriptor:
+    """The descriptor of the device that is asked. Raises ConformError."""
+    if question.path:
+        return registry.load_file(Path(question.path))
+    if question.torch_type:
+        return undescribed(question)
+    return registry.get(question.name)
+
+
+def undescribed(question: Question) -> Descriptor:
+    """A descriptor of a device about which nothing is known. Raises DescriptorError."""
+    return Descriptor(
+        name=question.name,
+        torch_type=question.torch_type,
+        title="A device without a descriptor",
+        module=question.module or None,
+        init=question.init or None,
+        capabilities=frozenset(),
+        dtypes=frozenset({"float32"}),
+        facts=partial(_facts_of, question.torch_type),
+        device_count=partial(_count_of, question.torch_type),
+    )
+
+
+def _facts_of(torch_type: str) -> dict[str, str]:
+    """The facts that every machine knows, and ``torch.<type>.get_device_name`` if there is one."""
+    facts = common_facts()
+    try:
+        name = str(torch.get_device_module(torch_type).get_device_name(0)).strip()
+    except Exception:  # no module, no such function, or another signature: the name is not known
+        return facts
+    return {**facts, "device_name": name} if name else facts
+
+
+def _count_of(torch_type: str) -> int:
+    """What ``torch.<type>.device_count`` returns; 1 if it is not known."""
+    try:
+        return max(1, int(torch.get_device_module(torch_type).device_count()))
+    except Exception:  # as above: not known
+        return 1
+
+
+def probe(device: Device) -> Reply:
+    """Ask a device that has been opened."""
+    raised: dict[str, str] = {}
+    capabilities: dict[str, bool | None] = {}
+    for name in CAPABILITIES:
+        question = _QUESTIONS.get(name)
+        capabilities[name] = None if question is None else _asked(name, question, device, raised)
+    dtypes = [name for name in DTYPES if _asked(name, partial(_holds, dtype=name), device, raised)]
+    facts = dict(device.descriptor.facts())
+    try:
+        count = device.descriptor.device_count()
+    except (
+        Exception
+    ) as error:  # a vendor's code, reported in ``raised``; the device is there, so it is one
+        count, raised["device_count"] = 1, _in_short(error)
+    return Reply(capabilities, sorted(dtypes), facts, count, raised)
+
+
+def _asked(
+    name: str, question: Callable[[Device], bool], device: Device, raised: dict[str, str]
+) -> bool:
+    """The answer; False if the API raises, which is noted in ``raised``."""
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            return bool(question(device))
+    except Exception as error:  # a vendor's code: whatever it raises, the capability does not work
+        raised[name] = _in_short(error)
+        return False
+
+
+def _in_short(error: Exception) -> str:
+    """An exception in a line: its type and the first line of its text."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:160]}" if text else type(error).__name__
+
+
+def _holds(device: Device, dtype: str) -> bool:
+    """Whether it allocates, and converts to and from float32."""
+    kind = getattr(torch, dtype)
+    values = torch.tensor([0.0, 1.0, 1.0])
+    want = values.to(kind).to(torch.float32)  # not 0, 1, 1 where the dtype has no zero
+    there = device.to_device(values.to(kind))
+    back = device.from_device(there.to(torch.float32))
+    again = device.from_device(device.to_device(values).to(kind)).to(torch.float32)
+    return there.dtype == kind and all(torch.equal(got, want) for got in (back, again))
+
+
+def _module(device: Device) -> Any:
+    """The device's module, such as ``torch.cuda`` for "cuda"."""
+    return torch.get_device_module(device.torch_device.type)
+
+
+def _accelerator(device: Device) -> bool:
+    """Whether torch.accelerator is this device: its functions are about no other."""
+    current = torch.accelerator.current_accelerator()
+    return current is not None and current.type == device.torch_device.type
+
+
+def _strides(device: Device) -> bool:
+    view = device.to_device(torch.zeros(64)).as_strided((2, 3), (10, 2), 7)
+    return view.stride() == (10, 2)
+
+
+def _storage(device: Device) -> bool:
+    base = device.to_device(torch.zeros(64))
+    view = base.as_strided((2, 3), (10, 2), 7)
+    return (
+        view.storage_offset() == 7
+        and view.untyped_storage()._cdata == base.untyped_storage()._cdata
+        and base.untyped_storage().data_ptr() != 0
+    )
+
+
+def _streams(device: Device) -> bool:
+    if not _accelerator(device):
+        return False
+    made = [torch.Stream(device=device.torch_device) for _ in range(2)]
+    return made[0].stream_id != made[1].stream_id
+
+
+def _events(device: Device) -> bool:
+    if not _accelerator(device):
+        return False
+    event = torch.Event(device=device.torch_device)
+    event.record(torch.accelerator.current_stream(device.torch_device))
+    event.synchronize()
+    return bool(event.query())
+
+
+def _timed_events(device: Device) -> bool:
+    if not _accelerator(device):
+        return False
+    start, end = (torch.Event(device=device.torch_device, enable_timing=True) for _ in range(2))
+    stream = torch.accelerator.current_stream(device.torch_device)
+    start.record(stream)
+    end.record(stream)
+    end.synchronize()
+    return start.elapsed_time(end) >= 0
+
+
+def _allocator_statistics(device: Device) -> bool:
+    if not _accelerator(device):
+        return False
+    before = torch.accelerator.memory.memory_allocated(device.torch_device)
+    held = device.to_device(torch.zeros(2**20))
+    return (
+        torch.accelerator.memory.memory_allocated(device.torch_device) > before and held.numel() > 0
+    )
+
+
+def _memory_info(device: Device) -> bool:
+    if not _accelerator(device):
+        return False
+    free, total = torch.accelerator.memory.get_memory_info(device.torch_device)
+    return 0 <= free <= total and total > 0
+
+
+def _pinned_memory(device: Device) -> bool:
+    return _accelerator(device) and torch.zeros(8).pin_memory().is_pinned()
+
+
+def _generator(device: Device) -> bool:
+    def draw() -> torch.Tensor:
+        source = torch.Generator(device=device.torch_device).manual_seed(1)
+        return device.from_device(
+            torch.rand(8, generator=source, device=device.torch_device, dtype=torch.float32)
+        )
+
+    return torch.equal(draw(), draw())
+
+
+def _multi_device(device: Device) -> bool:
+    return int(_module(device).device_count()) > 1
+
+
+def _properties(device: Device) -> bool:
+    return bool(_module(device).get_device_properties(device.torch_device))
+
+
+def _dlpack(device: Device) -> bool:
+    given = device.to_device(torch.arange(4.0))
+    taken = torch.utils.dlpack.from_dlpack(given)
+    return taken.device == given.device and taken.data_ptr() == given.data_ptr() != 0
+
+
+def _serialization(device: Device) -> bool:
+    given, file = device.to_device(torch.arange(4.0)), io.BytesIO()
+    torch.save(given, file)
+    file.seek(0)
+    read = torch.load(file, weights_only=True)
+    same = torch.equal(device.from_device(read), torch.arange(4.0))
+    return bool(read.device.type == given.device.type and same)
+
+
+def _autocast(device: Device) -> bool:
+    return torch.amp.is_autocast_available(device.torch_device.type)
+
+
+def _graphs(device: Device) -> bool:
+    if not _accelerator(device):
+        return False
+    given = device.to_device(torch.zeros(4))
+    graph = torch.accelerator.Graph()
+    with torch.Stream(device=device.torch_device), graph:  # some refuse the default stream
+        given.add_(1)
+    before = device.from_device(given).sum().item()
+    graph.replay()
+    torch.accelerator.synchronize(device.torch_device)
+    return before == 0 and device.from_device(given).sum().item() == 4
+
+
+def _fork_detection(device: Device) -> bool:
+    return callable(getattr(_module(device), "_is_in_bad_fork", None))
+
+
+def _distributed(device: Device) -> bool:
+    if not torch.distributed.is_available():
+        return False
+    served = torch.distributed.Backend.default_device_backend_map
+    return device.torch_device.type in served
+
+
+#: The other capabilities are verified by the suite only: asking for them needs a compiler or a second process, or
+#: can lose the device, or torch has no function for it.
+_QUESTIONS: dict[str, Callable[[Device], bool]] = {
+    "strides": _strides,
+    "storage": _storage,
+    "streams": _streams,
+    "events": _events,
+    "timed_events": _timed_events,
+    "allocator_statistics": _allocator_statistics,
+    "allocator_memory_info": _memory_info,
+    "pinned_memory": _pinned_memory,
+    "graphs": _graphs,
+    "generator": _generator,
+    "multi_device": _multi_device,
+    "properties": _properties,
+    "dlpack": _dlpack,
+    "serialization": _serialization,
+    "autocast": _autocast,
+    "distributed": _distributed,
+    "fork_detection": _fork_detection,
+}
+
+
+def serve(question: object, tell: Tell) -> None:
+    """Answer a question, in a subprocess. Errors that people can act on are part of the answer."""
+    try:
+        reply = probe(open_device(described(msgspec.convert(question, Question))))
+    except ConformError as error:
+        reply = Reply(error=str(error))
+    tell(msgspec.to_builtins(reply))

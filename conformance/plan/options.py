@@ -1,0 +1,168 @@
+"""The suite's options for pytest (``options.toml``), and what a user asked for, checked. Imports neither pytest nor torch."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from devices.errors import ConformError
+from devices.files import tomllib
+
+_FILE: Final = Path(__file__).with_name("options.toml")
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class BadOption(ConformError):
+    """An option's value does not fit. The text says what would."""
+
+
+class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An option of the command line."""
+
+    name: str
+    help: str
+    kind: str = "text"
+    metavar: str | None = None
+    default: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Its name in Request."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+    @property
+    def dest(self) -> str:
+        """Where pytest keeps its value: other plugins may have an option of the same name."""
+        return f"conform_{self.key}"
+
+    def read(self, value: Any) -> Any:
+        """Its value from pytest's; None if it was not given. Raises BadOption."""
+        if self.kind in ("text", "flag") or value is None:
+            return value
+        return _READERS[self.kind](value, self.name)
+
+
+OPTIONS: Final = tuple(
+    msgspec.convert({"name": name, **table}, Option)
+    for name, table in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command line asks for: a field an option, None if it was not given."""
+
+    device: str | None
+    descriptor: Path | None
+    plan: str
+    ops: tuple[str, ...] | None
+    dtypes: tuple[str, ...] | None
+    clauses: tuple[str, ...] | None
+    expectations: str | None
+    results: Path | None
+    max_time: float | None  # seconds
+    minimise: int  # at most this many new failures
+    explore: float | None  # seconds
+    explore_seed: int
+    shard: str | None  # I/N
+    shard_times: Path | None  # an earlier run's folder
+    resume: bool
+    cell_timeout: float | None  # seconds
+    no_reference_cache: bool
+    redact: bool
+    collect_only: bool
+    deselects: tuple[str, ...]  # pytest's own options that leave items out
+
+    @classmethod
+    def read(
+        cls, values: Mapping[str, Any], *, collect_only: bool, deselects: Iterable[str]
+    ) -> Request:
+        """From the options' values by their ``dest``. Raises BadOption."""
+        read = {option.key: option.read(values[option.dest]) for option in OPTIONS}
+        return cls(**read, collect_only=collect_only, deselects=tuple(deselects))
+
+    @property
+    def selection(self) -> dict[str, str]:
+        """What narrows the run, by option; empty for a whole run."""
+        lists = {"--ops": self.ops, "--dtypes": self.dtypes, "--clauses": self.clauses}
+        found = {name: ",".join(values) for name, values in lists.items() if values is not None}
+        if self.max_time is not None:
+            found["--max-time"] = f"{self.max_time:g}s"
+        return found | {f"pytest {name}": "set" for name in self.deselects}
+
+
+def joined(arguments: Iterable[str]) -> tuple[str, ...]:
+    """The command line with each option that takes a path in the form ``--option=PATH``.
+
+    pytest looks for its root folder before it knows our options. It takes an existing path after one of them for a
+    test path, and a worker, which starts when the results folder exists, would look there.
+    """
+    paths = {option.name for option in OPTIONS if option.kind == "path"}
+    paths |= {"--expectations", "--junitxml"}
+    found: list[str] = []
+    for argument in arguments:
+        if found and found[-1] in paths:
+            found[-1] += f"={argument}"
+        else:
+            found.append(argument)
+    return tuple(found)
+
+
+def _path(text: str, option: str) -> Path | None:
+    return Path(text) if text else None
+
+
+def _count(text: str, option: str) -> int:
+    """A whole number, 0 or more. Raises BadOption."""
+    if not (text.isascii() and text.isdigit()):
+        raise BadOption(f"{option} {text!r}: expected a whole number, 0 or more")
+    return int(text)
+
+
+def duration(text: str, option: str = "--max-time") -> float:
+    """Seconds of ``90``, ``90s``, ``20m``, ``1h``. Raises BadOption."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
+    try:
+        seconds = float(number) * _UNITS[unit]
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise BadOption(f"{option} {text!r}: expected a duration such as 90s, 20m or 1h")
+    return seconds
+
+
+def matching(option: str, globs: Iterable[str], names: Collection[str]) -> frozenset[str]:
+    """The names that some glob matches. Raises BadOption for a glob that matches none."""
+    found: set[str] = set()
+    for glob in globs:
+        # Brackets are not special: op names hold none, and `__getitem__` must match itself.
+        hits = {n for n in names if n == glob or fnmatch.fnmatchcase(n, glob)}
+        if not hits:
+            near = get_close_matches(glob, names, n=3)
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise BadOption(f"{option} {glob!r} matches nothing in this plan{hint}")
+        found |= hits
+    return frozenset(found)
+
+
+def _listed(text: str, option: str) -> tuple[str, ...]:
+    values = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not values:
+        raise BadOption(
+            f"{option} is empty: expected names separated by commas; leave the option out to run everything"
+        )
+    return values
+
+
+_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "path": _path,
+    "list": _listed,
+    "duration": duration,
+    "count": _count,
+}

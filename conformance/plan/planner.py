@@ -1,0 +1,366 @@
+"""From a device and torch's op database to a plan: which ops and dtypes it takes, and which clauses apply to them.
+
+Which clauses apply depends only on the installed torch and on this suite, never on the device. The answers are kept,
+so that planning need not load the database, nor draw a single sample, when neither has changed since the last time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from conformance.checks.cases.cases import not_here
+from conformance.contract import Contract
+from conformance.plan.selection import Machine
+from conformance.suites import checked, planned_cases, planned_op_checks
+from conformance.version import VERSION
+from devices.cell import CellKey
+from devices.descriptor import Descriptor
+from devices.files import write_whole
+from devices.pinned import Pinned, digest, read_pinned
+from opinfo.catalog import Op, catalogue
+from opinfo.device import LAYOUT_CAPABILITIES, Device
+from opinfo.exceptions import exceptions, op_family
+from opinfo.layouts import covering_set
+from opinfo.plan import Excluded, Plan, PlanSpec, build, plan_hash
+from opinfo.samples import RECIPE, Traits, choose, draw, probe
+from reports.model import Capability
+
+#: Raised when the format of the kept file changes. Its name holds a digest of the sources that give the answers.
+_FORMAT: Final = 1
+#: Kept files, of different states of the suite: whoever works on it switches between branches.
+_KEPT: Final = 8
+#: Packages that the database looks for as it is loaded, besides torch.
+_PACKAGES: Final = ("numpy", "scipy", "sympy", "hypothesis", "expecttest")
+_SOURCES: Final = (".py", ".toml")
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An op: its kind and the dtypes that the database lists for the device type."""
+
+    id: str
+    ufunc: str
+    dtypes: frozenset[str]
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """An op and dtype: how many samples there are, whether the CPU takes one, and the clauses that apply."""
+
+    op: str
+    dtype: str
+    samples: int
+    returns: bool
+    clauses: tuple[str, ...]
+
+
+class _File(msgspec.Struct):
+    ops: tuple[Entry, ...]
+    subjects: dict[str, Subject]
+
+
+class Subjects:
+    """Answers for a device type and a number of samples. ``applicable`` gives the clauses of an op's traits;
+    ``path`` is the file of kept answers, None for none."""
+
+    def __init__(
+        self,
+        torch_type: str,
+        samples: int,
+        applicable: Callable[[Traits], Iterable[str]],
+        path: Path | None,
+    ) -> None:
+        self._samples, self._applicable, self._path = samples, applicable, path
+        kept = _read(path) if path is not None else None
+        self._new = kept is None
+        self._file = kept or _File(
+            tuple(Entry(op.id, op.ufunc, op.dtypes_on(torch_type)) for op in catalogue().values()),
+            {},
+        )
+
+    @property
+    def ops(self) -> tuple[Entry, ...]:
+        """Every op, in the database's order."""
+        return self._file.ops
+
+    def of(self, op: str, dtype: str) -> Subject:
+        name = f"{op} {dtype}"
+        found = self._file.subjects.get(name)
+        if found is None:
+            found = self._file.subjects[name] = self._look(catalogue()[op], dtype)
+            self._new = True
+        return found
+
+    def _look(self, op: Op, dtype: str) -> Subject:
+        traits = probe(op, dtype, choose(draw(op, dtype), self._samples), exceptions())
+        clauses = tuple(self._applicable(traits)) if traits.returns else ()
+        return Subject(op.id, dtype, traits.samples, traits.returns, clauses)
+
+    def keep(self) -> None:
+        """Write what is new. If the folder cannot be written, only the next run takes longer."""
+        if self._path is None or not self._new:
+            return
+        try:
+            write_whole(self._path, msgspec.json.encode(self._file))
+        except OSError:
+            return
+        self._new = False
+        for old in sorted(self._path.parent.glob("*.json"), key=_last_use)[:-_KEPT]:
+            old.unlink(missing_ok=True)
+
+
+def _last_use(path: Path) -> float:
+    with contextlib.suppress(FileNotFoundError):  # another run has removed it
+        return path.stat().st_mtime
+    return 0.0
+
+
+def file_of(root: Path, torch_type: str, samples: int, machine: Machine) -> Path:
+    """The file for this state of the suite, of torch, and of everything that the database depends on."""
+    accelerator = torch.accelerator.is_available() and torch.accelerator.current_accelerator()
+    facts: list[Any] = [
+        *(_FORMAT, samples, sys.version, platform.machine(), str(accelerator)),
+        *(str(torch.__version__), str(torch.version.git_version)),
+        torch.backends.cpu.get_cpu_capability(),
+        *sorted(machine.named.items()),
+        *sorted((k, v) for k, v in os.environ.items() if k.startswith(("PYTORCH_", "TORCH_TEST"))),
+        *((name, _version(name)) for name in _PACKAGES),
+        _sources(),
+    ]
+    name = hashlib.blake2b(msgspec.json.encode(facts), digest_size=12).hexdigest()
+    return root / "subjects" / torch_type / f"{name}.json"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _sources() -> str:
+    """A digest of the suite: of the packages that decide which clauses apply."""
+    sources = hashlib.blake2b()
+    here = Path(__file__).resolve().parents[1]
+    for folder in (here, here.parent / "opinfo", here.parent / "devices"):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in _SOURCES:
+                sources.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return sources.hexdigest()
+
+
+def _read(path: Path) -> _File | None:
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_File)
+    except (OSError, msgspec.DecodeError):
+        return None  # missing or damaged: the database is asked again, and the file is replaced
+    if not found.ops:
+        return None  # the database is never empty: such a plan would check nothing
+    with contextlib.suppress(OSError):  # the folder belongs to someone else, who tracks its use
+        os.utime(path)
+    return found
+
+
+# -- the plan
+
+
+def dtypes_of(op: Entry, spec: PlanSpec, descriptor: Descriptor) -> list[str]:
+    """The dtypes of an op that the plan takes on a device, in a fixed order."""
+    offered = op.dtypes & descriptor.dtypes_of(op.id)
+    return sorted(d for d in offered if spec.takes(d))
+
+
+def withheld_dtypes(op: Entry, spec: PlanSpec, descriptor: Descriptor) -> list[str]:
+    """Dtypes of the plan that the device supports, but, as it declares, not for this op."""
+    offered = op.dtypes & descriptor.dtypes
+    return sorted(d for d in offered - descriptor.dtypes_of(op.id) if spec.takes(d))
+
+
+def make_plan(spec: PlanSpec, device: Device, contract: Contract, kept: Path | None = None) -> Plan:
+    """The plan of a device: every op and dtype, every checked clause that applies.
+
+    A clause whose capabilities the device does not declare is planned too: its cells are reported
+    as unsupported by declaration, so that the plans of two devices can be compared. The folder
+    ``kept`` holds what an earlier plan asked of torch's database, which takes seconds.
+    """
+    known, descriptor = exceptions(), device.descriptor
+    left_out: dict[str, list[tuple[str, str]]] = {}
+    missing = ", ".join(sorted(LAYOUT_CAPABILITIES - descriptor.capabilities))
+    op_checks = planned_op_checks(contract)
+
+    def applicable(traits: Traits) -> Iterator[str]:
+        return (check.clause for check in op_checks if check.applies(traits))
+
+    kind, machine = descriptor.torch_type, Machine.of(descriptor.facts())
+    path = file_of(kept, kind, spec.samples, machine) if kept is not None else None
+    subjects = Subjects(kind, spec.samples, applicable, path)
+
+    def planned() -> Iterator[Subject]:
+        for op in subjects.ops:
+            for dtype in dtypes_of(op, spec, descriptor):
+                subject = subjects.of(op.id, dtype)
+                if subject.returns:
+                    yield subject
+                    continue
+                reason = (
+                    "the CPU, which is the reference, raises for every sample"
+                    if subject.samples
+                    else "torch's database has no samples for this op and dtype"
+                )
+                left_out.setdefault(reason, []).append((op.id, dtype))
+            for dtype in withheld_dtypes(op, spec, descriptor):
+                reason = "the descriptor declares that the device does not support this op for this dtype"
+                left_out.setdefault(reason, []).append((op.id, dtype))
+
+    pins = pins_of(spec, device.descriptor)
+    recipe: dict[str, str | int] = {
+        "suite": VERSION,
+        "plan": spec.name,
+        "samples": spec.samples,
+        "sampling": RECIPE,
+        "layouts": covering_set().version,
+        "pinned": digest(pins),
+    }
+    plan = build(
+        spec,
+        device.name,
+        planned(),
+        lambda subject: subject.clauses,
+        known,
+        recipe,
+        fake_only=device.fake_only,
+        pinned=(pin.cell for pin in pins if pin.dtype and pin.clause in contract.clauses),
+    )
+    subjects.keep()
+    cases = [
+        CellKey(case.clause, case.name, "")
+        for case in planned_cases(contract, more=spec.more_cases)
+    ]
+    programs = (pin.cell for pin in pins if not pin.dtype and pin.clause in contract.clauses)
+    cells = tuple(dict.fromkeys((*plan.cells, *cases, *programs)))
+    ops = {cell.op for cell in plan.cells}
+    more = [Excluded("layout.*", reason, tuple(ops)) for reason, ops in left_out.items()]
+    if missing:
+        reason = (
+            "Checked in the contiguous layout only: the others need "
+            f"{missing}, which the descriptor does not declare"
+        )
+        for clause in (check.clause for check in op_checks if check.reduced):
+            only = tuple((cell.op, cell.dtype) for cell in plan.cells if cell.clause == clause)
+            more.append(Excluded(clause, reason, only))
+    return Plan(
+        spec,
+        device.name,
+        cells,
+        (*plan.excluded, *more),
+        recipe,
+        plan_hash(cells, recipe),
+        {op.id: op_family(op.id, op.ufunc) for op in subjects.ops if op.id in ops},
+    )
+
+
+def pins_of(spec: PlanSpec, descriptor: Descriptor) -> tuple[Pinned, ...]:
+    """The pinned examples of a device that the plan takes. Raises PinnedError."""
+    pins = read_pinned(descriptor.folder)
+    return tuple(pin for pin in pins if not pin.dtype or spec.takes(pin.dtype))
+
+
+def known_layouts(descriptor: Descriptor) -> frozenset[str]:
+    """Every name that a manifest of this device may use for a layout."""
+    return covering_set().ids | {pin.layout for pin in read_pinned(descriptor.folder)}
+
+
+def undeclared_clauses(descriptor: Descriptor, contract: Contract) -> dict[str, str]:
+    """Checked clauses whose capabilities the device does not declare, with the missing ones."""
+    found = {}
+    for clause in checked(contract):
+        missing = [name for name in clause.requires if name not in descriptor.capabilities]
+        if missing:
+            found[clause.id] = ", ".join(missing)
+    return found
+
+
+def untried_with(
+    ops: Iterable[str],
+    descriptor: Descriptor,
+    contract: Contract,
+    clauses: Container[str] | None = None,
+) -> dict[str, dict[str, str]]:
+    """By op, then clause, why a declared clause is not tried on this device; of some ``clauses`` or of all."""
+    undeclared = undeclared_clauses(descriptor, contract)
+    checks = [
+        check
+        for check in planned_op_checks(contract)
+        if check.clause not in undeclared and (clauses is None or check.clause in clauses)
+    ]
+    return {
+        op: {
+            check.clause: why
+            for check in checks
+            if check.untried is not None and (why := check.untried(descriptor, op))
+        }
+        for op in ops
+    }
+
+
+def untried(
+    descriptor: Descriptor,
+    contract: Contract,
+    ops: Iterable[str] = (),
+    clauses: Container[str] | None = None,
+) -> Mapping[str, Mapping[str, str]]:
+    """By clause, then case or op, why it is not tried on this machine although the clause is declared; of some
+    ``clauses`` or of all."""
+    undeclared, indices = undeclared_clauses(descriptor, contract), descriptor.device_count()
+    found: dict[str, dict[str, str]] = {}
+    for case in planned_cases(contract):
+        if clauses is not None and case.clause not in clauses:
+            continue
+        why = not_here(case, descriptor.capabilities, indices)
+        if why and case.clause not in undeclared:
+            found.setdefault(case.clause, {})[case.name] = why
+    for op, of_op in untried_with(ops, descriptor, contract, clauses).items():
+        for clause, why in of_op.items():
+            found.setdefault(clause, {})[op] = why
+    return found
+
+
+def capability_states(
+    device: Device, answers: Mapping[str, bool | None] = MappingProxyType({})
+) -> dict[str, Capability]:
+    """What is declared, and what the device answered.
+
+    ``answers`` came from a subprocess (conformance/onboarding/probing.py). A capability that is present and not
+    declared is listed too.
+    """
+    base = device.to_device(torch.zeros(64))
+    try:
+        view = base.as_strided((2, 3), (10, 2), 7)
+        strides = view.stride() == (10, 2) and view.storage_offset() == 7
+        storage = (
+            view.untyped_storage()._cdata == base.untyped_storage()._cdata
+            and base.untyped_storage().data_ptr() != 0
+        )
+    except (RuntimeError, NotImplementedError):
+        # The device refuses, so it has neither: that is the answer.
+        strides = storage = False
+    probed = {**answers, "strides": strides, "storage": storage}
+    declared = device.descriptor.capabilities
+    names = declared | {name for name, answer in probed.items() if answer} | {"strides", "storage"}
+    return {name: Capability(name in declared, probed.get(name)) for name in sorted(names)}
+
+
+def torch_build() -> str:
+    """What a stride reference depends on: torch's version and commit."""
+    commit: Any = getattr(torch.version, "git_version", None) or "unknown"
+    return f"{torch.__version__}-{str(commit)[:12]}"

@@ -1,0 +1,319 @@
+"""What a run takes of a plan: the device, the cells, their items, the order of items, shards and machines.
+
+An item is what a worker runs at once: one op and dtype with its clauses of a suite, or one case of one clause.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from conformance.plan.options import Request, matching
+from conformance.suites import suite_of
+from conformance.version import VERSION
+from devices import registry
+from devices.cell import CellKey
+from devices.descriptor import Descriptor
+from devices.errors import ConformError
+from devices.files import tomllib
+from opinfo.plan import Plan
+from reports.run import times_of
+
+_IDENTITY_FILE: Final = Path(__file__).with_name("identity.toml")
+#: Seconds that pytest adds to the cells of an item.
+_ITEM_SECONDS: Final = 0.002
+
+
+class ItemId(NamedTuple):
+    """The identity of an item: its suite, and its name there. As text it is pytest's id of the item."""
+
+    suite: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.suite}-{self.name}"
+
+
+class Item(NamedTuple):
+    """An item. All its cells have the same ``op`` (for a case, its name) and ``dtype`` (then empty)."""
+
+    op: str
+    dtype: str
+    clauses: list[str]
+
+    @property
+    def cells(self) -> list[CellKey]:
+        return [CellKey(clause, self.op, self.dtype) for clause in self.clauses]
+
+    @property
+    def id(self) -> ItemId:
+        return item_of(self.cells[0])
+
+
+def is_case(cell: CellKey) -> bool:
+    """Whether a cell is clause × case: only cells of ops have a dtype."""
+    return not cell.dtype
+
+
+def item_of(cell: CellKey) -> ItemId:
+    """The item that a cell belongs to."""
+    clause, op, dtype = cell
+    name = f"{clause}-{op}" if is_case(cell) else f"{op}-{dtype}"
+    return ItemId(suite_of(clause), name)
+
+
+def items_of(cells: Iterable[CellKey]) -> list[Item]:
+    """The items of these cells, in the cells' order."""
+    grouped: dict[ItemId, Item] = {}
+    for cell in cells:
+        found = grouped.setdefault(item_of(cell), Item(cell.op, cell.dtype, []))
+        found.clauses.append(cell.clause)
+    return list(grouped.values())
+
+
+def named(items: Iterable[Item], last: Iterable[Item]) -> dict[str, Item]:
+    """Items by their id as text: ``items`` in order, then those of ``last``, which run last and alone. Both may
+    hold the same op and dtype, so the clause is part of the id in ``last``."""
+    found = {str(item.id): item for item in items}
+    for item in last:
+        name = str(item.id)
+        found[name if is_case(item.cells[0]) else f"{name}@{item.clauses[0]}"] = item
+    return found
+
+
+# -- the order when time is short
+
+
+def informative_first(
+    items: Sequence[Item],
+    failed: Collection[CellKey],
+    expected: Collection[CellKey],
+    families: Mapping[str, str],
+) -> list[Item]:
+    """The items, the most informative first:
+
+    1. Items with a cell that ``failed`` in the run that the results folder held before: somebody works on them.
+    2. Items with a cell that is ``expected`` to fail: the device is weak there, and a change shows.
+    3. The others, one op of every family in turn, the op with the most clauses first: what does not run is then
+       spread over all families.
+
+    Within a rank they keep the plan's order.
+    """
+    by_rank: list[list[Item]] = [[], [], []]
+    for item in items:
+        cells = item.cells
+        rank = (
+            0 if any(c in failed for c in cells) else 1 if any(c in expected for c in cells) else 2
+        )
+        by_rank[rank].append(item)
+    return [*by_rank[0], *by_rank[1], *_in_turns(by_rank[2], families)]
+
+
+def _in_turns(items: Sequence[Item], families: Mapping[str, str]) -> list[Item]:
+    """One item of every family after another."""
+    grouped: dict[str, list[Item]] = {}
+    for item in items:
+        grouped.setdefault(families.get(item.op, item.op), []).append(item)
+    turns: list[tuple[int, Item]] = []
+    for members in grouped.values():
+        members.sort(key=lambda item: -len(item.clauses))
+        turns += enumerate(members)
+    turns.sort(key=lambda pair: pair[0])
+    return [item for _, item in turns]
+
+
+# -- shards
+#
+# All shards of a run divide alike: they get the same plan and the same times. The longest items go first, each to the
+# shard with the least work so far (longest processing time first: at worst a third above the optimum).
+
+
+class BadShard(ConformError):
+    """``--shard`` does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The ``number``-th of ``count`` shards, from 1."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Read ``2/8``. Raises BadShard."""
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text, re.ASCII)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise BadShard(
+                f"--shard {text!r}: expected the number of a shard and the number of shards, such as 2/8"
+            )
+        return cls(int(match[1]), int(match[2]))
+
+
+@cache
+def _identity() -> Mapping[str, Any]:
+    table: dict[str, Any] = tomllib.loads(_IDENTITY_FILE.read_text(encoding="utf-8"))
+    return table
+
+
+def is_identity(cell: CellKey) -> bool:
+    """Whether every shard runs this cell."""
+    table = _identity()
+    return cell.clause in table["clauses"] or item_of(cell).name in table["items"]
+
+
+def seconds_by_item(
+    cells: Sequence[CellKey], seconds: Mapping[CellKey, float]
+) -> dict[ItemId, float]:
+    """How long each item takes. A cell that the earlier run did not have takes the median of its cells; without
+    an earlier run all cells take the same."""
+    usual = median(seconds.values()) if seconds else 1.0
+    found: dict[ItemId, float] = {}
+    for cell in cells:
+        item = item_of(cell)
+        found[item] = found.get(item, _ITEM_SECONDS) + max(seconds.get(cell, usual), 0.0)
+    return found
+
+
+def cells_of(
+    shard: Shard, cells: Sequence[CellKey], seconds: Mapping[CellKey, float]
+) -> list[CellKey]:
+    """The cells of a shard, in the plan's order. Raises BadShard if there are fewer items than shards."""
+    mine = {
+        item
+        for item, number in divided(shard.count, cells, seconds).items()
+        if number == shard.number
+    }
+    return [cell for cell in cells if is_identity(cell) or item_of(cell) in mine]
+
+
+def divided(
+    count: int, cells: Sequence[CellKey], seconds: Mapping[CellKey, float]
+) -> dict[ItemId, int]:
+    """The shard (from 1) of each item that only one shard runs."""
+    times = seconds_by_item([cell for cell in cells if not is_identity(cell)], seconds)
+    if count > max(len(times), 1):
+        raise BadShard(
+            f"--shard …/{count}: there are only {len(times):,} items to divide; use at most that many shards"
+        )
+    load = [0.0] * count
+    found: dict[ItemId, int] = {}
+    for item in sorted(times, key=lambda item: (-times[item], item)):
+        lightest = min(range(count), key=load.__getitem__)
+        load[lightest] += times[item]
+        found[item] = lightest + 1
+    return found
+
+
+# -- the device and its cells
+
+
+class NothingSelected(ConformError):
+    """The selection leaves no cell of the plan."""
+
+    exit_code = 5
+
+
+def find_descriptor(request: Request) -> Descriptor:
+    """The device that was asked for, or the machine's own. Raises UnknownDevice, DescriptorError."""
+    if request.descriptor is not None:
+        found = registry.load_file(request.descriptor)
+        if request.device is not None and request.device != found.name:
+            raise ConformError(
+                f"--device {request.device} and --descriptor {request.descriptor} disagree: the file "
+                f"describes {found.name!r}. Give one of them."
+            )
+        return found
+    if request.device is not None:
+        return registry.get(request.device)
+    return machines_own()
+
+
+def machines_own() -> Descriptor:
+    """The machine's accelerator, else ``simulated``, else ``cpu``."""
+    import torch
+
+    accelerator = (
+        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    )
+    return registry.default_device(accelerator.type if accelerator else None)
+
+
+def shard_of(cells: list[CellKey], request: Request) -> list[CellKey]:
+    """The cells of the shard that was asked for, or all cells. Raises BadShard, RunError."""
+    if request.shard is None:
+        if request.shard_times is not None:
+            raise BadShard("--shard-times needs --shard I/N")
+        return cells
+    shard = Shard.parse(request.shard)
+    seconds = times_of(request.shard_times) if request.shard_times is not None else {}
+    return cells_of(shard, cells, seconds)
+
+
+def select(plan: Plan, request: Request, clauses: frozenset[str] | None) -> list[CellKey]:
+    """The cells of the plan that the options leave. ``--ops`` and ``--dtypes`` leave no cases: a case has no op.
+    Raises NothingSelected, BadOption."""
+    ops = dtypes = None
+    if request.ops is not None:
+        ops = matching("--ops", request.ops, {c.op for c in plan.cells if not is_case(c)})
+    if request.dtypes is not None:
+        dtypes = matching("--dtypes", request.dtypes, {c.dtype for c in plan.cells} - {""})
+    selected = [
+        c
+        for c in plan.cells
+        if (ops is None or c.op in ops)
+        and (dtypes is None or c.dtype in dtypes)
+        and (clauses is None or c.clause in clauses)
+    ]
+    if not selected:
+        chosen = ", ".join(f"{k} {v}" for k, v in request.selection.items()) or "the whole plan"
+        raise NothingSelected(
+            f"nothing selected: {chosen} matches no cell of plan {plan.spec.name!r}"
+        )
+    return selected
+
+
+# -- machines
+
+
+class WrongMachine(ConformError):
+    """A worker's machine differs from that of its controller. The text says how."""
+
+
+class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What machines must have in common to take part in one run. A worker on any other machine is refused."""
+
+    torch: str
+    driver: str
+    device_name: str
+    suite: str = msgspec.field(name="torch-conformance")
+
+    @classmethod
+    def of(cls, facts: Mapping[str, str]) -> Machine:
+        """This machine, by the facts of its device."""
+        torch, driver, name = (facts.get(n, "") for n in ("torch", "driver", "device_name"))
+        return cls(torch, driver, name, VERSION)
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Its values by name."""
+        found: dict[str, str] = msgspec.to_builtins(self)
+        return found
+
+    def check(self, other: Machine) -> None:
+        """Raises WrongMachine unless ``other``, the machine of this process, is the same."""
+        for (name, wanted), found in zip(self.named.items(), other.named.values(), strict=True):
+            if found != wanted:
+                raise WrongMachine(
+                    f"the worker on {platform.node()!r} has {name} {found!r}, but the run has {name} {wanted!r}: "
+                    "all workers of a run must be the same. Install the same version there, or leave that machine "
+                    "out of --tx"
+                )

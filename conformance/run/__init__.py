@@ -1,0 +1,1 @@
+"""Cells get their outcomes, whatever dies on the way: session, workers, isolation."""

@@ -1,0 +1,129 @@
+"""All that the suite uses of execnet's private names: the pipes of gateways, how they are started, and hosts not found.
+
+``tests/plugin/test_adapters.py`` pins these names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, Final, Protocol
+
+import execnet
+from execnet.gateway_base import Popen2IO
+from execnet.gateway_bootstrap import HostNotFound, bootstrap
+
+from conformance.run.fork_client import ForkServer, Process, ServerGone
+
+__all__ = ["HostNotFound"]
+
+#: What the spec of a worker may say that is like any other worker of this machine.
+_PLAIN: Final = frozenset({"popen", "execmodel", "id", "_spec"})
+
+
+def is_plain(spec: execnet.XSpec) -> bool:
+    """Whether a worker is a process of this machine, of this Python, in this folder."""
+    said = {name for name, value in vars(spec).items() if value}
+    return bool(spec.popen) and said <= _PLAIN
+
+
+def process_of(gateway: Any) -> Process | None:
+    """The worker's process, if this machine runs it and execnet or we started it."""
+    if not getattr(gateway.spec, "popen", False):
+        return None
+    found: Process | None = getattr(getattr(gateway, "_io", None), "popen", None)
+    return found
+
+
+def where(gateway: Any) -> str:
+    """Where a worker runs, as ``--tx`` says it."""
+    return str(gateway.spec).removeprefix("execmodel=main_thread_only//")
+
+
+def pipes_of(channel: Any) -> list[int]:
+    """The descriptors over which a channel's gateway talks to the controller; empty if it is not over pipes."""
+    found = []
+    for name in ("infile", "outfile"):
+        stream = getattr(getattr(channel.gateway, "_io", None), name, None)
+        if stream is not None:
+            found.append(int(stream.fileno()))
+    return found
+
+
+# -- gateways to workers that the fork server starts, instead of fresh interpreters
+
+
+class WorkerIO(Popen2IO):
+    """The pipes of a worker. ``popen`` is its process, as on execnet's own."""
+
+    def __init__(self, process: Process, stdin: int, stdout: int, execmodel: Any) -> None:
+        super().__init__(os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"), execmodel)
+        self.popen = process
+
+    def wait(self) -> int | None:
+        return self.popen.wait()
+
+    def kill(self) -> None:
+        self.popen.kill()
+
+
+class Watcher(Protocol):
+    """Ends processes that do not get ready."""
+
+    def watch(self, name: str, pid: int) -> None: ...
+
+    def forget(self, name: str) -> None: ...
+
+
+def start_through(server: ForkServer, group: Any, watcher: Watcher) -> None:
+    """Have a group of execnet make its plain gateways through the server, as long as the server answers.
+
+    A worker is watched from its fork on: execnet waits without a limit until it is ready. One that ends before, or
+    is ended by the watcher, is replaced by a fresh interpreter.
+    """
+    otherwise = group.makegateway
+
+    def makegateway(spec: Any = None) -> Any:
+        if not isinstance(spec, execnet.XSpec) or not is_plain(spec):
+            return otherwise(spec)
+        group.allocate_id(spec)
+        if spec.execmodel is None:
+            spec.execmodel = group.remote_execmodel.backend
+        try:
+            io = _worker_io(server, group.execmodel)
+        except ServerGone:
+            return otherwise(spec)
+        name = str(spec.id)
+        watcher.watch(name, io.popen.pid)
+        try:
+            gateway = bootstrap(io, spec)
+            gateway._rinfo()  # xdist asks for this next; the gateway keeps the answer
+        except (EOFError, OSError):  # its pipes are closed
+            watcher.forget(name)
+            io.kill()
+            io.wait()
+            for close in (io.close_read, io.close_write):
+                with contextlib.suppress(OSError):  # what was to be written has no reader
+                    close()
+            return otherwise(spec)
+        gateway.spec = spec
+        group._register(gateway)
+        return gateway
+
+    group.makegateway = makegateway
+
+
+def _worker_io(server: ForkServer, execmodel: Any) -> WorkerIO:
+    """Raises ServerGone."""
+    its_stdin, to_worker = os.pipe()
+    from_worker, its_stdout = os.pipe()
+    try:
+        process = server.start(its_stdin, its_stdout, 2)
+    except ServerGone:
+        os.close(to_worker)
+        os.close(from_worker)
+        raise
+    finally:
+        os.close(its_stdin)
+        os.close(its_stdout)
+    return WorkerIO(process, to_worker, from_worker, execmodel)

@@ -1,0 +1,170 @@
+"""The controller's side of the fork server: starts it, asks it for workers, and asks how they ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Final, Protocol
+
+import msgspec
+
+#: Seconds for the server to load what it loads, and to answer.
+_PATIENCE: Final = 300.0
+#: Seconds between two questions whether a worker has ended.
+_LOOK: Final = 0.01
+_START: Final = """\
+import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)
+import json, sys; sys.path[:] = json.loads(sys.argv[2])
+from conformance.run.fork_server import main; main(int(sys.argv[1]))
+"""
+
+
+class Process(Protocol):
+    """What is used of ``subprocess.Popen``."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
+
+
+# -- what is asked and answered, in lines of JSON
+
+
+class StartWorker(msgspec.Struct, frozen=True, tag="start"):
+    """Start a worker; its stdin, stdout and stderr come along as descriptors."""
+
+    environment: dict[str, str]
+
+
+class Started(msgspec.Struct, frozen=True):
+    pid: int
+    copy: bool  # else the server itself is the worker now, and its socket closes
+
+
+class Poll(msgspec.Struct, frozen=True, tag="poll"):
+    """Ask for a worker's status."""
+
+    pid: int
+
+
+class Status(msgspec.Struct, frozen=True):
+    """None while the worker runs, else its exit status, negative for a signal."""
+
+    status: int | None
+
+
+encode: Final = msgspec.json.Encoder().encode
+read_request: Final = msgspec.json.Decoder(StartWorker | Poll).decode
+_read_started: Final = msgspec.json.Decoder(Started).decode
+_read_status: Final = msgspec.json.Decoder(Status).decode
+
+
+class ServerGone(Exception):
+    """The fork server does not answer: workers are started without it."""
+
+
+class ForkServer:
+    """Starts loading at once, in the background. Any thread may ask."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(_PATIENCE)
+        self._lock = threading.Lock()
+        self._gone = False
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-c", _START, str(theirs.fileno()), json.dumps(sys.path)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+            )
+
+    def start(self, stdin: int, stdout: int, stderr: int) -> Process:
+        """A worker with these descriptors, which runs the line of Python that comes over its stdin. Raises
+        ServerGone."""
+        request = StartWorker(dict(os.environ))
+        answer = _read_started(self._ask(request, (stdin, stdout, stderr)))
+        if answer.copy:
+            return Forked(self, answer.pid)
+        self._leave()  # the server is the worker now
+        return self._process
+
+    def status(self, pid: int) -> int | None:
+        """The exit status of a worker, None while it runs. Raises ServerGone."""
+        return _read_status(self._ask(Poll(pid))).status
+
+    def close(self) -> None:
+        """End the server, which may still be loading. Workers that still run end with it."""
+        self._leave()
+        self._process.kill()
+        self._process.wait()
+
+    def _leave(self) -> None:
+        self._gone = True
+        self._control.close()
+
+    def _ask(self, request: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> bytes:
+        text = encode(request) + b"\n"
+        with self._lock:
+            if self._gone:
+                raise ServerGone
+            try:
+                sent = socket.send_fds(self._control, [text], descriptors)
+                self._control.sendall(text[sent:])
+                answer = b""
+                while not answer.endswith(b"\n"):
+                    more = self._control.recv(4096)
+                    if not more:
+                        raise EOFError("the socket is closed")
+                    answer += more
+            except (OSError, EOFError) as error:
+                self._gone = True  # a late answer must not be taken for the next one
+                self._process.kill()  # its workers end with it
+                raise ServerGone(str(error)) from error
+        return answer
+
+
+class Forked:
+    """A worker that the server forked, as ``subprocess.Popen`` would show it."""
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self._server, self.pid = server, pid
+        self.returncode: int | None = None
+        self._lock = threading.Lock()  # the server can tell a status only once
+
+    def poll(self) -> int | None:
+        with self._lock:
+            if self.returncode is None:
+                try:
+                    self.returncode = self._server.status(self.pid)
+                except ServerGone:
+                    self.returncode = -signal.SIGKILL  # that is how workers end with their server
+            return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status. Raises subprocess.TimeoutExpired."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if until is not None and time.monotonic() >= until:
+                raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout or 0.0)
+            time.sleep(_LOOK)
+        return status
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, signal.SIGKILL)

@@ -1,0 +1,412 @@
+"""The controller's side of isolation: a watchdog ends workers that hang; of a worker that dies the guilty cell is found,
+and the rest of its item runs again.
+
+A worker that dies in a cell: the cell is lost, and the rest of its item runs again, in the next free worker. One that dies
+outside of any cell costs its item a second try. A death from outside (SIGKILL, SIGTERM) counts against a cell only if it
+happens again. If workers die one after another without any of this, the run ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from conformance.checks.child import Ended
+from conformance.plan.selection import Item
+from conformance.run.fork_client import Process
+from conformance.run.isolation.process import (
+    ASK,
+    Begun,
+    Host,
+    Start,
+    Unable,
+    encode,
+    note_path,
+    read_note,
+    read_said,
+    stack_of,
+)
+from conformance.run.isolation.watch import Limits, path_of, read_entry
+from conformance.run.outcomes import Lost, LostCells
+from devices.cell import CellKey, Outcome
+from devices.descriptor import Descriptor
+from devices.errors import ConformError
+
+#: A worker holds torch, the op database and one op's buffers (bytes).
+_WORKER_MEMORY: Final = 600 * 2**20
+#: Signals that come from outside: from a person, a job's limit, or a kernel that is out of memory.
+_FROM_OUTSIDE: Final = frozenset(
+    -number
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", None))
+    if number is not None
+)
+#: Deaths in a row, for each worker, after which no other is started.
+_VAIN: Final = 2
+#: Seconds that execnet's loop_socketserver takes to serve again after its worker died.
+_SERVER_SECONDS: Final = 3.0
+#: Seconds that a worker may take to load torch and the op database and to open its device, at least.
+_START_SECONDS: Final = 300.0
+
+
+class NoProgress(ConformError):
+    """Workers die before they run anything."""
+
+    exit_code = 3
+
+
+class Refused(ConformError):
+    """A worker runs on a machine that is not like the controller's."""
+
+
+class Node(Protocol):
+    """A worker, as the controller needs it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def where(self) -> str:
+        """Where it runs, for messages."""
+
+    @property
+    def process(self) -> Process | None:
+        """Its process, if this machine runs it and the controller started it (over ssh, that process is ssh's)."""
+
+    @property
+    def by_socket(self) -> bool: ...
+    def start(self, given: bytes, heard: Callable[[bytes], None] | None) -> None:
+        """What it gets as it starts, and who hears what it sends."""
+
+    def send(self, message: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """What is reported of a worker's death: a text, whether it counts as a failure, and whether the rest of the item
+    runs again."""
+
+    text: str
+    failed: bool
+    again: bool
+
+
+@dataclass
+class Controller:
+    """Watches a run's workers. ``judge`` says whether a lost cell is unexpected, ``is_done`` whether a cell has its
+    outcome; ``record`` records a lost cell, with the worker's name."""
+
+    folder: Path  # of the journals
+    results: Path
+    items: Mapping[str, Item]
+    limits: Limits
+    indices: Collection[int]  # of devices
+    judge: Callable[[Lost], bool]
+    is_done: Callable[[CellKey], bool]
+    record: Callable[[Lost, str], None]
+    lost: LostCells
+    meet: Callable[[str], None]  # gets the name of another machine with workers
+    watchdog: Watchdog = field(init=False)
+    in_use: dict[str, int] = field(default_factory=dict)  # device index by worker
+    _nodes: dict[str, Node] = field(default_factory=dict)
+    _begun: dict[str, tuple[CellKey, float]] = field(default_factory=dict)  # by remote workers
+    _left: dict[str, Lost | Unable] = field(default_factory=dict)  # what they said as they ended
+    _doubts: set[CellKey | str] = field(default_factory=set)  # the next time counts against them
+    _vain: int = 0
+    _said: str = ""
+
+    def __post_init__(self) -> None:
+        self.watchdog = Watchdog(self.folder, max(_START_SECONDS, self.limits.of("")))
+
+    # -- a worker's life
+
+    def watch(self, name: str, pid: int) -> None:
+        """A worker of this machine has a process from now on, which may not be ready yet."""
+        self._clear(name)
+        self.watchdog.watch(name, pid)
+
+    def forget(self, name: str) -> None:
+        """A worker's process has ended."""
+        self.watchdog.forget(name)
+
+    def configured(self, node: Node) -> None:
+        """Before a worker starts to work."""
+        name, process = node.name, node.process
+        self._clear(name)
+        index = least_used(self.indices, self.in_use)
+        self.in_use[name] = index
+        start = Start(str(self.results), index, process is None, tuple(self.lost.all))
+        node.start(encode(start), None if process else lambda said: self._heard(name, said))
+        self._nodes[name] = node
+        if process is not None:
+            self.watchdog.watch(name, process.pid)
+
+    def _clear(self, name: str) -> None:
+        """Remove what another worker of this name left."""
+        for stale in (path_of(self.folder, name), note_path(self.folder, name)):
+            stale.unlink(missing_ok=True)
+
+    def down(self, node: Node, error: object) -> None:
+        """A worker has ended. Raises NoProgress if workers only ever do that, Refused if it may not take part."""
+        name = node.name
+        self.watchdog.forget(name)
+        self.in_use.pop(name, None)
+        self._nodes.pop(name, None)
+        if not error:
+            return
+        if node.by_socket:
+            time.sleep(_SERVER_SECONDS)
+        self._vain += 1
+        note = self._note(name)
+        if isinstance(note, Unable):
+            self._said = note.text
+            if note.refused:
+                raise Refused(note.text)
+        if self._vain > _VAIN * (1 + len(self._nodes)):
+            entry = read_entry(self.folder, name)
+            if entry is None or entry.cell is None:  # else the cell is about to be named
+                raise NoProgress(
+                    f"{self._vain} workers in a row died before they ran anything. "
+                    f"{self._said or f'The last one {self._end_of(node)}'}"
+                )
+
+    def progress(self) -> None:
+        """An item was run."""
+        self._vain = 0
+
+    # -- a death within an item
+
+    def crashed(self, item_id: str, node: Node) -> Death:
+        """Find the guilty cell. Every worker is informed of a lost cell before the item may run again."""
+        name = node.name
+        item = self.items.get(item_id)
+        end = self._end_of(node)
+        note = self._note(name)
+        lost = note if isinstance(note, Lost) else self._in_cell(node, end)
+        if lost is not None:
+            self._lose(lost, name)
+            self.progress()
+            kind = "hang" if lost.outcome is Outcome.HANG else "crash"
+            text = f"{kind} in {lost.cell}: {lost.message}"
+            return Death(text, self.judge(lost), self._rest(item))
+        if item is None or not self._rest(item):
+            return Death(f"worker {name} {end}; no result was lost", False, False)
+        if item_id not in self._doubts:
+            self._doubts.add(item_id)
+            return Death(
+                f"worker {name} {end}, outside of any cell; its item runs again", False, True
+            )
+        failed = False
+        for cell in item.cells:
+            if not self.is_done(cell):
+                text = f"its worker {end}, twice before any cell of its item began"
+                gone = Lost(cell, Outcome.CRASH, text)
+                self._lose(gone, name)
+                failed |= self.judge(gone)
+        self.progress()
+        return Death(
+            f"worker {name} {end}, twice before any cell of {item_id} began", failed, False
+        )
+
+    def _rest(self, item: Item | None) -> bool:
+        """Whether some cell of the item has no outcome yet."""
+        return item is None or not all(map(self.is_done, item.cells))
+
+    def _lose(self, lost: Lost, worker: str) -> None:
+        self.record(lost, worker)
+        self.lost.add(lost)
+        for node in self._nodes.values():
+            # One that is dying too does not hear it: the worker that replaces it does, at its start.
+            with contextlib.suppress(OSError):
+                node.send(encode(lost))
+
+    def _note(self, worker: str) -> Lost | Unable | None:
+        """What a worker said as it ended by itself: in a message from another machine, or in a file here."""
+        return self._left.get(worker) or read_note(self.folder, worker)
+
+    def _in_cell(self, node: Node, end: str) -> Lost | None:
+        """The cell that the worker died in, unless the death may have come from outside."""
+        worker, process = node.name, node.process
+        if process is None:
+            return self._in_remote_cell(worker, end)
+        entry = read_entry(self.folder, worker)
+        if entry is None or entry.cell is None or not entry.cell.clause:
+            return None
+        hung = self.watchdog.hung(worker)
+        if hung is not None:
+            if hung.number != entry.number:
+                return None  # the cell returned while the worker was being killed
+            return Lost(entry.cell, Outcome.HANG, f"its worker {end}", entry.call)
+        if process.returncode in _FROM_OUTSIDE and entry.cell not in self._doubts:
+            self._doubts.add(entry.cell)
+            return None
+        return Lost(entry.cell, Outcome.CRASH, f"its worker {end}", entry.call)
+
+    def _end_of(self, node: Node) -> str:
+        """How a worker ended, as the end of a sentence: with its stack, if it left one. Without its name, so that cells
+        that ended alike say the same."""
+        process, hung = node.process, self.watchdog.hung(node.name)
+        if process is None:
+            end = f"on {node.where} was lost"
+        elif hung is not None:
+            _status(process)
+            end = f"did not return in {hung.limit:g} s and was killed"
+        else:
+            end = Ended(_status(process)).how
+        stack = stack_of(self.folder, node.name)
+        return f"{end}; in {stack}" if stack else end
+
+    # -- workers on other machines: their journals cannot be read here, so they report what they begin
+
+    def _heard(self, worker: str, message: bytes) -> None:
+        said = read_said(message)
+        if isinstance(said, Host):
+            self.meet(said.name)
+        elif isinstance(said, Lost | Unable):
+            self._left[worker] = said
+        elif isinstance(said, Begun) and said.cell is not None:
+            self._begun[worker] = (said.cell, time.monotonic())
+        else:
+            self._begun.pop(worker, None)
+
+    def _in_remote_cell(self, worker: str, end: str) -> Lost | None:
+        begun = self._begun.pop(worker, None)
+        if begun is None:
+            return None
+        cell, since = begun
+        limit = self.limits.of(cell.clause)
+        if time.monotonic() - since >= limit:
+            return Lost(cell, Outcome.HANG, f"its worker {end} after {limit:g} s")
+        return Lost(cell, Outcome.CRASH, f"its worker {end}")
+
+
+def _status(process: Process) -> int | None:
+    """The status of a process whose pipe has closed: the kernel may still be writing its core."""
+    try:
+        return process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def useful_workers(descriptor: Descriptor) -> int:
+    """Workers per device times devices, bounded by the processors and by half of the memory."""
+    wanted = descriptor.workers_per_device * max(1, descriptor.device_count())
+    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    processors = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(wanted, processors, memory // 2 // _WORKER_MEMORY))
+
+
+def least_used(indices: Iterable[int], in_use: Mapping[str, int]) -> int:
+    """The device index for another worker: the first of those that fewest live workers have."""
+    used = list(in_use.values())
+    return min(indices, key=lambda index: (used.count(index), index))
+
+
+# -- the watchdog
+#
+# It reads the journals, so nothing in the worker has to be alive: neither the GIL nor the process, which may be stopped.
+# Time is counted in steps of this thread, of at most a second each: a machine that was suspended, or a run that was
+# stopped with Ctrl-Z and continued, has lost no time.
+
+_TICK: Final = 0.2
+#: Seconds between the request for the stack and SIGKILL.
+_TO_ANSWER: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hung:
+    """A worker that was killed: in which entry of its journal, after how many seconds."""
+
+    number: int
+    cell: CellKey | None
+    limit: float
+
+
+@dataclass(slots=True)
+class _Watched:
+    pid: int
+    number: int = -1
+    waited: float = 0.0
+    asked: float | None = None
+
+
+class Watchdog:
+    """Watches any number of workers. ``begin`` starts the thread, ``end`` stops it."""
+
+    def __init__(
+        self, folder: Path, start_limit: float, kill: Callable[[int, int], None] = os.kill
+    ) -> None:
+        self._folder, self._start_limit, self._kill = folder, start_limit, kill
+        self._watched: dict[str, _Watched] = {}
+        self._hung: dict[str, Hung] = {}
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="conform-watchdog", daemon=True)
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def watch(self, worker: str, pid: int) -> None:
+        """Watch a worker from now on."""
+        with self._lock:
+            self._watched[worker] = _Watched(pid)
+            self._hung.pop(worker, None)  # of a process of this name that could not be started
+
+    def forget(self, worker: str) -> None:
+        """It has ended: its process id may be another's by now."""
+        with self._lock:
+            self._watched.pop(worker, None)
+
+    def hung(self, worker: str) -> Hung | None:
+        """Why a worker was killed, if it was."""
+        return self._hung.get(worker)
+
+    def step(self, seconds: float) -> None:
+        """Count ``seconds`` against every worker that is in a cell, and kill those whose time is over."""
+        with self._lock:
+            for worker, watched in self._watched.items():
+                if worker not in self._hung:
+                    self._look(worker, watched, min(seconds, 1.0))
+
+    def _run(self) -> None:
+        before = time.monotonic()
+        while not self._over.wait(_TICK):
+            now = time.monotonic()
+            self.step(now - before)
+            before = now
+
+    def _look(self, worker: str, watched: _Watched, seconds: float) -> None:
+        entry = read_entry(self._folder, worker)
+        number, cell, limit = (entry.number, entry.cell, entry.limit) if entry else (0, None, 0.0)
+        if entry is None:
+            limit = self._start_limit  # it has not started yet
+        if number != watched.number or (entry is not None and cell is None):
+            watched.number, watched.waited, watched.asked = number, 0.0, None
+            return
+        watched.waited += seconds
+        if watched.waited < limit:
+            return
+        if watched.asked is None and entry is not None and ASK is not None:
+            watched.asked = watched.waited
+            self._signal(entry.pid, ASK)
+        elif watched.asked is None or watched.waited >= watched.asked + _TO_ANSWER:
+            self._hung[worker] = Hung(number, cell, limit)
+            self._signal(watched.pid, signal.SIGKILL)
+            if entry is not None and entry.pid != watched.pid:
+                self._signal(entry.pid, signal.SIGKILL)
+
+    def _signal(self, pid: int, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself, as xdist will notice
+            self._kill(pid, number)

@@ -1,0 +1,378 @@
+"""What a process that runs items does around each cell and each call: it names them in its journal, holds the device's
+lock, and after a failure looks whether the device still works.
+
+The journal is a small file, mapped into memory, that survives SIGKILL. A cell is named before it starts, with the seconds
+that it may take, and removed afterwards. Within a cell the next call may be named too. Nothing is synced to disk: the
+pages of a file outlive their process, and a machine that loses power loses the run anyway.
+
+A device that does not run a tiny op after a failure was left unusable by what ran last (a sticky error). Everything after
+it would fail for that reason alone, so the cell is lost and the process ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import platform
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final, NoReturn
+
+import msgspec
+
+try:
+    import fcntl
+except (
+    ImportError
+):  # Windows: workers may then use a device together with a case that needs it alone
+    fcntl = None  # type: ignore[assignment]
+
+from conformance.checks.guard import Guard, Record
+from conformance.run.outcomes import GroupCall, Guilty, Lost, LostCells
+from devices.cell import CallKey, CellKey, CellOutcome, Outcome
+from devices.errors import ConformError
+from devices.files import cache_root, file_name, tomllib
+
+# -- the journal
+
+# number, pid, limit in seconds, length of the cell's name
+_HEAD: Final = struct.Struct("<QQdI")
+_NUMBER: Final = struct.Struct("<Q")
+_LENGTH: Final = struct.Struct("<I")
+_CELL: Final = 64
+_CALL: Final = 2048
+_SIZE: Final = 4096
+_encode_call: Final = msgspec.msgpack.Encoder().encode
+_decode_call: Final = msgspec.msgpack.Decoder(GroupCall).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a journal says. ``number`` rises with each cell that begins or ends; an odd number means that the journal was
+    being written. A cell without a clause is an item outside of its cells, such as drawing samples. ``call`` names the
+    call that was about to be made, if that is known."""
+
+    number: int
+    pid: int
+    limit: float
+    cell: CellKey | None
+    call: GroupCall | None = None
+
+
+class Journal:
+    """The writing side. Raises OSError if the file cannot be made."""
+
+    def __init__(self, folder: Path, worker: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path_of(folder, worker), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            os.ftruncate(descriptor, _SIZE)
+            self._map = mmap.mmap(descriptor, _SIZE)
+        finally:
+            os.close(descriptor)
+        self._number = 0
+        self._pid = os.getpid()
+        self._write(b"", 0.0)
+
+    def begin(self, cell: CellKey, limit: float) -> None:
+        """Name the cell that is about to run, and the seconds that it may take."""
+        self._write("\t".join(cell).encode(), limit)
+
+    def call(self, call: GroupCall) -> None:
+        """Name the next call of this cell. It shares the cell's time."""
+        text = _encode_call(call)
+        if len(text) > _SIZE - _CALL - _LENGTH.size:
+            text = b""  # the call is not known then
+        self._map[_CALL : _CALL + 4 + len(text)] = _LENGTH.pack(len(text)) + text
+
+    def end(self) -> None:
+        """Nothing runs."""
+        self._write(b"", 0.0)
+
+    def close(self) -> None:
+        self._map.close()
+
+    def _write(self, text: bytes, limit: float) -> None:
+        text = text[: _CALL - _CELL]
+        number = self._number + 2
+        # Odd while it is being written, so that a reader sees that the process died here.
+        _NUMBER.pack_into(self._map, 0, number - 1)
+        _LENGTH.pack_into(self._map, _CALL, 0)
+        self._map[_CELL : _CELL + len(text)] = text
+        _HEAD.pack_into(self._map, 0, number - 1, self._pid, limit, len(text))
+        _NUMBER.pack_into(self._map, 0, number)
+        self._number = number
+
+
+def path_of(folder: Path, worker: str) -> Path:
+    """Where a worker's journal is."""
+    return folder / f"{worker}.cur"
+
+
+def read_entry(folder: Path, worker: str) -> Entry | None:
+    """What a worker's journal says; None without a journal. One that was being written names no cell."""
+    try:
+        raw = path_of(folder, worker).read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(raw) < _SIZE:
+        return None
+    number, pid, limit, length = _HEAD.unpack_from(raw)
+    cell = None
+    if length and not number % 2:
+        parts = raw[_CELL : _CELL + length].decode(errors="replace").split("\t")
+        if len(parts) == 3:
+            cell = CellKey(*parts)
+    return Entry(number, pid, limit, cell, _call_in(raw) if cell else None)
+
+
+def _call_in(raw: bytes) -> GroupCall | None:
+    (length,) = _LENGTH.unpack_from(raw, _CALL)
+    if not length:
+        return None
+    try:
+        call: GroupCall = _decode_call(raw[_CALL + 4 : _CALL + 4 + length])
+    except (msgspec.DecodeError, UnicodeDecodeError):  # it was being written
+        return None
+    return call
+
+
+# -- limits
+
+#: Seconds that an item has outside of its cells, at least.
+OUTSIDE: Final = 60.0
+_LIMITS_FILE: Final = Path(__file__).with_name("limits.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds that a cell of a clause may take: ``seconds`` times the factor of the longest pattern that matches it."""
+
+    seconds: float
+    factors: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, clause: str) -> float:
+        """Seconds. An empty clause is an item outside of its cells, which draws samples and reads files, and has at least
+        a minute."""
+        if not clause:
+            return max(self.seconds, OUTSIDE)
+        matching = [pattern for pattern in self.factors if fnmatchcase(clause, pattern)]
+        return self.seconds * (self.factors[max(matching, key=len)] if matching else 1.0)
+
+
+def limits_for(plan: str, scale: float, override: float | None = None) -> Limits:
+    """The limits of a plan on a device that takes ``scale`` times as long. ``override`` (seconds) replaces
+    the plan's, factors and scale included."""
+    if override is not None:
+        return Limits(override)
+    table = tomllib.loads(_LIMITS_FILE.read_text(encoding="utf-8"))
+    seconds: dict[str, float] = table["seconds"]
+    return Limits(seconds.get(plan, max(seconds.values())) * scale, table["factors"])
+
+
+# -- the lock of a device
+#
+# An item holds its device's lock shared while it runs; what needs the device alone holds it exclusively. ``flock`` is not
+# fair, so a gate before the lock stops those that want to share it from overtaking one that waits to be alone. Locks end
+# with their process, however it ends. Other runs on the same machine respect them too.
+
+
+class DeviceLock:
+    """The lock of one device index. Raises ConformError if its files cannot be made."""
+
+    def __init__(self, device: str, index: int, folder: Path | None = None) -> None:
+        folder = folder or cache_root() / "locks"
+        self._open = True
+        # A home folder may be shared between machines, and their devices are not.
+        name = file_name(f"{platform.node()}-{device}-{index}")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+            self._gate = os.open(folder / f"{name}.gate", os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise ConformError(
+                f"{folder}: the lock files of {device}:{index} cannot be created: {error.strerror or error}. "
+                "Set $TORCH_CONFORMANCE_CACHE to a writable folder"
+            ) from None
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._let_go)
+
+    def share(self) -> None:
+        """Wait until no process holds or wants the device exclusively."""
+        if fcntl is not None:
+            fcntl.flock(self._gate, fcntl.LOCK_SH)
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+
+    def take(self) -> None:
+        """Wait for exclusive use of the device. A shared lock is released first."""
+        if fcntl is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            fcntl.flock(self._gate, fcntl.LOCK_EX)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+
+    def release(self) -> None:
+        if fcntl is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        self._open = False
+        os.close(self._lock)
+        os.close(self._gate)
+
+    def _let_go(self) -> None:
+        """In a forked child: a lock that a child had inherited would end with the child, not with this process."""
+        if self._open:
+            close_in_child((self._lock, self._gate))
+
+
+def close_in_child(descriptors: Iterable[int]) -> None:
+    """Close what a forked child inherited. The numbers stay taken, so that the child opens nothing else under them."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
+
+
+# -- around cells and calls
+
+#: Failures of one group of clauses after each of which the device is looked at.
+_LOOKS: Final = 20
+
+
+class DeviceLost(ConformError):
+    """The device no longer works, and there is no other process that could continue."""
+
+    exit_code = 3
+
+    def __init__(self, lost: Lost) -> None:
+        super().__init__(f"{lost.cell} {lost.message}")
+        self.lost = lost
+
+
+class Watch(Guard):
+    """The guard of a process that runs items."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        limits: Limits,
+        lock: DeviceLock,
+        alive: Callable[[], None],
+        leave: Callable[[Lost], NoReturn],
+    ) -> None:
+        self._journal, self._limits, self._lock = journal, limits, lock
+        self._alive, self._leave = alive, leave
+        self._guilty = Guilty()
+        self._item: tuple[str, str] = ("", "")
+        self._group = ""
+        self._records: Sequence[Record] = ()
+        self._known = 0  # troubles of the group that were looked into
+        self._looks = 0
+        self._call: GroupCall | None = None
+        self._left_out: dict[str, list[CellKey]] = {}  # by clause: for each call, the cell charged
+
+    @contextmanager
+    def item(self, cell: CellKey, guilty: Guilty, *, alone: bool) -> Iterator[None]:
+        """Run the item of a cell: under the device's lock, and named in the journal."""
+        self._guilty, self._item = guilty, cell[1:]
+        self._left_out = {}
+        if alone:
+            self._lock.take()
+        else:
+            self._lock.share()
+        self._outside()
+        try:
+            yield
+        finally:
+            self._journal.end()
+            self._lock.release()
+
+    def begin(self, group: Sequence[str], records: Sequence[Record], at_least: float = 0.0) -> None:
+        self._group, self._records, self._call = group[0], records, None
+        self._known, self._looks = self._troubles(), 0
+        cell = records[0].key
+        self._journal.begin(cell, max(at_least, self._limits.of(cell.clause)))
+
+    def call(self, call: CallKey) -> bool:
+        if self._looks < _LOOKS and self._troubles() != self._known:
+            self._look()
+        full = GroupCall(self._group, call)
+        if (cell := self._guilty.calls.get(full)) is not None:
+            for record in self._records:
+                self._left_out.setdefault(record.key.clause, []).append(cell)
+            return False
+        self._call = full
+        self._journal.call(full)
+        return True
+
+    def done(self) -> None:
+        if self._troubles() != self._known:
+            self._look()
+        self._records = ()
+        self._outside()
+
+    def noted(self, found: CellOutcome) -> CellOutcome:
+        """A cell's outcome, with a note about the calls that were skipped."""
+        left_out = self._left_out.get(found.cell.clause)
+        if not left_out:
+            return found
+        cells = ", ".join(str(cell) for cell in dict.fromkeys(left_out))
+        if not found.checks and found.outcome is Outcome.ERROR:
+            text = f"not checked: every call that this clause judges ends the process, see {cells}"
+            return msgspec.structs.replace(found, outcome=Outcome.CRASH, note=text)
+        many = f"{len(left_out)} call{'s were' if len(left_out) > 1 else ' was'} skipped"
+        text = f"{many}: the process ended in it, see {cells}"
+        note = f"{found.note}; {text}" if found.note else text
+        return msgspec.structs.replace(found, note=note)
+
+    def _outside(self) -> None:
+        """The item runs outside of its cells."""
+        self._journal.begin(CellKey("", *self._item), self._limits.of(""))
+
+    def _troubles(self) -> int:
+        return sum(record.troubles for record in self._records)
+
+    def _look(self) -> None:
+        """Run a tiny op on the device, after a failure."""
+        self._looks += 1
+        self._known = self._troubles()
+        try:
+            self._alive()
+            return
+        except ConformError:
+            gc.collect()  # the device may only be out of memory
+        try:
+            self._alive()
+        except ConformError as error:
+            worst = max(self._records, key=lambda record: record.troubles)
+            first = worst.told().message
+            message = f"left the device unusable: {error}" + (f" (first: {first})" if first else "")
+            self._leave(Lost(worst.key, Outcome.CRASH, message, self._call))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where items run: the journal, the device's index, the cells that are lost already, the way out if the device
+    dies, and the folder of repro scripts if it is not the results folder."""
+
+    journal: Journal
+    index: int
+    lost: LostCells
+    leave: Callable[[Lost], NoReturn]
+    scripts: Path | None = None
+
+
+def in_process(folder: Path, lost: LostCells) -> Place:
+    """pytest's own process (``-n 0``): a crash or hang ends the run, which can be resumed."""
+
+    def leave(one: Lost) -> NoReturn:
+        raise DeviceLost(one)
+
+    return Place(Journal(folder / "journal", "main"), 0, lost, leave)

@@ -1,0 +1,160 @@
+"""All that the suite uses of pytest beyond its documented API: other plugins' options, the values of pytest's own options,
+where a run's arguments point, and the terminal.
+
+``tests/plugin/test_adapters.py`` pins these names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import pytest
+
+from conformance.plan.options import OPTIONS, Request, joined
+from devices.errors import ConformError
+
+PACKAGE: Final = Path(__file__).resolve().parents[1]
+#: The one test module of the suite, and the name of its parameter.
+SUITE_FILE: Final = PACKAGE / "test_conformance.py"
+PARAMETER: Final = "item_id"
+
+#: pytest's options that leave items out: such a run is partial.
+_DESELECTING: Final = ("keyword", "markexpr", "lf", "deselect", "stepwise", "maxfail")
+#: pytest's options with which a person looks at one process, or nothing runs.
+_IN_PROCESS: Final = (
+    *("usepdb", "trace", "collectonly", "setupplan", "setuponly", "setupshow", "showfixtures"),
+    *("show_fixtures_per_test", "markers", "help", "version", "cacheshow", "looponfail"),
+)
+
+
+# -- options
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register the suite's options. Raises UsageError that names an option which another plugin has taken."""
+    # pytest reports a clash by an argparse.ArgumentError: from 9.0 at once, before that when it parses.
+    others = (parser._anonymous, *parser._groups)
+    taken = {name for other in others for option in other.options for name in option.names()}
+    group = parser.getgroup("conform", "torch-conformance: check a device against the contract")
+    for option in OPTIONS:
+        if option.name in taken:
+            raise pytest.UsageError(
+                f"torch-conformance needs the option {option.name}, but another pytest plugin already has it. "
+                "Disable that plugin: pytest -p no:NAME …"
+            )
+        kind: dict[str, Any] = {"metavar": option.metavar, "default": option.default}
+        if option.kind == "flag":
+            kind = {"action": "store_true"}
+        group.addoption(option.name, dest=option.dest, help=option.help, **kind)
+
+
+def request_of(config: pytest.Config) -> Request:
+    """What the command line asks for. Raises BadOption."""
+    given = config.option
+    deselects = [name for name in _DESELECTING if getattr(given, name, None)]
+    if any("::" in argument for argument in config.args):
+        deselects.append("node ids")
+    elif config.args and not any(_takes_all(config, argument) for argument in config.args):
+        deselects.append("paths")
+    return Request.read(vars(given), collect_only=collects_only(config), deselects=deselects)
+
+
+def collects_only(config: pytest.Config) -> bool:
+    return bool(getattr(config.option, "collectonly", False))
+
+
+def in_process(option: Any) -> bool:
+    """Whether an option asks for one process, or for no run at all."""
+    if getattr(option, "capture", "fd") == "no":
+        return True
+    return any(getattr(option, name, False) for name in _IN_PROCESS)
+
+
+def take_junitxml(config: pytest.Config) -> Path | None:
+    """The file of ``--junitxml``, and switch pytest's own writer off: it would write items, not cells."""
+    path = getattr(config.option, "xmlpath", None)
+    if not path:
+        return None
+    config.option.xmlpath = None
+    return Path(path).absolute()
+
+
+def join_arguments(config: pytest.Config) -> None:
+    """Have workers get each path joined to its option, see ``joined``."""
+    arguments = joined(map(str, config.invocation_params.args))
+    config.invocation_params = dataclasses.replace(config.invocation_params, args=arguments)
+
+
+# -- what a run takes
+
+
+def takes_the_suite(config: pytest.Config) -> bool:
+    """Whether some argument is the package, a folder around it, or something inside it."""
+    if config.option.help:
+        return False
+    return any(
+        path == PACKAGE or path in PACKAGE.parents or PACKAGE in path.parents
+        for path in map(_path_of(config), config.args)
+    )
+
+
+def _takes_all(config: pytest.Config, argument: str) -> bool:
+    path = _path_of(config)(argument)
+    return path in (PACKAGE, SUITE_FILE) or path in PACKAGE.parents
+
+
+def _path_of(config: pytest.Config) -> Callable[[str], Path]:
+    def path(argument: str) -> Path:
+        name = argument.split("::")[0]
+        # With --pyargs an argument may name the package as Python does, wherever it is installed.
+        if config.option.pyargs and name.split(".")[0] == PACKAGE.name:
+            return PACKAGE.joinpath(*name.split(".")[1:])
+        return Path(os.path.abspath(name))
+
+    return path
+
+
+def is_suite(path: Path) -> bool:
+    """Whether a file is the suite's test module."""
+    return path == SUITE_FILE
+
+
+def item_id_of(item: pytest.Item) -> str | None:
+    """The id of an item of ours; None for others' and for the placeholder of a suite without items."""
+    found = None
+    if is_suite(item.path) and hasattr(item, "callspec"):
+        found = item.callspec.params.get(PARAMETER)
+    return found if isinstance(found, str) else None
+
+
+# -- the end of a run, and the terminal
+
+
+def end_run(error: ConformError) -> NoReturn:
+    """One message, the documented exit code, no traceback."""
+    if error.exit_code == int(pytest.ExitCode.USAGE_ERROR):
+        raise pytest.UsageError(str(error)) from None
+    stop_run(error)
+
+
+def stop_run(error: ConformError) -> NoReturn:
+    """The same once tests run, where pytest takes no usage errors."""
+    raise pytest.exit.Exception(str(error), returncode=error.exit_code) from None
+
+
+def say(config: pytest.Config, text: str) -> None:
+    """Print a line at once: what follows may take minutes."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.ensure_newline()
+        reporter.write_line(f"conformance: {text}")
+
+
+def is_styled(config: pytest.Config) -> bool:
+    """Whether the terminal shows colours."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    return reporter is not None and bool(reporter.hasmarkup)

@@ -1,0 +1,479 @@
+"""One run, in the process that the user started: prepare it, gather what its workers report, judge it, write it.
+
+The processes that run items are in worker.py.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import importlib
+import platform
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from conformance.contract import Contract, load
+from conformance.contract.levels import stated
+from conformance.onboarding.questions import Question, ask
+from conformance.plan.options import Request
+from conformance.plan.planner import (
+    capability_states,
+    known_layouts,
+    make_plan,
+    torch_build,
+    untried,
+)
+from conformance.plan.selection import (
+    Item,
+    Machine,
+    find_descriptor,
+    informative_first,
+    is_case,
+    item_of,
+    items_of,
+    select,
+    shard_of,
+)
+from conformance.run.isolation.controller import Controller
+from conformance.run.isolation.watch import limits_for
+from conformance.run.outcomes import ItemReport, Lost, LostCells, result_of, verdict_of
+from conformance.run.progress import (
+    Done,
+    Finished,
+    Identity,
+    Progress,
+    begin,
+    failed_in,
+    look_back,
+)
+from conformance.run.worker import WorkerOrders
+from conformance.search.explore.exploration import drawing_cells, explore
+from conformance.search.minimise.tasks import Bench
+from conformance.search.repros import Unfinished, with_examples, with_repros, write_repro
+from conformance.suites import SEARCHED, suite_of
+from conformance.version import VERSION
+from devices.cell import CellKey, CellOutcome, Outcome, Verdict
+from devices.descriptor import Descriptor
+from devices.errors import ConformError
+from devices.files import cache_root
+from devices.manifest import ExpectedOutcome, Manifest
+from devices.verdicts import Matcher
+from opinfo.device import Device, open_device
+from opinfo.plan import Plan, plan_spec
+from opinfo.samples import SEED
+from reports.gate import GateResult, gate
+from reports.model import (
+    CellResult,
+    Clause,
+    Exclusion,
+    PlanDocument,
+    Provenance,
+    StatedLevel,
+    fold,
+)
+from reports.run import write_run
+from reports.summary import write_failures
+
+_DEADLY: Final = (ExpectedOutcome.CRASH, ExpectedOutcome.HANG)
+
+Say = Callable[[str], None]
+
+
+def _silently(text: str) -> None:
+    """Print nothing."""
+
+
+@dataclass
+class Session:
+    """A run's state."""
+
+    request: Request
+    descriptor: Descriptor
+    device: Device
+    contract: Contract
+    plan: Plan
+    selected: list[CellKey]
+    expectations: Path | None
+    matcher: Matcher
+    folder: Path
+    started: datetime
+    progress: Progress
+    lost: LostCells
+    facts: Mapping[str, str]
+    failed_before: frozenset[CellKey] = frozenset()  # in the run that the folder held
+    outcomes: dict[CellKey, CellOutcome] = field(default_factory=dict)
+    asked: int = 0  # answers of the stride reference
+    missed: int = 0  # … that were not cached
+    collected: set[CellKey] = field(default_factory=set)  # of the items that pytest kept
+    hosts: set[str] = field(default_factory=set)  # other machines with workers
+    cut_short: str = ""  # why the run ended early, if it did
+
+    # -- gather
+
+    def gather(self, report: ItemReport, worker: str) -> None:
+        """Take what a worker reports of one item, and keep it for ``--resume``."""
+        cells = tuple(self._written(found) for found in report.cells)
+        report = msgspec.structs.replace(report, cells=cells)
+        self._take(report, worker)
+        self.progress.add(Finished(worker, report))
+
+    def _written(self, found: CellOutcome) -> CellOutcome:
+        """Write the repro script of a worker on another machine."""
+        if found.script is None:
+            return found
+        write_repro(self.folder, found.cell, found.script)
+        return msgspec.structs.replace(found, script=None)
+
+    def _take(self, report: ItemReport, worker: str) -> None:
+        self.asked += report.asked
+        self.missed += report.missed
+        for found in report.cells:
+            self.outcomes[found.cell] = msgspec.structs.replace(found, worker=worker)
+
+    def lose(self, lost: Lost, worker: str) -> None:
+        """Take a cell that ended the process that ran it."""
+        self.progress.add(lost)
+        self._take(ItemReport((lost.as_outcome,)), worker)
+
+    def unexpected(self, lost: Lost) -> bool:
+        """Whether the manifest does not expect that."""
+        return verdict_of(self.matcher, lost.as_outcome)[0] is not Verdict.EXPECTED
+
+    def resume(self, before: Done) -> None:
+        """Take what an earlier run of the folder had done."""
+        for finished in before.items:
+            self._take(finished.report, finished.worker)
+        for lost in before.lost:
+            self._take(ItemReport((lost.as_outcome,)), "")
+
+    def keep(self, items: Iterable[Item]) -> None:
+        """These items were collected; pytest's own options left the others out."""
+        self.collected.update(cell for item in items for cell in item.cells)
+
+    # -- workers
+
+    def orders(self) -> WorkerOrders:
+        """The orders for processes that run items."""
+        request = self.request
+        limit = request.max_time
+        expected = {c: e for c in self.selected if (e := self.matcher.expect(c)) is not None}
+        deadly = {c for c, e in expected.items() if e.outcome in _DEADLY}
+        left = [cell for cell in self.selected if cell not in self.outcomes]
+        items = items_of(cell for cell in left if cell not in deadly)
+        if limit is not None:
+            items = informative_first(items, self.failed_before, expected, self.plan.families)
+        return WorkerOrders(
+            device=self.descriptor.name,
+            descriptor=str(request.descriptor.absolute()) if request.descriptor else None,
+            samples=self.plan.spec.samples,
+            manifest=self.expectations.read_text("utf-8-sig") if self.expectations else None,
+            reference_cache=not request.no_reference_cache,
+            torch_build=torch_build(),
+            deadline=time.time() + limit if limit is not None else None,
+            items=tuple(items),
+            last=tuple(Item(cell.op, cell.dtype, [cell.clause]) for cell in left if cell in deadly),
+            plan=self.plan.spec.name,
+            cell_timeout=request.cell_timeout,
+            machine=Machine.of(self.facts),
+        )
+
+    def controller(self, orders: WorkerOrders) -> Controller:
+        """What watches the workers."""
+        return Controller(
+            folder=self.folder / "journal",
+            results=self.folder,
+            items=orders.named,
+            limits=limits_for(orders.plan, self.descriptor.time_scale, orders.cell_timeout),
+            indices=range(max(1, self.descriptor.device_count())),
+            judge=self.unexpected,
+            is_done=self.outcomes.__contains__,
+            record=self.lose,
+            lost=self.lost,
+            meet=self.hosts.add,
+        )
+
+    # -- judge and write
+
+    def look_ahead(self) -> None:
+        """Do now what the end needs, while workers load what they need."""
+        for name in ("_untried", "_levels"):
+            getattr(self, name)
+        importlib.import_module("hypothesis")  # its pytest plugin imports it as it ends
+
+    @cached_property
+    def _untried(self) -> Mapping[str, Mapping[str, str]]:
+        ops = {cell.op: None for cell in self.plan.cells if cell.dtype}
+        clauses = {cell.clause for cell in self.selected}
+        return untried(self.descriptor, self.contract, ops, clauses)
+
+    @cached_property
+    def _levels(self) -> list[dict[str, Any]]:
+        return [] if self.partial else stated(self.plan.cells)  # no partial run has a level
+
+    @property
+    def partial(self) -> bool:
+        """Whether something narrows the run."""
+        return bool(self.request.selection)
+
+    def finish(self, junitxml: Path | None, *, stopped: bool, say: Say = _silently) -> GateResult:
+        """Judge every cell, minimise new failures, write the results folder, and gate.
+
+        ``stopped``: ``-x`` or ``--maxfail`` ended the run, so the items after it are left out, like those that ``-k``
+        deselects. ``say`` announces what takes time.
+        """
+        wanted = self._wanted(stopped=stopped)
+        done = (self.outcomes[c] for c in wanted if c in self.outcomes)
+        results = {found.cell: result_of(self.matcher, found) for found in done}
+        passed = all(result.outcome is Outcome.PASS for result in results.values())
+        if not self.cut_short and not passed:
+            results = with_examples(
+                results, self.bench, self.plan.families, self.folder, self.request.minimise, say
+            )
+        if not passed:
+            results = with_repros(results, self._unfinished(results), self.bench, self.folder)
+        manifest = self.expectations.read_bytes() if self.expectations else b""
+        run = write_run(
+            self.folder,
+            self._plan_document(wanted),
+            results,
+            self._provenance(manifest),
+            junitxml=junitxml,
+            redact=self.request.redact,
+            manifest=manifest,
+        )
+        result = gate(run, partial=self.partial or self.request.shard is not None)
+        self.clean_up(complete=not self.cut_short and all(c in results for c in wanted))
+        write_failures(result)
+        if not self.cut_short:
+            self._explore(wanted, say)
+        return result
+
+    def _plan_document(self, wanted: Iterable[CellKey]) -> PlanDocument:
+        """The plan as the record holds it, so that reports need neither torch nor the suite."""
+        plan = self.plan
+        states = capability_states(self.device, {} if self.partial else self._answers())
+        return PlanDocument(
+            hash=plan.hash,
+            device=plan.device,
+            plan=plan.spec.name,
+            torch=str(torch.__version__),
+            suite=VERSION,
+            partial=self.partial,
+            selection=dict(self.request.selection),
+            recipe=dict(plan.recipe),
+            clauses=msgspec.convert(self.contract.snapshot()["clauses"], list[Clause]),
+            capabilities=states,
+            facts=dict(self.facts),
+            untried={clause: dict(cases) for clause, cases in self._untried.items()},
+            layouts_version=plan.recipe["layouts"],
+            exclusions=[
+                Exclusion(e.clause, sorted({op for op, _ in e.cells}), e.reason, len(e.cells))
+                for e in plan.excluded
+            ],
+            families=dict(plan.families),
+            levels=msgspec.convert(self._levels, list[StatedLevel]),
+            cells=fold(plan.cells),
+            selected=fold(wanted) if self.partial or self.request.shard else None,
+        )
+
+    def _unfinished(self, results: Mapping[CellKey, CellResult]) -> list[Unfinished]:
+        """The cells that ended their process, or whose check could not be made, and have no repro script."""
+        limits = limits_for(
+            self.plan.spec.name, self.descriptor.time_scale, self.request.cell_timeout
+        )
+        return [
+            Unfinished(cell, result.message, limits.of(cell.clause), self.outcomes[cell].call)
+            for cell, result in results.items()
+            if result.outcome in (Outcome.CRASH, Outcome.HANG, Outcome.ERROR)
+            and result.repro is None
+        ]
+
+    def _wanted(self, *, stopped: bool) -> list[CellKey]:
+        """The cells that the run is judged by."""
+        wanted = self.selected
+        if self.partial and self.collected:
+            wanted = [c for c in wanted if c in self.collected or c in self.outcomes]
+        if self.partial and stopped:
+            begun = {item_of(c) for c in self.outcomes}
+            wanted = [c for c in wanted if item_of(c) in begun]
+        return wanted
+
+    def _answers(self) -> Mapping[str, bool | None]:
+        """What the device answers about its capabilities, asked in a subprocess."""
+        path = self.bench.descriptor
+        return ask(Question(path=path) if path else Question(name=self.bench.device)).capabilities
+
+    def _explore(self, cells: Iterable[CellKey], say: Say) -> None:
+        """Random search over the selected cells, if it was asked for."""
+        request = self.request
+        if request.explore is None:
+            return
+        cells = list(cells)
+        calls = [cell for cell in cells if suite_of(cell.clause) in SEARCHED and cell.dtype]
+        programs = drawing_cells(cells, self.descriptor, self.contract)
+        if items := items_of([*calls, *programs]):
+            explore(
+                *(self.bench, items, self.matcher, self.folder),
+                *(request.explore_seed, request.explore, say),
+            )
+
+    @property
+    def bench(self) -> Bench:
+        """What a subprocess needs to know of this run."""
+        path = self.request.descriptor
+        return Bench(
+            self.descriptor.name,
+            str(path.absolute()) if path else None,
+            self.plan.spec.samples,
+            self.plan.spec.name,
+        )
+
+    def clean_up(self, *, complete: bool = True) -> None:
+        """Remove what only a running run needs. What a run that is not ``complete`` has done stays."""
+        self.progress.close(complete=complete)
+        for journal in (self.folder / "journal").iterdir():
+            journal.unlink()
+
+    def _provenance(self, manifest: bytes) -> Provenance:
+        """Where the results come from: plan, suite, torch, machine, manifest."""
+        cache = "off"
+        if not self.request.no_reference_cache:
+            cache = "cold" if self.missed * 2 > self.asked else "warm"
+        facts = {name: self.facts.get(name, "") for name in ("driver", "device_name", "os", "arch")}
+        return Provenance(
+            plan_hash=self.plan.hash,
+            suite_version=VERSION,
+            suite_commit=_commit(),
+            torch=str(torch.__version__),
+            **facts,
+            device_uuid="",
+            python=self.facts.get("python", ""),
+            seed=SEED,
+            manifest_hash=hashlib.blake2b(manifest, digest_size=8).hexdigest() if manifest else "",
+            start=self.started.isoformat(timespec="seconds"),
+            host=", ".join(dict.fromkeys((platform.node(), *sorted(self.hosts)))),
+            shard=self.request.shard or "",
+            device=self.plan.device,
+            plan=self.plan.spec.name,
+            partial=self.partial,
+            expectations=str(self.expectations) if self.expectations else "none",
+            reference_cache=cache,
+        )
+
+    # -- for people
+
+    def header(self) -> list[str]:
+        """What pytest shows before the first test."""
+        count = len({item_of(c) for c in self.selected})
+        plan, request = self.plan, self.request
+        lines = [
+            f"device {plan.device}, plan {plan.spec.name} ({plan.hash}): {len(self.selected):,} cells in {count:,} items",
+            f"expectations {self.expectations or 'none'}",
+        ]
+        if request.resume:
+            lines.append(f"resumed: {len(self.outcomes):,} cells are done")
+        if request.selection:
+            lines.append(f"partial run ({', '.join(request.selection)})")
+        if request.ops is not None or request.dtypes is not None:
+            cases = sum(map(is_case, plan.cells))
+            lines.append(f"--ops and --dtypes deselect the {cases:,} cells that have no op")
+        return [f"conformance: {line}" for line in lines]
+
+    def cache_line(self) -> str:
+        """How often the cache of stride references had the answer; empty if it was not asked."""
+        if not self.asked:
+            return ""
+        state = "" if not self.request.no_reference_cache else " (cache off)"
+        cached = self.asked - self.missed
+        return f"Stride reference: {cached:,} of {self.asked:,} answers from the cache{state}."
+
+
+def prepare(request: Request) -> Session:
+    """Everything before the first item. Raises ConformError with one clear message."""
+    spec = plan_spec(request.plan)
+    contract = load()
+    clauses = None
+    if request.clauses is not None:
+        clauses = frozenset(c.id for c in contract.select(request.clauses))
+    descriptor = find_descriptor(request)
+    if (why := descriptor.unavailable()) is not None:
+        raise ConformError(f"device {descriptor.name!r} cannot be used here: {why}")
+    manifest, path = load_manifest(request, descriptor, contract)
+    device = open_device(descriptor)
+    facts = (
+        descriptor.facts()
+    )  # only now: they may ask the device's module, which is imported by now
+    plan = make_plan(spec, device, contract, None if request.no_reference_cache else cache_root())
+    selected = shard_of(select(plan, request, clauses), request)
+    matcher = Matcher(manifest.active(facts))
+    for cell in plan.cells:  # finds contradicting blocks before an hour of running, not after it
+        matcher.expect(cell)
+    if request.collect_only:  # what an earlier run wrote stays
+        folder = Path(tempfile.mkdtemp(prefix="conform-collect-"))
+    else:
+        shard = f"-shard-{request.shard.replace('/', '-of-')}" if request.shard else ""
+        folder = request.results or Path("conform-results") / f"{plan.device}-{spec.name}{shard}"
+    folder = folder.absolute()
+    failed_before = failed_in(folder) if request.max_time is not None else frozenset()
+    selection = {name: value for name, value in request.selection.items() if name != "--max-time"}
+    identity = Identity(plan.device, plan.hash, Machine.of(facts), selection, request.shard or "")
+    before = look_back(folder, identity, resume=request.resume)
+    started = datetime.fromisoformat(before.start) if before.start else datetime.now(timezone.utc)
+    session = Session(
+        request=request,
+        descriptor=descriptor,
+        device=device,
+        contract=contract,
+        plan=plan,
+        selected=selected,
+        expectations=path,
+        matcher=matcher,
+        folder=folder,
+        started=started,
+        progress=begin(folder, identity, started.isoformat(), before),
+        lost=LostCells(before.lost),
+        facts=facts,
+        failed_before=failed_before,
+    )
+    session.resume(before)
+    gc.freeze()  # torch and the plan live for ever: no collection needs to visit them
+    return session
+
+
+def load_manifest(
+    request: Request, descriptor: Descriptor, contract: Contract
+) -> tuple[Manifest, Path | None]:
+    """The expectations that apply: the given file's, the device's own, or none. Raises ManifestError."""
+    if request.expectations == "none":
+        return Manifest(), None
+    path = Path(request.expectations) if request.expectations else descriptor.expectations
+    if path is None:
+        return Manifest(), None
+    known = {"known_clauses": set(contract.clauses), "known_layouts": known_layouts(descriptor)}
+    return Manifest.load(path, **known), path.absolute()
+
+
+def _commit() -> str:
+    """The checkout's commit; empty if the suite is installed."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

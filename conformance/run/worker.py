@@ -1,0 +1,252 @@
+"""One run, in a process that runs items: a worker of xdist, or pytest itself. The controller's side is session.py."""
+
+from __future__ import annotations
+
+import gc
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from conformance.checks.cases.attempts import PATIENCE
+from conformance.checks.cases.cases import Case
+from conformance.checks.cases.context import START_SECONDS, Where
+from conformance.checks.cases.run_case import run_case
+from conformance.checks.cells import CellRecord, Recorder
+from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.contract import load
+from conformance.plan.planner import known_layouts, undeclared_clauses, untried_with
+from conformance.plan.selection import Item, Machine, WrongMachine, is_case, named
+from conformance.run.isolation.process import Unable, begin_worker, read_start
+from conformance.run.isolation.watch import DeviceLock, Place, Watch, limits_for
+from conformance.run.outcomes import BAD, ItemReport, runs_of, share_out, together, verdict_of
+from conformance.search.explore.pins import (
+    run_pins,
+    run_programs,
+    without_case,
+    without_op,
+)
+from conformance.search.repros import write_repro
+from conformance.suites import find_case, planned_op_checks
+from devices import registry
+from devices.cell import CellOutcome
+from devices.errors import ConformError
+from devices.files import cache_root
+from devices.manifest import Manifest
+from devices.pinned import by_item, read_pinned
+from devices.verdicts import Matcher
+from opinfo.catalog import catalogue
+from opinfo.device import Device, first_index, open_device, preflight
+from opinfo.exceptions import exceptions
+from opinfo.reference import ReferenceCache, StrideReference, forget_dispatches
+from opinfo.samples import choose, draw, probe
+
+
+class WorkerOrders(msgspec.Struct, frozen=True):
+    """What the controller sends to a process that runs items."""
+
+    device: str
+    descriptor: str | None
+    samples: int
+    manifest: str | None  # its text: the file need not exist on the worker's machine
+    reference_cache: bool
+    torch_build: str
+    deadline: float | None  # time.time() after which no item starts
+    items: tuple[Item, ...]  # in the order in which to run them
+    last: tuple[Item, ...]  # expected to crash or hang: they run last, alone
+    plan: str
+    cell_timeout: float | None  # seconds that any cell may take, instead of the plan's limits
+    machine: Machine  # what every worker's machine must be
+
+    @property
+    def named(self) -> dict[str, Item]:
+        """All items by id, in order."""
+        return named(self.items, self.last)
+
+
+write_orders: Final = msgspec.msgpack.Encoder().encode
+read_orders: Final = msgspec.msgpack.Decoder(WorkerOrders).decode
+
+
+class Worker:
+    """Runs items by the controller's orders. Its repro scripts go into ``results``, unless its place has a folder of
+    its own."""
+
+    def __init__(
+        self, orders: WorkerOrders, place: Place, results: Path, device: Device | None = None
+    ) -> None:
+        self.orders, self.place = orders, place
+        self.items = orders.named
+        self.alone = frozenset(named((), orders.last))
+        descriptor = (
+            registry.load_file(Path(orders.descriptor))
+            if orders.descriptor
+            else registry.get(orders.device)
+        )
+        self.device = device or open_device(descriptor, place.index)
+        manifest = Manifest()
+        facts = descriptor.facts()
+        orders.machine.check(Machine.of(facts))
+        if orders.manifest is not None:
+            manifest = Manifest.parse(
+                orders.manifest,
+                known_clauses=set(load().clauses),
+                known_layouts=known_layouts(descriptor),
+            ).active(facts)
+        self.matcher = Matcher(manifest)
+        self.pins = by_item(read_pinned(descriptor.folder))
+        self.undeclared = undeclared_clauses(descriptor, load())
+        self.folder = place.scripts or results
+        self.watch = Watch(
+            place.journal,
+            limits_for(orders.plan, descriptor.time_scale, orders.cell_timeout),
+            DeviceLock(descriptor.name, 0),  # of all indices: cases take several, from 0 up
+            partial(preflight, self.device),
+            place.leave,
+        )
+        self.where = Where(device=orders.device, path=orders.descriptor or "")
+        self.op_checks = planned_op_checks(load())
+        self.littered = False  # an op has run since cycles were last collected
+
+    @property
+    def out_of_time(self) -> bool:
+        return self.orders.deadline is not None and time.time() > self.orders.deadline
+
+    def run(self, item_id: str) -> tuple[ItemReport, list[str]]:
+        """Run one item: its report, and lines about the cells that make it fail."""
+        item = self.items[item_id]
+        guilty = self.place.lost.of(item.op, item.dtype)
+        left = Item(item.op, item.dtype, [c for c in item.clauses if c not in guilty.clauses])
+        if not left.clauses:
+            return ItemReport(), []
+        (cell, *_) = left.cells
+        case = find_case(cell) if is_case(cell) else None
+        alone = item_id in self.alone or (case is not None and case.alone)
+        run: Callable[[Item], ItemReport] = self._run_op
+        if is_case(cell):
+            run = self._run_lost if case is None else partial(self._run_case, case)
+        with self.watch.item(cell, guilty, alone=alone):
+            began = time.perf_counter()  # after the wait for the device's lock
+            report = run(left)
+            cells = self._again(left, run, report.cells)
+            cells = share_out(cells, time.perf_counter() - began)
+        return msgspec.structs.replace(report, cells=cells), list(self._failures(cells))
+
+    def _again(
+        self, item: Item, run: Callable[[Item], ItemReport], cells: tuple[CellOutcome, ...]
+    ) -> tuple[CellOutcome, ...]:
+        """Run an item's flaky cells again: the cells with all of their runs."""
+        times = runs_of(self.matcher, item.cells)
+        if not times:
+            return cells
+        runs = {found.cell.clause: [found] for found in cells}
+        for turn in range(1, max(times.values())):
+            clauses = [clause for clause in item.clauses if times.get(clause, 0) > turn]
+            for found in run(Item(item.op, item.dtype, clauses)).cells:
+                runs[found.cell.clause].append(found)
+        return tuple(
+            together(of_cell, [verdict_of(self.matcher, found)[0] in BAD for found in of_cell])
+            for of_cell in runs.values()
+        )
+
+    def _failures(self, cells: Iterable[CellOutcome]) -> Iterator[str]:
+        for found in cells:
+            verdict, why = verdict_of(self.matcher, found)
+            if verdict in BAD:
+                yield f"{verdict} {found.cell}: {found.message or why}"
+                if found.repro:
+                    yield f"    repro: python {self.folder / found.repro}"
+
+    def _run_case(self, case: Case, item: Item) -> ItemReport:
+        recorder = Recorder(item.op, item.dtype, item.clauses, self.undeclared)
+        record = recorder.cells[case.clause]
+        if self.littered:  # cycles hold tensors, which would be freed, and counted, during a case
+            gc.collect()
+            self.littered = False
+        # What runs in a subprocess has limits of its own, there.
+        at_least = len(PATIENCE) * (case.seconds + START_SECONDS) if case.own_process else 0.0
+        self.watch.begin((case.clause,), [record], at_least)
+        with first_index(self.device) as device:  # cases name indices, from 0 up
+            run_case(case, record, device, self.where)
+            self.watch.done()
+            pins = self.pins.get((item.op, item.dtype), ())
+            run_programs(case, record, device, self.where, pins, self.watch)
+        return self._report(item, recorder)
+
+    def _run_lost(self, item: Item) -> ItemReport:
+        """A case that no longer exists and is planned for a pinned program only."""
+        pins = self.pins.get((item.op, item.dtype), ())
+        return self._report(item, without_case(item.cells[0], pins))
+
+    def _run_op(self, item: Item) -> ItemReport:
+        op_id, dtype, clauses = item
+        self.littered = True
+        pins = self.pins.get((op_id, dtype), ())
+        if op_id not in catalogue():  # planned for a pinned example only
+            return self._report(item, without_op(op_id, dtype, clauses, pins))
+        op, known = catalogue()[op_id], exceptions()
+        samples = choose(draw(op, dtype), self.orders.samples)
+        cache = None
+        if self.orders.reference_cache:
+            kind = self.device.descriptor.torch_type
+            cache = ReferenceCache(cache_root(), self.orders.torch_build, kind, f"{op_id}-{dtype}")
+        withheld = untried_with([op_id], self.device.descriptor, load(), clauses)[op_id]
+        recorder = Recorder(op_id, dtype, clauses, self.undeclared, withheld)
+        strides = StrideReference(self.device.descriptor.torch_type, cache)
+        context = ItemContext(
+            op=op,
+            dtype=dtype,
+            traits=probe(op, dtype, samples, known),
+            samples=samples,
+            device=self.device,
+            strides=strides,
+            recorder=recorder,
+            known=known,
+            guard=self.watch,
+        )
+        run_checks(context, self.op_checks)
+        if pins:
+            run_pins(context, pins)
+        forget_dispatches()
+        if cache is not None:
+            cache.save()
+        return self._report(item, recorder, strides.asked, strides.missed)
+
+    def _report(
+        self, item: Item, recorder: Recorder, asked: int = 0, missed: int = 0
+    ) -> ItemReport:
+        cells = tuple(self._outcome(recorder.cells[clause]) for clause in item.clauses)
+        return ItemReport(cells, asked, missed)
+
+    def _outcome(self, record: CellRecord) -> CellOutcome:
+        """A cell's outcome; its repro script is written."""
+        found = self.watch.noted(record.told())
+        shown = record.smallest
+        if shown is None or shown.repro is None:
+            return found
+        script = shown.repro()
+        path = write_repro(self.folder, found.cell, script)
+        # The controller writes it again if this folder is on another machine.
+        sent = script if self.place.scripts is not None else None
+        return msgspec.structs.replace(found, repro=path, script=sent)
+
+
+def start_worker(
+    name: str, start: bytes, orders: bytes, channel: Any, pipes: Iterable[int]
+) -> Worker:
+    """A worker of xdist. One that cannot use its device, or is on another kind of machine, says why and ends: the
+    controller replaces it or gives up."""
+    given = read_start(start)
+    place, end = begin_worker(given, name, channel, pipes)
+    try:
+        worker = Worker(read_orders(orders), place, Path(given.results))
+        catalogue()  # takes seconds, which must not be charged to the first item
+        return worker
+    except msgspec.DecodeError as error:  # of another version of the suite
+        end(Unable(f"the worker on {platform.node()!r} cannot read its orders: {error}", True))
+    except ConformError as error:
+        end(Unable(str(error), isinstance(error, WrongMachine)))

@@ -1,0 +1,248 @@
+"""All that the suite uses of pytest-xdist's private names: options, workers, its session, its schedulers.
+
+In the controller ``XdistHooks`` is a plugin of its own, registered if workers run items. In a worker
+``input_of`` and ``report_collected`` are used. ``tests/plugin/test_adapters.py`` pins the names.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NoReturn
+
+import pytest
+
+from conformance.run import execnet_adapter
+from conformance.run.fork_client import ForkServer, Process
+from conformance.run.isolation.controller import Controller
+from conformance.run.pytest_adapter import in_process, say
+from devices.errors import ConformError
+
+#: What workers load: the fork server loads it before them.
+PRELOADED: Final = ("pytest", "xdist.remote")
+#: The property of a report that holds an item's cells, see ``outcomes.ItemReport``.
+REPORT: Final = "conform"
+#: Items that take as long as the start of a worker that has to load everything itself: 3 s.
+ITEMS_OF_A_WORKER: Final = 50
+#: Distribution modes of xdist whose schedulers take an item back after its worker died.
+SUPPORTED: Final = ("load", "worksteal")
+
+
+class BadDistribution(ConformError):
+    """xdist would distribute items in a way that loses some when a worker dies."""
+
+
+class Unreachable(ConformError):
+    """A worker cannot be started."""
+
+    def __init__(self, error: Exception, tx: Sequence[str]) -> None:
+        text = str(error)
+        if isinstance(error, execnet_adapter.HostNotFound):
+            text = f"no host answers at {error}"
+        super().__init__(
+            f"a worker of {', '.join(tx)} cannot be started: {text}. Each --tx must name a host that can be reached, "
+            "with a Python that has torch, the suite and the backend"
+        )
+
+
+# -- options
+
+
+def prepare_options(option: Any) -> None:
+    """Set the options of xdist so that a crash costs a cell and not the run. Raises BadDistribution."""
+    mode = getattr(option, "dist", "no")
+    if mode not in ("no", *SUPPORTED):
+        raise BadDistribution(
+            f"--dist {mode}: expected load or worksteal. When a worker dies, its scheduler loses "
+            "items or runs them forever (pytest-xdist issues 742 and 784)"
+        )
+    if wants_a_worker(option):  # what -n 1 would set
+        option.numprocesses, option.dist, option.tx = 1, "load", ["popen"]
+    if getattr(option, "maxworkerrestart", "") is None:
+        option.maxworkerrestart = str(
+            10**9
+        )  # the controller counts workers that die without progress
+
+
+def wants_a_worker(option: Any) -> bool:
+    """Whether a run without a number of processes gets one worker, so that a crash or hang ends that worker and not the
+    run. Not with ``-n 0``, nor with options to look at one process by hand."""
+    if not hasattr(option, "numprocesses"):  # xdist is disabled
+        return False
+    if option.numprocesses is not None or option.tx or option.dist != "no":
+        return False
+    return not in_process(option)
+
+
+def has_workers(option: Any) -> bool:
+    """Whether workers run the items."""
+    return bool(getattr(option, "tx", None)) and not option.collectonly
+
+
+def has_workers_here(option: Any) -> bool:
+    """Whether some of them are processes of this machine, and this system can pass descriptors to them."""
+    if option.collectonly or not hasattr(socket, "send_fds"):
+        return False
+    if not hasattr(option, "numprocesses"):  # xdist is disabled
+        return False
+    return bool(option.numprocesses) or any("popen" in tx for tx in option.tx)
+
+
+def limit_workers(option: Any, items: int) -> None:
+    """Keep only as many workers as are worth their start."""
+    del option.tx[max(1, -(-items // ITEMS_OF_A_WORKER)) :]
+
+
+# -- in a worker
+
+
+def is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def input_of(config: pytest.Config) -> tuple[str, bytes, bytes, Any, list[int]]:
+    """A worker's name, its encoded start and orders, and its channel and pipes to the controller."""
+    given: dict[str, Any] = config.workerinput  # type: ignore[attr-defined]
+    channel = given["conform_channel"]
+    pipes = execnet_adapter.pipes_of(channel)
+    return given["workerid"], given["conform_start"], given["conform_orders"], channel, pipes
+
+
+def report_collected(config: pytest.Config, items: Iterable[str]) -> None:
+    """Tell the controller which items pytest kept."""
+    config.workeroutput["conform_collected"] = list(items)  # type: ignore[attr-defined]
+
+
+# -- in the controller
+
+
+def worker_of(report: pytest.TestReport) -> str:
+    """The name of the worker that made a report; ``main`` without workers."""
+    return str(getattr(report, "worker_id", "main"))
+
+
+def stopped_by_failures(session: pytest.Session) -> bool:
+    """Whether ``-x`` or ``--maxfail`` ended the run; under xdist its own session knows."""
+    of_xdist: Any = session.config.pluginmanager.get_plugin("dsession")
+    if of_xdist is None:
+        return bool(session.shouldfail)
+    failures = int(getattr(of_xdist, "countfailures", 0))
+    return bool(session.shouldfail) or 0 < int(of_xdist.maxfail or 0) <= failures
+
+
+class XdistNode:
+    """A worker of xdist as the controller needs it."""
+
+    def __init__(self, node: Any, orders: bytes) -> None:
+        self._node, self._orders = node, orders
+        self._channel = node.gateway.newchannel()
+
+    @property
+    def name(self) -> str:
+        return str(self._node.gateway.id)
+
+    @property
+    def where(self) -> str:
+        return execnet_adapter.where(self._node.gateway)
+
+    @property
+    def process(self) -> Process | None:
+        return execnet_adapter.process_of(self._node.gateway)
+
+    @property
+    def by_socket(self) -> bool:
+        return bool(getattr(self._node.gateway.spec, "socket", None))
+
+    def start(self, given: bytes, heard: Callable[[bytes], None] | None) -> None:
+        if heard is not None:
+            self._channel.setcallback(heard)
+        self._node.workerinput["conform_start"] = given
+        self._node.workerinput["conform_orders"] = self._orders
+        self._node.workerinput["conform_channel"] = self._channel
+
+    def send(self, message: bytes) -> None:
+        self._channel.send(message)
+
+
+class XdistHooks:
+    """What a run does when a worker starts, ends, or dies. ``stop`` ends the run with one message; ``collected`` is
+    given the items that a worker's pytest kept."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        orders: bytes,
+        stop: Callable[[ConformError], NoReturn],
+        collected: Callable[[Iterable[str]], None],
+        server: ForkServer | None,
+    ) -> None:
+        self._controller, self._orders, self._server = controller, orders, server
+        self._stop, self._collected = stop, collected
+        self._nodes: dict[str, XdistNode] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> Iterator[None]:
+        self._controller.watchdog.begin()
+        try:
+            yield  # xdist starts the workers
+        except (execnet_adapter.HostNotFound, OSError) as error:
+            self._stop(Unreachable(error, session.config.option.tx))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
+        try:
+            return (yield)  # … and the workers that replace dead ones
+        except (execnet_adapter.HostNotFound, ConnectionError) as error:
+            self._stop(Unreachable(error, session.config.option.tx))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_setupnodes(self, config: pytest.Config) -> None:
+        """Before the first worker starts."""
+        of_xdist: Any = config.pluginmanager.get_plugin("dsession")
+        if self._server is not None:
+            group = of_xdist.nodemanager.group
+            execnet_adapter.start_through(self._server, group, self._controller)
+
+    def pytest_configure_node(self, node: Any) -> None:
+        found = XdistNode(node, self._orders)
+        self._nodes[found.name] = found
+        self._controller.configured(found)
+
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        output = getattr(node, "workeroutput", None) or {}
+        self._collected(output.get("conform_collected", ()))
+        try:
+            self._controller.down(self._nodes[str(node.gateway.id)], error)
+        except ConformError as given_up:
+            self._stop(given_up)
+
+    def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
+        """Name the cell that the dead worker was in, and have the rest of its item run again."""
+        config = report.node.config
+        item_id = crashitem.partition("[")[2].removesuffix("]")
+        found = self._controller.crashed(item_id, self._nodes[str(report.node.gateway.id)])
+        report.when, report.longrepr = "call", found.text
+        report.outcome = "failed" if found.failed else "passed"
+        if not found.failed and config.option.verbose >= 0:
+            say(config, found.text)
+        if found.again:
+            sched.mark_test_pending(crashitem)
+        if found.failed:
+            _count(config)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if any(name == REPORT for name, _ in report.user_properties):
+            self._controller.progress()
+
+    def pytest_unconfigure(self) -> None:
+        self._controller.watchdog.end()
+
+
+def _count(config: Any) -> None:
+    """Count a crash for ``-x`` and ``--maxfail``, as a failure: xdist counts only reports that workers sent."""
+    session = config.pluginmanager.get_plugin("dsession")
+    if session is None:
+        return
+    session.countfailures += 1
+    if session.maxfail and session.countfailures >= session.maxfail and not session.shouldstop:
+        session.shouldstop = f"stopping after {session.countfailures} failures"

@@ -1,1 +1,0 @@
-"""One run over several machines: which cells each shard of it takes."""

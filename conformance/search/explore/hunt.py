@@ -1,0 +1,375 @@
+"""Random search in the subprocess: calls of ops in random layouts, and programs of cases.
+
+It draws new samples of the database, resizes them, and lays them out beyond the covering set. The cases that draw
+programs in a plan draw more of them, from other seeds.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import msgspec
+import torch
+
+from conformance.checks.cases.attempts import Attempt, attempt
+from conformance.checks.cases.cases import Case
+from conformance.checks.cases.context import Where
+from conformance.checks.cases.drawing import Program, Search
+from conformance.checks.cases.endings import failure_of
+from conformance.checks.cases.script import has_source, script_of_case
+from conformance.checks.cells import Failed
+from conformance.checks.child import Tell
+from conformance.checks.ops.directed import DirectedScript
+from conformance.plan.selection import Item
+from conformance.search.explore.encoding import NotEncodable, encode, encode_program
+from conformance.search.explore.exploration import (
+    Alive,
+    Counts,
+    Failing,
+    Finding,
+    Found,
+    Message,
+    Orders,
+    Over,
+    Sign,
+    Turn,
+    Turns,
+)
+from conformance.search.minimise.shrink import example_of, minimise
+from conformance.search.minimise.simplify import with_tensors
+from conformance.search.minimise.subject import Candidate, Subject
+from conformance.suites import case_of
+from conformance.suites.layout import SUITE
+from devices.cell import CellKey
+from devices.failure import Failure
+from opinfo.catalog import catalogue
+from opinfo.device import Device, first_index
+from opinfo.layouts import (
+    CONTIGUOUS,
+    EXPAND,
+    MEMORY,
+    STEP,
+    AnyLayout,
+    FreeLayout,
+    Layout,
+    forget_geometries,
+)
+from opinfo.reference import forget_dispatches
+from opinfo.samples import Sample, draw
+
+#: Candidates of one item before the next item's turn, and programs of one case.
+_CANDIDATES, _PROGRAMS = 24, 20
+#: Seconds that one candidate or program may take before it is taken to hang.
+_SECONDS = 60.0
+#: Seconds between messages while programs run.
+_SIGN = 10.0
+
+#: Sizes that resizing gives; 16 and 17 are a vector register of float32 and one more.
+_SIZES = (0, 1, 1, 2, 2, 3, 4, 5, 7, 8, 9, 16, 17)
+_STEPS = (1, 1, 1, 2, 3)
+_OFFSETS = (0, 0, 1, 2, 3, 4, 7, 8, 16, 17, 31, 33)
+#: Candidates with more elements take longer and show nothing that smaller ones do not.
+_MOST_ELEMENTS = 20_000
+
+
+def serve(given: object, tell: Tell) -> None:
+    """Search until the time is over."""
+    orders = msgspec.convert(given, Orders)
+    device = orders.bench.open()
+    turns = Turns(orders.items, orders.seed)
+    if turns.ops:
+        catalogue()  # takes seconds, which are no item's
+
+    def send(message: Message) -> None:
+        tell(msgspec.to_builtins(message))
+
+    hunt = Hunt(orders, device, time.time() + orders.seconds, send)
+    position, tried = orders.position, len(orders.left_out) < len(orders.items)
+    while tried and time.time() < hunt.end:
+        item, visit, place = turns.at(position)
+        if item in orders.left_out:
+            position += 1
+            continue
+        number = f"{visit}:{place}"
+        send(Turn(position, number, Counts(), 0))
+        counts = hunt.turn(item, visit, place)
+        position += 1
+        send(Turn(position, number, counts, _peak_bytes()))
+        forget_dispatches()
+        forget_geometries()
+    send(Over())
+
+
+def _peak_bytes() -> int:
+    """The largest resident memory of this process so far.
+
+    On Linux this is VmHWM. ru_maxrss (getrusage(2)) would start at what the parent process had resident,
+    which would hide growth up to that.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
+
+
+class Hunt:
+    """The search itself."""
+
+    def __init__(
+        self, orders: Orders, device: Device, end: float, send: Callable[[Message], None]
+    ) -> None:
+        self.device = device
+        self.samples = orders.bench.samples
+        self.seed = orders.seed
+        self.end = end  # on time.time()
+        self.send = send
+        self.where = Where(device=orders.bench.device, path=orders.bench.descriptor or "")
+        self.seen = set(orders.seen)
+        self.sent = time.monotonic()
+        self.littered = False  # since cycles were last collected
+
+    def turn(self, item: Item, visit: int, place: int) -> Counts:
+        """One batch of an item: what was done."""
+        if item.dtype:
+            return self.calls(item, visit, place)
+        return self.programs(item, visit, place)
+
+    # -- calls in layouts
+
+    def calls(self, item: Item, visit: int, place: int) -> Counts:
+        """One batch of calls of an op."""
+        op, dtype, clauses = item
+        self.littered = True
+        counts = Counts()
+        subject = Subject.of(op, dtype, self.device, self.samples)
+        drawn = Random(f"{self.seed}:{visit}:{op}:{dtype}").getrandbits(31)
+        pool = draw(subject.op, dtype, seed=drawn) or subject.drawn
+        if not pool:
+            return counts
+        may_resize = "explore.keeps_sizes" not in subject.traits.families
+        for number in range(_CANDIDATES):
+            if time.time() > self.end:
+                break
+            random = Random(f"{self.seed}:{visit}:{op}:{dtype}:{number}")
+            faulthandler.dump_traceback_later(_SECONDS, exit=True)
+            try:
+                candidate = random_candidate(random, pool, may_resize=may_resize)
+                records = subject.run(
+                    candidate, clauses, [check for check in SUITE.op_checks if check.sampled]
+                )
+            except (RuntimeError, IndexError, ValueError, TypeError):
+                # The values do not go with the size, or the dtype has no kernel.
+                counts.unmade += 1
+                continue
+            finally:
+                faulthandler.cancel_dump_traceback_later()
+            counts.candidates += 1
+            for record in records.values():
+                counts.checks += record.checks
+                for failed in record.failures:
+                    self._found(subject, record.key, candidate, failed, f"{visit}:{place}:{number}")
+        return counts
+
+    def _found(
+        self, subject: Subject, cell: CellKey, candidate: Candidate, failed: Failed, number: str
+    ) -> None:
+        failure = failed.failure
+        if isinstance(failed.repro, DirectedScript):
+            return  # made on tensors of its own: the plan makes the same check
+        sign = Sign(cell, failure.title, failure.check)
+        if sign in self.seen:
+            return
+        self.seen.add(sign)
+        faulthandler.dump_traceback_later(_SECONDS, exit=True)
+        found = minimise(subject, cell.clause, candidate, failed)
+        faulthandler.cancel_dump_traceback_later()
+        try:
+            (call, layouts), unpinnable = encode(found.candidate), ""
+        except NotEncodable as error:
+            call, layouts, unpinnable = {}, {}, str(error)
+        script = found.failure.repro
+        finding = Finding(
+            *sign,
+            number,
+            example_of(found),
+            script() if script is not None else "",
+            call,
+            layouts,
+            unpinnable,
+            raises=failure.raises,
+        )
+        self.send(Found(finding))
+
+    # -- programs
+
+    def programs(self, item: Item, visit: int, place: int) -> Counts:
+        """One batch of programs of a case."""
+        (cell,) = item.cells
+        case = case_of(cell.clause, cell.op)
+        number = f"{visit}:{place}"
+        if (
+            self.littered
+        ):  # cycles hold tensors, which would be freed, and counted, during a program
+            gc.collect()
+            self.littered = False
+
+        def failing(program: Program, error: BaseException) -> None:
+            assert case.drawn is not None
+            failure = msgspec.structs.replace(failure_of(error), program=case.drawn.told(*program))
+            made = Attempt(1, failure, program=program)
+            self.send(Failing(self._finding(case, Sign(cell, kind_of(error), ""), number, made)))
+
+        known = frozenset(kind for of, kind, _ in self.seen if of == cell)
+        end = time.monotonic() + self.end - time.time()
+        search = Search(kind_of, known, end, self._begun, failing)
+        drawn = case.anew(batch_seed(self.seed, visit, cell), _PROGRAMS)
+        with first_index(self.device) as opened:  # cases name indices, from 0 up
+            made = attempt(drawn, opened, self.where, search)
+        faulthandler.cancel_dump_traceback_later()
+        if made.failure is not None:
+            sign = Sign(cell, search.wanted or kind_of_failure(made.failure), "")
+            if sign not in self.seen:
+                self.seen.add(sign)
+                self.send(Found(self._finding(case, sign, number, made)))
+            self.littered = True  # errors hold frames
+        counts = Counts(checks=made.checks, programs=search.programs, unshown=search.unshown)
+        if (
+            made.not_shown or made.refused is not None
+        ):  # outside of a program: none of them shows anything
+            counts.programs = counts.unshown = max(search.programs, 1)
+        return counts
+
+    def _begun(self) -> None:
+        """A program begins: it gets its time, and the process is alive."""
+        faulthandler.dump_traceback_later(_SECONDS, exit=True)
+        if time.monotonic() - self.sent > _SIGN:
+            self.sent = time.monotonic()
+            self.send(Alive())
+
+    def _finding(self, case: Case, sign: Sign, number: str, attempt: Attempt) -> Finding:
+        held, unpinnable = [], ""
+        try:
+            if attempt.program is not None:
+                held = encode_program(attempt.program)
+            else:
+                unpinnable = "it failed outside of a program"
+        except NotEncodable as error:
+            unpinnable = str(error)
+        descriptor, failure = self.device.descriptor, attempt.failure
+        message = failure.message if failure is not None else ""
+        script = ""
+        if held and has_source(descriptor):
+            script = script_of_case(case, descriptor, message, attempt.program)
+        return Finding(
+            *(*sign, number),
+            script=script,
+            unpinnable=unpinnable,
+            text=message,
+            program=held,
+            raises=failure.raises if failure is not None else None,
+        )
+
+
+# -- random calls
+
+
+def random_candidate(random: Random, pool: Sequence[Sample], *, may_resize: bool) -> Candidate:
+    """A candidate from a pool of samples; the same for the same state of ``random``."""
+    sample = random.choice(pool)
+    candidate = Candidate(sample)
+    if may_resize and random.random() < 0.5:
+        candidate = _resized(random, candidate)
+    if random.random() < 0.3:
+        candidate = _scaled(random, candidate)
+    first = random_layout(random)
+    rest = first if random.random() < 0.3 else random_layout(random)
+    target = random_layout(random)
+    if isinstance(target, FreeLayout):
+        target = replace(target, expand=None)
+    else:
+        target = replace(target, expand="none")
+    return replace(candidate, first=first, rest=rest, target=target)
+
+
+def random_layout(random: Random) -> AnyLayout:
+    """A product of all factors: a named layout, or any order, steps, expanded dimension and offset."""
+    kind = random.random()
+    if kind < 0.1:
+        return CONTIGUOUS
+    if kind < 0.35:
+        return Layout(
+            random.choice(MEMORY), random.choice(STEP), random.choice(EXPAND), random.random() < 0.5
+        )
+    order = list(range(6))
+    random.shuffle(order)
+    return FreeLayout(
+        tuple(order) if random.random() < 0.8 else (),
+        tuple(random.choice(_STEPS) for _ in range(random.randrange(4))),
+        random.randrange(5) if random.random() < 0.25 else None,
+        random.choice(_OFFSETS),
+    )
+
+
+def _resized(random: Random, candidate: Candidate) -> Candidate:
+    """Equal sizes are changed together, as if they were one size; values repeat where a tensor grows.
+
+    Calls with integer tensors are not resized. These are indices, offsets and lengths, which would no longer fit,
+    and the CPU, which is the reference, does not check all of them.
+    """
+    tensors = candidate.sample.tensors
+    if any(not t.dtype.is_floating_point and not t.dtype.is_complex for t in tensors):
+        return candidate
+    sizes = sorted({n for t in tensors if t.layout == torch.strided for n in t.shape if n > 1})
+    chosen = {n: random.choice(_SIZES) if random.random() < 0.6 else n for n in sizes}
+    resized = []
+    for tensor in tensors:
+        if tensor.layout == torch.strided:
+            for dim, size in enumerate(tensor.shape):
+                if size > 1 and chosen[size] != size:
+                    tensor = tensor.index_select(dim, torch.arange(chosen[size]) % size)
+        resized.append(tensor)
+    if sum(t.numel() for t in resized) > _MOST_ELEMENTS:
+        return candidate
+    return with_tensors(candidate, resized)
+
+
+def _scaled(random: Random, candidate: Candidate) -> Candidate:
+    """Floating-point values made smaller by a power of two, exactly: other values, the same domain."""
+    factor = random.choice((0.5, 0.25, 0.125))
+    return with_tensors(
+        candidate,
+        [
+            t * factor if t.layout == torch.strided and t.dtype.is_floating_point else t
+            for t in candidate.sample.tensors
+        ],
+    )
+
+
+# -- random programs
+
+
+def kind_of(error: BaseException) -> str:
+    """How a program failed."""
+    return kind_of_failure(failure_of(error))
+
+
+def kind_of_failure(failure: Failure) -> str:
+    """The same, of a failed check: its kind, and what must have held."""
+    return f"{failure.title}: {failure.subject}" if failure.subject else failure.title
+
+
+def batch_seed(seed: int, visit: int, cell: CellKey) -> int:
+    """The seed of a case's programs in a pass."""
+    return Random(f"{seed}:{visit}:{cell.clause}:{cell.op}").getrandbits(63)

@@ -1,0 +1,254 @@
+"""Shrinking a failing call: hypothesis searches its simpler forms for the same failure.
+
+One aspect is searched after another (sample, dimensions, sizes, layouts, arguments, values), again and again
+until none of them gives a simpler form. Within an aspect hypothesis finds any simpler form that fails in the
+same way, and shrinks it. Small spaces are searched completely, so that the result is a local minimum and does
+not depend on luck. The search is derandomised: the same failure gives the same example each time.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from hypothesis import HealthCheck, Phase, Verbosity, find, settings
+from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
+
+from conformance.checks.cells import Failed
+from conformance.checks.ops.context import CallScript
+from conformance.checks.ops.directed import DirectedScript
+from conformance.search.minimise.simplify import (
+    Aspect,
+    Space,
+    Vector,
+    fewer_dimensions,
+    other_samples,
+    simpler_arguments,
+    simpler_layouts,
+    simpler_values,
+    smaller_sizes,
+)
+from conformance.search.minimise.subject import Candidate, Sign, Subject
+from devices.failure import Failure
+from opinfo.catalog import dtype_name
+from opinfo.layouts import Geometry, parse_layout
+from opinfo.reference import forget_dispatches
+from opinfo.samples import Sample
+from reports.model import Example, ExampleTensor
+
+#: Limits of one search: calls of the op, and seconds of processor time. Processor time, so that a busy machine
+#: finds the same example as an idle one.
+MOST_CALLS = 500
+MOST_SECONDS = 2.0
+#: Wall time is limited too: the process may be waiting for the device.
+_MOST_WAITED = 5 * MOST_SECONDS
+
+#: Calls that one search of one space may make.
+_MOST_LOOKS = 80
+#: Elements of a tensor that an example shows.
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of a search: the smallest failing candidate and its failure."""
+
+    candidate: Candidate
+    failure: Failed
+    tried: int
+    whole: bool  # False if a limit ended the search
+
+
+class _Budget:
+    def __init__(self, calls: int, seconds: float) -> None:
+        self.calls = calls
+        self.used = 0
+        self._end = time.process_time() + seconds
+        self._latest = time.monotonic() + max(seconds, _MOST_WAITED)
+
+    @property
+    def over(self) -> bool:
+        late = time.process_time() > self._end or time.monotonic() > self._latest
+        return late or self.used >= self.calls
+
+
+def start_of(subject: Subject, clause: str, wanted: Failure) -> tuple[Candidate, Failed] | None:
+    """The smallest sample of the plan that fails in this way, in this layout; None if none does now."""
+    for sample in sorted(subject.samples, key=lambda s: s.numel):
+        record = subject.run_layout(sample, clause, wanted.layout)
+        for failed in record.failures:
+            if failed.layout == wanted.layout and Sign.of(failed.failure) == Sign.of(wanted):
+                return candidate_of(sample, failed.failure), failed
+    return None
+
+
+def candidate_of(sample: Sample, failure: Failure) -> Candidate:
+    """The candidate of a sample in the layout of a failure, whose id is ``A``, ``A/B`` or ``out=C``."""
+    if failure.check == "target":
+        return Candidate(sample, target=parse_layout(failure.layout.removeprefix("out=")))
+    if failure.check == "inputs":
+        first, _, rest = failure.layout.partition("/")
+        return Candidate(sample, parse_layout(first), parse_layout(rest or first))
+    return Candidate(sample)  # a directed check lays its tensors out itself
+
+
+def minimise(
+    subject: Subject,
+    clause: str,
+    start: Candidate,
+    failure: Failed,
+    *,
+    calls: int = MOST_CALLS,
+    seconds: float = MOST_SECONDS,
+) -> Found:
+    """The simplest candidate that fails as ``start`` does: same clause, sort of check and kind of failure."""
+    if isinstance(
+        failure.repro, DirectedScript
+    ):  # made on small tensors of its own: nothing to vary
+        return Found(start, failure, 0, whole=True)
+    search = _Search(
+        subject, clause, Sign.of(failure.failure), start, failure, _Budget(calls, seconds)
+    )
+    search.run()
+    forget_dispatches()
+    return Found(search.current, search.failure, search.budget.used, not search.budget.over)
+
+
+class _Search:
+    def __init__(
+        self,
+        subject: Subject,
+        clause: str,
+        sign: Sign,
+        start: Candidate,
+        failure: Failed,
+        budget: _Budget,
+    ) -> None:
+        self.subject = subject
+        self.clause = clause
+        self.sign = sign
+        self.current = start
+        self.failure = failure
+        self.budget = budget
+        self._samples = other_samples(subject.drawn)
+        self._defined = subject.is_defined(start.sample)
+
+    def run(self) -> None:
+        aspects: tuple[Aspect, ...] = (
+            self._samples,
+            fewer_dimensions,
+            smaller_sizes,
+            simpler_layouts,
+            simpler_arguments,
+            simpler_values,
+        )
+        idle = 0
+        while idle < len(aspects) and not self.budget.over:
+            for aspect in aspects:
+                idle = 0 if self._simplify(aspect) else idle + 1
+                if idle >= len(aspects) or self.budget.over:
+                    return
+
+    def _simplify(self, aspect: Aspect) -> bool:
+        """Take the simplest failing form that this aspect has; whether there is a simpler one."""
+        simpler = False
+        while not self.budget.over:
+            space = aspect(self.current)
+            if space.size < 2 or not self._look(space):
+                return simpler
+            simpler = True
+        return simpler
+
+    def _look(self, space: Space) -> bool:
+        """Search one space once, and go to what was found."""
+        failures: dict[Vector, tuple[Candidate, Failed] | None] = {}
+
+        def fails(vector: Vector) -> bool:
+            if vector == space.bounds:
+                return False  # that is the current candidate
+            if vector not in failures:
+                if self.budget.over:
+                    return False
+                failures[vector] = self._try(space, vector)
+            return failures[vector] is not None
+
+        strategy = st.tuples(*(st.integers(0, bound) for bound in space.bounds))
+        try:
+            found = find(strategy, fails, settings=_SETTINGS)
+        except NoSuchExample:
+            return False
+        kept = failures[found]
+        assert kept is not None
+        self.current, self.failure = kept
+        return True
+
+    def _try(self, space: Space, vector: Vector) -> tuple[Candidate, Failed] | None:
+        self.budget.used += 1
+        try:
+            candidate = space.build(vector)
+        except (RuntimeError, IndexError, TypeError, ValueError):
+            return None  # the values do not go with such a shape or dtype
+        if candidate is None:
+            return None
+        failure = same_failure(self.subject, self.clause, self.sign, candidate)
+        if failure is None or (self._defined and not self.subject.is_defined(candidate.sample)):
+            return None
+        return candidate, failure
+
+
+def same_failure(subject: Subject, clause: str, sign: Sign, candidate: Candidate) -> Failed | None:
+    """The candidate's failure of this kind, where it has one."""
+    try:
+        record = subject.run(candidate, [clause])[clause]
+    except Exception:  # the harness cannot lay out or compare this form: not a failure of the op
+        return None
+    for failure in record.failures:
+        if Sign.of(failure.failure) == sign and not isinstance(failure.repro, DirectedScript):
+            return failure
+    return None
+
+
+_SETTINGS = settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=_MOST_LOOKS,
+    phases=(Phase.generate, Phase.shrink),
+    verbosity=Verbosity.quiet,
+    print_blob=False,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def example_of(found: Found) -> Example:
+    """What reports show of the result: the call, its tensors and the message."""
+    failed = found.failure
+    script, call = failed.repro, failed.layout
+    tensors: tuple[ExampleTensor, ...] = ()
+    if isinstance(script, (CallScript, DirectedScript)):
+        call = script.call()
+    if isinstance(script, CallScript):
+        laid = script.laid
+        pairs = zip(laid.sample.tensors, laid.geometries, strict=True)
+        tensors = tuple(_tensor(t, g) for t, g in pairs)
+    return Example(call, failed.layout, failed.message, tensors, found.tried, found.whole)
+
+
+def _tensor(tensor: torch.Tensor, geometry: Geometry) -> ExampleTensor:
+    if tensor.layout != torch.strided:
+        name = str(tensor.layout).removeprefix("torch.")
+        return ExampleTensor(dtype_name(tensor.dtype), tuple(tensor.shape), (), 0, f"<{name}>")
+    if geometry.expanded is not None:
+        tensor = tensor.narrow(geometry.expanded, 0, 1)
+    flat = tensor.reshape(-1)
+    shown = ", ".join(repr(v) for v in flat[:_SHOWN].tolist())
+    more = ", …" if flat.numel() > _SHOWN else ""
+    return ExampleTensor(
+        dtype_name(tensor.dtype),
+        geometry.shape,
+        geometry.stride,
+        geometry.offset,
+        f"[{shown}{more}]",
+    )

@@ -1,0 +1,186 @@
+"""One op and dtype on a device, and single candidates run on it: one sample in one layout.
+
+A run makes every check on all samples and layouts of an item. The minimiser, random search and pinned examples make
+the same checks on one candidate, with the same failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import msgspec
+import torch
+
+from conformance.checks.cases.cases import OpCheck
+from conformance.checks.cells import CellRecord, Recorder
+from conformance.checks.ops.context import ItemContext, run_checks, script_for_call
+from conformance.suites.layout import SUITE
+from conformance.suites.layout.reads import fresh_memory
+from devices.cell import CallKey
+from devices.failure import Failure, Kind
+from opinfo.catalog import Op, catalogue
+from opinfo.compare import difference
+from opinfo.device import Device
+from opinfo.exceptions import Exceptions, exceptions
+from opinfo.layouts import CONTIGUOUS, AnyLayout, Case, covering_set
+from opinfo.reference import StrideReference, value_answer
+from opinfo.samples import SEED, Sample, Traits, choose, draw, mutates, probe, seed_everything
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A sample, the layouts of its first and other tensors, and that of an ``out=`` target."""
+
+    sample: Sample
+    first: AnyLayout = CONTIGUOUS
+    rest: AnyLayout = CONTIGUOUS
+    target: AnyLayout = CONTIGUOUS
+
+    @property
+    def case(self) -> Case:
+        """The layouts of the inputs as a case; one name where there is one layout."""
+        if self.first == self.rest or len(self.sample.tensors) < 2:
+            return Case(self.first.id, self.first, self.rest)
+        return Case(f"{self.first.id}/{self.rest.id}", self.first, self.rest)
+
+
+class Sign(msgspec.Struct, frozen=True):
+    """What makes two failures of one cell the same: kind, exception type and sort of check."""
+
+    kind: Kind
+    raises: str | None
+    check: str
+
+    @classmethod
+    def of(cls, failure: Failure) -> Sign:
+        return cls(failure.kind, failure.raises, failure.check)
+
+
+@dataclass
+class Subject:
+    """An op and dtype on a device."""
+
+    op: Op
+    dtype: str
+    device: Device
+    count: int  # samples that the plan takes
+    known: Exceptions = field(default_factory=exceptions)
+
+    @classmethod
+    def of(cls, op: str, dtype: str, device: Device, count: int) -> Subject:
+        """Raises KeyError if torch's database has no such op."""
+        return cls(catalogue()[op], dtype, device, count)
+
+    @cached_property
+    def drawn(self) -> list[Sample]:
+        """Everything that the database offers, as far as the plan looks at it."""
+        return draw(self.op, self.dtype)
+
+    @cached_property
+    def samples(self) -> list[Sample]:
+        """Those that a plan takes."""
+        return choose(self.drawn, self.count)
+
+    @cached_property
+    def traits(self) -> Traits:
+        return probe(self.op, self.dtype, self.samples, self.known)
+
+    @cached_property
+    def strides(self) -> StrideReference:
+        """Without a cache file, because each candidate is needed once."""
+        return StrideReference(self.device.descriptor.torch_type, None)
+
+    def run(
+        self,
+        candidate: Candidate,
+        clauses: Sequence[str],
+        checks: Sequence[OpCheck] = SUITE.op_checks,
+    ) -> dict[str, CellRecord]:
+        """Make the checks of these clauses on one candidate."""
+        recorder = Recorder(self.op.id, self.dtype, clauses)
+        cases, targets = (candidate.case,), (candidate.target,)
+        run_checks(self._context([candidate.sample], recorder, cases, targets), checks)
+        return recorder.cells
+
+    def is_defined(self, sample: Sample) -> bool:
+        """Whether the CPU's answer for a call depends only on its arguments.
+
+        A smaller call may have arguments that no longer fit each other (a weight for fewer channels than the
+        input has), and some kernels then read past the end, so that their result depends on what is in memory. Such a
+        call is not an example.
+        """
+        answers = []
+        for byte in (0x00, 0xFF):  # zeros, and NaN
+            seed_everything(SEED)
+            with torch.no_grad(), fresh_memory(torch.device("cpu"), byte):
+                values = [
+                    t.clone(memory_format=torch.contiguous_format)
+                    if t.layout == torch.strided
+                    else t
+                    for t in sample.tensors
+                ]
+                answers.append(
+                    value_answer(
+                        self.op.function,
+                        sample.call.on,
+                        values,
+                        mutates=mutates(self.traits.families),
+                    )
+                )
+        first, second = answers
+        if first.raises is not None or second.raises is not None:
+            return type(first.raises) is type(second.raises)
+        return difference(first.result, second.result, {}) is None
+
+    def run_layout(self, sample: Sample, clause: str, layout: str) -> CellRecord:
+        """Make one clause's checks on one sample, in the layout of this name where it is one of inputs or
+        targets, else in all layouts."""
+        covering = covering_set()
+        cases = tuple(c for c in covering.cases if c.id == layout) or covering.cases
+        targets = tuple(t for t in covering.targets if f"out={t.id}" == layout) or covering.targets
+        if layout.startswith("out=") or layout in covering.directed:
+            cases = covering.cases[:1]
+        recorder = Recorder(self.op.id, self.dtype, [clause])
+        run_checks(self._context([sample], recorder, cases, targets), SUITE.op_checks)
+        return recorder.cells[clause]
+
+    def run_all(self, clause: str) -> CellRecord:
+        """Make one clause's checks as the plan does: every chosen sample in every layout."""
+        recorder = Recorder(self.op.id, self.dtype, [clause])
+        covering = covering_set()
+        context = self._context(self.samples, recorder, covering.cases, covering.targets)
+        run_checks(context, SUITE.op_checks)
+        return recorder.cells[clause]
+
+    def script_of(self, clause: str, call: CallKey, seconds: float) -> str:
+        """The script that makes one call in a child process, which may die or take more than ``seconds``. The
+        call is not made now. Empty if there is no such call."""
+        sample = next((each for each in self.samples if each.index == call.sample), None)
+        if sample is None:
+            return ""
+        covering = covering_set()
+        recorder = Recorder(self.op.id, self.dtype, [clause])
+        context = self._context([sample], recorder, covering.cases, covering.targets)
+        return script_for_call(context, sample, call.layout, clause, seconds=seconds)
+
+    def _context(
+        self,
+        samples: list[Sample],
+        recorder: Recorder,
+        cases: tuple[Case, ...],
+        targets: tuple[AnyLayout, ...],
+    ) -> ItemContext:
+        return ItemContext(
+            self.op,
+            self.dtype,
+            self.traits,
+            samples,
+            self.device,
+            self.strides,
+            recorder,
+            self.known,
+            cases=cases,
+            targets=targets,
+        )

@@ -1,0 +1,224 @@
+"""After a run: smaller examples of new failures, and repro scripts of cells that crash, hang or end in an error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from itertools import zip_longest
+from pathlib import Path
+
+import msgspec
+
+from conformance.checks.child import Child, ChildDied, Limits, Tell
+from conformance.search.minimise.tasks import Bench, Task, minimised
+from conformance.suites import SEARCHED, suite_of
+from devices.cell import CallKey, CellKey, Outcome, Verdict
+from devices.files import file_name, write_whole
+from reports.model import CellResult
+from reports.summary import grouped, one_line
+
+#: Seconds without a message after which the subprocess that writes scripts is taken to hang.
+_SILENCE = 60.0
+#: Seconds that loading torch and making the inputs may take, in addition to the cell's limit.
+_LOADING = 60.0
+_TARGET = "conformance.search.repros:serve"
+
+Say = Callable[[str], None]
+
+#: Runs a cell as the suite does: for a cell that ended outside of its calls.
+_RUNS_CELL = '''\
+"""{cell} on {device}
+
+Seen: {message}
+The call that did it is not known, so this script runs the whole cell, in a child process that may die. It exits 1, and
+says how the child ended, while the cell does not pass; 0 when it passes; 2 if the device cannot be used. Needs
+torch-conformance and the device's own module. Written on torch {torch}.
+"""
+
+import os, signal, subprocess, sys, tempfile
+
+SECONDS = {seconds}  # after which the child is taken to hang
+RUN = {run!r}
+
+with tempfile.TemporaryDirectory() as folder:
+    command = [sys.executable, "-m", "conformance.cli", "run", *RUN, f"--results={{folder}}/run"]
+    child = subprocess.Popen(command, start_new_session=True)
+    try:
+        status = child.wait(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        print(f"FAULT: the cell had not ended after {{SECONDS:g}} s")
+        sys.exit(1)
+if status < 0:
+    print(f"FAULT: the process was killed by {{signal.Signals(-status).name}}")
+elif status in (1, 2):
+    print("FAULT: the cell does not pass")
+elif status:
+    print(f"nothing could be shown: the run exited with status {{status}}")
+    sys.exit(2)
+else:
+    print("no fault: the cell passes")
+sys.exit(1 if status else 0)
+'''
+
+
+def write_repro(folder: Path, cell: CellKey, text: str) -> str:
+    """Write a cell's repro script into a results folder; returns its path relative to the folder."""
+    name = f"{cell.op}-{cell.dtype}" if cell.dtype else cell.op
+    return write_script(folder, Path("repro") / cell.clause, name, text)
+
+
+def write_script(folder: Path, inside: Path, name: str, text: str) -> str:
+    """Write a script; returns its path relative to ``folder``."""
+    path = folder / inside / f"{file_name(name)}.py"
+    write_whole(path, text)
+    return path.relative_to(folder).as_posix()
+
+
+# -- new failures, minimised
+
+
+def tasks_of(results: Iterable[CellResult], families: Mapping[str, str], most: int) -> list[Task]:
+    """The regressions to minimise: the first of every group, then the second of every group, and so on."""
+    new = [
+        r
+        for r in results
+        if r.verdict is Verdict.REGRESSION
+        and r.outcome is Outcome.FAIL
+        and suite_of(r.key.clause) in SEARCHED  # the programs of other suites are minimised already
+    ]
+    members = [
+        [group.example, *(r for r in group.results if r is not group.example)]
+        for group in grouped(new, families)
+    ]
+    turns = (result for turn in zip_longest(*members) for result in turn if result is not None)
+    return [Task(result.key, result.failure) for result, _ in zip(turns, range(most))]
+
+
+def with_examples(
+    results: dict[CellKey, CellResult],
+    bench: Bench,
+    families: Mapping[str, str],
+    folder: Path,
+    most: int,
+    say: Say,
+) -> dict[CellKey, CellResult]:
+    """The results with the examples found. Their scripts replace those in the results folder."""
+    tasks = tasks_of(results.values(), families, most)
+    if not tasks:
+        return results
+    say(f"minimising {len(tasks):,} new failures …")
+    started, found, count = time.monotonic(), dict(results), 0
+    try:
+        for answer in minimised(bench, tasks):
+            cell = answer.task.cell
+            if answer.example is not None:
+                count += 1
+                repro = write_repro(folder, cell, answer.script)
+                found[cell] = msgspec.structs.replace(
+                    found[cell], example=answer.example, repro=repro
+                )
+    except ChildDied as death:
+        say(f"minimising ended early: its process {death}")
+    seconds = time.monotonic() - started
+    say(f"minimised {count:,} of {len(tasks):,} new failures in {seconds:.1f} s")
+    return found
+
+
+# -- cells that did not come to their end
+
+
+class Unfinished(msgspec.Struct, frozen=True):
+    """A cell that crashed, hung or ended in an error. ``seconds`` is its limit, ``call`` the call that did it,
+    if that is known."""
+
+    cell: CellKey
+    message: str
+    seconds: float
+    call: CallKey | None = None
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What the subprocess is asked to do."""
+
+    bench: Bench
+    cells: list[Unfinished]
+
+
+def with_repros(
+    results: Mapping[CellKey, CellResult], cells: Sequence[Unfinished], bench: Bench, folder: Path
+) -> dict[CellKey, CellResult]:
+    """The results, with a repro script for each unfinished cell.
+
+    Such a script makes the cell's last call, its case, or the whole cell in a child process and reports how that
+    ended. The scripts are written in a subprocess, because the device may fail already when a script's inputs are
+    made.
+    """
+    found = dict(results)
+    for cell, text in _scripts(bench, cells):
+        found[cell] = msgspec.structs.replace(found[cell], repro=write_repro(folder, cell, text))
+    return found
+
+
+def _scripts(bench: Bench, cells: Sequence[Unfinished]) -> Iterator[tuple[CellKey, str]]:
+    cells = [msgspec.structs.replace(each, seconds=each.seconds + _LOADING) for each in cells]
+    left = [each for each in cells if each.call is not None or not each.cell.dtype]
+    whole = [each for each in cells if each not in left]
+    while left:
+        done = 0
+        orders = msgspec.to_builtins(Orders(bench, left))
+        with Child(_TARGET, orders, Limits(silence=_SILENCE)) as child:
+            for text in child:
+                if text:
+                    yield left[done].cell, text
+                else:
+                    whole.append(left[done])
+                done += 1
+        if not child.ready:  # the device cannot be opened
+            whole += left
+            break
+        whole += left[done : done + 1]  # it ended the subprocess
+        left = left[done + 1 :]
+    for each in whole:
+        if each.cell.dtype:  # the options of a run select ops, but not cases
+            yield each.cell, _cell_script(bench, each)
+
+
+def _cell_script(bench: Bench, each: Unfinished) -> str:
+    clause, op, dtype = each.cell
+    device = f"--descriptor={bench.descriptor}" if bench.descriptor else f"--device={bench.device}"
+    selection = (f"--plan={bench.plan}", f"--clauses={clause}", f"--ops={op}", f"--dtypes={dtype}")
+    return _RUNS_CELL.format(
+        cell=each.cell,
+        device=bench.device,
+        message=one_line(each.message).replace("\\", "/").replace('"""', "'''"),
+        torch=version("torch"),
+        seconds=each.seconds,
+        run=["-q", "--tb=no", "-n", "0", "--expectations=none", device, *selection],
+    )
+
+
+# -- in the subprocess
+
+
+def serve(given: object, tell: Tell) -> None:
+    """Send the script of each cell in turn; an empty text if there is none."""
+    from conformance.checks.cases.script import has_source, script_of_case
+    from conformance.search.minimise.subject import Subject
+    from conformance.suites import find_case
+
+    orders = msgspec.convert(given, Orders)
+    device = orders.bench.open()
+    tell.ready()
+    for each in orders.cells:
+        text, case = "", find_case(each.cell)
+        if case is not None and has_source(device.descriptor):
+            case = replace(case, seconds=each.seconds)
+            text = script_of_case(case, device.descriptor, each.message, dies=True)
+        elif each.call is not None:
+            subject = Subject.of(each.cell.op, each.cell.dtype, device, orders.bench.samples)
+            text = subject.script_of(each.cell.clause, each.call, each.seconds)
+        tell(text)

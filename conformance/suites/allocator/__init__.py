@@ -1,0 +1,11 @@
+"""Memory: counted, reused, returned."""
+
+from __future__ import annotations
+
+from conformance.checks.cases.cases import Suite, gathered
+from conformance.suites.allocator import blocks, counters, limits, pools, programs
+
+SUITE = Suite(
+    "allocator",
+    cases=gathered(counters.cases, blocks.cases, limits.cases, pools.cases, programs.cases),
+)

@@ -1,0 +1,263 @@
+"""The blocks themselves: disjoint, kept, reused, returned, from many threads too."""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+
+import torch
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.suites.allocator.memory import (
+    KIB,
+    MIB,
+    balanced,
+    fresh,
+    inside,
+    kept,
+    known,
+    new_queue,
+    overlapping,
+    reset_totals,
+    span,
+)
+from devices.failure import Kind
+
+cases = Cases(Kind.MEMORY)
+
+
+# -- allocator.disjoint, allocator.contents, allocator.reuse, allocator.empty_cache: the blocks themselves
+
+
+def _sizes(context: Context, count: int) -> list[int]:
+    return [context.random.choice((1, 600, 4096, 4097, 70_000, MIB + 5)) for _ in range(count)]
+
+
+@cases("allocator.disjoint")
+def live_blocks(context: Context) -> None:
+    """No two live blocks share a byte, whatever was freed between them."""
+    fresh(context)
+    with new_queue(context):
+        blocks = [context.bytes_of(size) for size in _sizes(context, 40)]
+        context.same(overlapping(blocks), [], "no two blocks overlap")
+        del blocks[::2]
+        blocks += [context.bytes_of(size) for size in _sizes(context, 40)]
+        context.same(overlapping(blocks), [], "no two blocks overlap after others were freed")
+
+
+@cases("allocator.disjoint")
+def alignment(context: Context) -> None:
+    """Every address keeps the declared alignment."""
+    blocks = [context.bytes_of(size) for size in (1, 3, 513, 4097, 70_001, MIB + 5)]
+    step = context.descriptor.alignment
+    wrong = [hex(span(block)[0]) for block in blocks if span(block)[0] % step]
+    context.same(wrong, [], f"addresses are multiples of {step}")
+
+
+@cases("allocator.disjoint", requires={"allocator_statistics"})
+def nothing(context: Context) -> None:
+    """A request of no bytes takes no memory."""
+    before = context.counters()
+    empty = [torch.empty(shape, device=context.device) for shape in ((0,), (3, 0), (0, 2, 5))]
+    context.same(sum(each.numel() for each in empty), 0, "the tensors hold nothing")
+    now = context.counters()
+    context.same(now.allocated, before.allocated, "nothing is allocated for them")
+    context.same(now.reserved, before.reserved, "nothing is reserved for them")
+
+
+@cases("allocator.contents")
+def kept_through_churn(context: Context) -> None:
+    """Live blocks keep their bytes while others are taken, split and freed around them."""
+    fresh(context)
+    with new_queue(context):
+        kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+        passing: list[torch.Tensor] = []
+        for step, size in enumerate(_sizes(context, 60)):
+            block = context.bytes_of(size)
+            if step % 3 == 0:
+                want = known(size, step)
+                block.copy_(want)
+                kept.append((block, want))
+            else:
+                passing.append(block.fill_(255))
+            if len(passing) > 5:
+                passing.pop(context.random.randrange(len(passing)))
+        del passing, block
+        context.settle()
+        for block, want in kept:
+            context.equal(block, want, "a live block keeps its bytes")
+
+
+@cases("allocator.contents")
+def kept_through_split(context: Context) -> None:
+    """A block keeps its bytes when the one after it is split."""
+    fresh(context)
+    with new_queue(context):
+        first, want = context.bytes_of(4 * KIB), known(4 * KIB, 1)
+        first.copy_(want)
+        context.settle()
+        others = [context.bytes_of(4 * KIB) for _ in range(8)]
+        context.settle()
+        context.equal(first, want, "the block keeps its bytes")
+        del others
+
+
+@cases(
+    "allocator.reuse",
+    over={"small": (4 * KIB,), "under_a_mebibyte": (900 * KIB,), "large": (6 * MIB,)},
+)
+def same_size(context: Context, size: int) -> None:
+    """A freed block serves the next request of its size, again and again."""
+    block = context.bytes_of(size)
+    reserved = context.counters().reserved
+    context.must(block.numel() == size, "the block was there")
+    del block
+    for _ in range(8):
+        block = context.bytes_of(size)
+        context.same(context.counters().reserved, reserved, "`reserved` does not grow")
+        del block
+
+
+@cases("allocator.reuse")
+def after_a_split(context: Context) -> None:
+    """A freed block serves a request of its size although a smaller one was cut from it in between."""
+    fresh(context)
+    with new_queue(context):
+        block = context.bytes_of(8 * MIB)
+        reserved = context.counters().reserved
+        del block
+        part = context.bytes_of(2 * MIB)
+        context.same(context.counters().reserved, reserved, "the freed block serves a smaller one")
+        del part
+        block = context.bytes_of(8 * MIB)
+        context.same(
+            context.counters().reserved, reserved, "and then a block of its original size again"
+        )
+        del block
+
+
+@cases("allocator.empty_cache", over={"one": ((5 * MIB,),), "many": ((3000, 70_000, 5 * MIB, 9 * MIB),)})  # fmt: skip
+def gives_back(context: Context, sizes: tuple[int, ...]) -> None:
+    """Every segment without a live block goes back to the system."""
+    fresh(context)
+    before = context.counters().reserved
+    with new_queue(context):
+        blocks = [context.bytes_of(size) for size in sizes]
+    context.must(context.counters().reserved > before, "segments were taken")
+    del blocks
+    context.must(context.counters().reserved > before, "they are kept when their blocks are freed")
+    fresh(context)
+    context.same(context.counters().reserved, before, "`reserved` is what it was before")
+
+
+@cases("allocator.empty_cache")
+def keeps_live(context: Context) -> None:
+    """No live block is touched, and none is handed out again."""
+    with new_queue(context):
+        want = known(10_000, 3)
+        block = context.bytes_of(10_000)
+        block.copy_(want)
+        context.bytes_of(6 * MIB)
+        context.settle()
+        allocated = context.counters().allocated
+        torch.accelerator.memory.empty_cache()
+        context.equal(block, want, "a live block keeps its bytes")
+        context.same(context.counters().allocated, allocated, "it is still counted")
+        other = context.bytes_of(10_000)
+        context.check(not inside(other, [span(block)]), "no other block shares its bytes")
+
+
+# -- allocator.threads: many threads take and free memory at once
+
+
+_THREADS, _STEPS = 8, 150
+
+
+@cases("allocator.threads")
+def counted(context: Context) -> None:
+    """The counters are right after eight threads took and freed at once."""
+    before = context.counters()
+    reset = reset_totals(context)
+
+    def work(seed: int) -> int:
+        random, taken = Random(seed), 0
+        held: list[torch.Tensor] = []
+        for _ in range(_STEPS):
+            if held and random.random() < 0.5:
+                held.pop(random.randrange(len(held)))
+            else:
+                held.append(context.bytes_of(random.choice((300, 5000, 70 * KIB))))
+                taken += 1
+        return taken
+
+    taken = sum(context.together(*(partial(work, seed) for seed in range(_THREADS))))
+    now = context.counters()
+    context.must(taken > _THREADS * _STEPS // 3, "the threads took blocks")
+    context.same(now.allocated, before.allocated, "`allocated` is as before when all is freed")
+    if kept(context, "allocation"):
+        context.same(now["allocation.all.allocated"], taken, "every request was counted once")
+        context.same(now["allocation.all.freed"], taken, "every free was counted once")
+    if kept(context, "active_bytes"):
+        context.same(now.active, before.active, "no block is lost: no freed block is still active")
+    balanced(context, now, reset)
+
+
+@cases("allocator.threads", requires={"storage"})
+def nobody_shares(context: Context) -> None:
+    """No two live blocks of different threads share a byte, and each keeps what it was given."""
+    fresh(context)
+
+    def work(seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        random = Random(seed)
+        held: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for step in range(40):
+            size = random.choice((300, 5000, 70 * KIB))
+            want = known(size, seed * 100 + step)
+            held.append((context.bytes_of(size).copy_(want), want))
+            if len(held) > 6:
+                held.pop(random.randrange(len(held)))
+        return held
+
+    pairs = [p for each in context.together(*(partial(work, s) for s in range(6))) for p in each]
+    context.settle()
+    context.must(len(pairs) == 36, "every thread holds blocks")
+    context.same(overlapping(block for block, _ in pairs), [], "no two blocks overlap")
+    for block, want in pairs:
+        context.equal(block, want, "a block keeps its bytes")
+
+
+@cases("allocator.threads")
+def freed_elsewhere(context: Context) -> None:
+    """A block may be freed by another thread than the one that took it."""
+    before = context.counters()
+    shelf: list[torch.Tensor] = [context.bytes_of(5000) for _ in range(200)]
+    context.must(context.counters().allocated > before.allocated, "the blocks were counted")
+
+    def free() -> None:
+        while shelf:
+            try:
+                shelf.pop()
+            except IndexError:
+                return
+
+    context.together(free, free, free, free)
+    context.same(context.counters().allocated, before.allocated, "`allocated` is as before")
+
+
+@cases("allocator.threads")
+def come_back(context: Context) -> None:
+    """What eight threads have freed goes back to the system."""
+    fresh(context)
+    before = context.counters().reserved
+
+    def work(seed: int) -> None:
+        random = Random(seed)
+        with new_queue(context):
+            for _ in range(40):
+                context.bytes_of(random.choice((300, 5000, 70 * KIB)))
+
+    context.together(*(partial(work, seed) for seed in range(_THREADS)))
+    context.must(context.counters().reserved > before, "segments were taken")
+    fresh(context)
+    context.same(context.counters().reserved, before, "`reserved` is as before: no block is lost")

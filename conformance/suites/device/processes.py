@@ -1,0 +1,365 @@
+"""The device and processes: forks, first use, loading, exit, errors that come late."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.endings import CheckFailed, NotShown
+from conformance.checks.child import Ended, Limits, ask
+from devices.failure import Kind
+
+cases = Cases(Kind.STATE)
+
+
+# -- what other suites use too
+
+
+FORK_SECONDS = 8.0
+SCRIPT_SECONDS = 180.0
+
+
+def is_accelerator(context: Context) -> bool:
+    """Whether ``torch.accelerator`` serves this device."""
+    current = torch.accelerator.current_accelerator()
+    return current is not None and current.type == context.kind
+
+
+def counted(context: Context) -> int:
+    """How many devices there are, as torch says if it does, else as declared."""
+    if is_accelerator(context):
+        return torch.accelerator.device_count()
+    module: Any = getattr(torch, context.kind, None)
+    count = getattr(module, "device_count", None)
+    return int(count()) if count is not None else context.descriptor.device_count()
+
+
+def computes(device: torch.device) -> list[float]:
+    """A tiny op on a device, read back."""
+    x = torch.tensor([1.0, 2.0, 3.0], device=device)
+    return list((x * 2 + 1).tolist())
+
+
+def forked(function: Callable[[], str]) -> str:
+    """What a function says in a fork of this process: ``returned TEXT``, ``raised TYPE: TEXT``, or how the child
+    ended without a word. Nothing of the child's but the function is run."""
+    if not hasattr(os, "fork"):
+        raise NotShown("this system has no fork")
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python 3.12 warns of threads: the child runs one function
+        child = os.fork()
+    if child == 0:
+        try:
+            try:
+                text = f"returned {function()}"
+            except BaseException as error:
+                text = f"raised {type(error).__name__}: {error}"
+            os.write(writer, text.encode()[:4000])
+        finally:
+            os._exit(0)
+    os.close(writer)
+    ready, _, _ = select.select([reader], [], [], FORK_SECONDS)
+    said = os.read(reader, 4000).decode(errors="replace") if ready else ""
+    os.close(reader)
+    if not ready:
+        os.kill(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if said:
+        return said
+    return f"hung for {FORK_SECONDS:g} s" if not ready else Ended(status).how
+
+
+def fresh(code: str, environment: dict[str, str] | None = None) -> dict[str, Any]:
+    """The value of ``told`` after a program was run by a fresh interpreter that has not imported torch.
+
+    Raises CheckFailed if it fails or exceeds its time limit.
+    """
+    target, limits = "conformance.checks.child:execute", Limits(start=SCRIPT_SECONDS)
+    told, ended = ask(target, code, limits, environment)
+    if told is None or not ended.well:
+        text = "a program in a fresh process exits with status 0"
+        raise CheckFailed.of(Kind.ENDED, text, expected="exit status 0", found=str(ended))
+    found: dict[str, Any] = told
+    return found
+
+
+def preparation(context: Context) -> str:
+    """Source that imports the device's module, and nothing more."""
+    module = context.descriptor.module
+    return "import torch\n" + (f"import {module}\n" if module else "")
+
+
+def beginning(context: Context) -> str:
+    """Source of what to call before the device is used; ``pass`` if nothing is needed."""
+    descriptor = context.descriptor
+    return f"{descriptor.module}.{descriptor.init}()" if descriptor.init else "pass"
+
+
+# -- device.fork, device.lazy_init, device.autoload, device.clean_exit: the device and processes
+
+
+@cases("device.fork", seconds=60.0)
+def after_use(context: Context) -> None:
+    """In a fork of a process that has used the device, using it raises an error that names the fork."""
+    context.must(computes(context.device) == [3.0, 5.0, 7.0], "the parent has used the device")
+    said = forked(lambda: str(computes(context.device)))
+    context.check(
+        said.startswith("raised ") and ("fork" in said.lower() or "spawn" in said.lower()),
+        "use after fork raises, and says why",
+        expected="raised RuntimeError: … fork …",
+        found=said,
+    )
+    context.same(computes(context.device), [3.0, 5.0, 7.0], "the parent still works")
+
+
+def _computes(context: Context) -> None:
+    context.same(computes(context.device), [3.0, 5.0, 7.0], "the device works in a spawned process")
+
+
+@cases("device.fork", slow=True)
+def spawned(context: Context) -> None:
+    """A freshly started process uses the device, although its parent uses it, too."""
+    context.must(computes(context.device) == [3.0, 5.0, 7.0], "the parent uses the device")
+    done = context.child(_computes)
+    context.ended_well(done, "the child exits normally")
+
+
+_LAZY = """
+import os, signal, sys
+{preparation}
+module = getattr(torch, {kind!r}, None)
+asked = getattr(module, "is_initialized", None)
+told = {{"initialized": asked() if asked is not None else None}}
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    code = 3
+    try:
+        {beginning}
+        x = torch.tensor([1.0, 2.0, 3.0], device={kind!r})
+        code = 0 if (x * 2 + 1).tolist() == [3.0, 5.0, 7.0] else 4
+    except BaseException as error:
+        print(type(error).__name__, str(error)[:300], file=sys.stderr)
+    os._exit(code)
+told["child"] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+
+@cases("device.lazy_init", slow=True)
+def imported(context: Context) -> None:
+    """Importing the module does not initialise the device: a fork made after it may use the device."""
+    told = fresh(
+        _LAZY.format(
+            preparation=preparation(context), beginning=beginning(context), kind=context.kind
+        )
+    )
+    if is_accelerator(context):  # torch.cpu says that it always is
+        context.check(
+            told["initialized"] is not True, f"torch.{context.kind}.is_initialized() is not True"
+        )
+    context.same(told["child"], 0, "a fork made after the import uses the device (its exit status)")
+
+
+_AUTOLOAD = """
+import os, sys
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+import torch
+told = {{"skipped": "conform_probe" not in sys.modules}}
+
+
+def load(name):
+    import importlib.metadata as metadata
+
+    every = metadata.entry_points
+    metadata.entry_points = lambda **query: [e for e in every(**query) if e.name == name]
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "1"
+    try:
+        if torch._is_device_backend_autoload_enabled():
+            torch._import_device_backends()
+        return "nothing was raised"
+    except Exception as error:
+        return f"{{type(error).__name__}}: {{error}}"
+    finally:
+        metadata.entry_points = every
+
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise ImportError("blocked by the suite")
+
+
+told["reported"] = load("conform_probe")
+sys.meta_path.insert(0, Blocked())
+told["own"] = load("conform_own") if {own!r} else None
+"""
+
+
+@cases("device.autoload", slow=True)
+def failing_backend(context: Context) -> None:
+    """A backend that fails to load is reported by name, the device's own too; autoloading can be skipped."""
+    own = context.descriptor.autoload
+    with tempfile.TemporaryDirectory() as folder:
+        points = "[torch.backends]\nconform_probe = conform_probe:start\n"
+        if own:
+            points += f"conform_own = {own}\n"
+        about = Path(folder, "conform_probe-1.0.dist-info")
+        about.mkdir()
+        (about / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: conform-probe\nVersion: 1.0\n"
+        )
+        (about / "entry_points.txt").write_text(points)
+        Path(folder, "conform_probe.py").write_text(
+            "def start():\n    raise OSError('the driver of conform_probe is absent')\n"
+        )
+        module = context.descriptor.module or ""
+        code = f"import sys; sys.path.insert(0, {folder!r})\n"
+        told = fresh(code + _AUTOLOAD.format(module=module, own=bool(own)))
+    context.check(told["skipped"], "TORCH_DEVICE_BACKEND_AUTOLOAD=0 skips autoloading")
+    context.check(
+        "RuntimeError" in told["reported"] and "conform_probe" in told["reported"],
+        "a backend that fails is reported by name",
+        found=told["reported"],
+    )
+    if own:
+        context.check(
+            "RuntimeError" in told["own"] and "conform_own" in told["own"],
+            "the device's own failure to load is reported",
+            found=told["own"],
+        )
+
+
+#: What a process that ends still holds.
+HELD: list[Any] = []
+
+
+def _ends_with_everything(context: Context) -> None:
+    """Leave tensors, streams, events and queued work alive, and return."""
+    x = torch.ones(100_000, device=context.device)
+    HELD.append([x, x[::2], (x + 1).sum(), torch.zeros(0, device=context.device)])
+    if context.has("multi_device"):
+        HELD.append([torch.ones(1000, device=context.at(each)) for each in context.indices])
+    if context.has("generator"):
+        HELD.append(torch.Generator(context.device))
+    if context.has("pinned_memory"):
+        HELD.append(torch.ones(1000, pin_memory=True))
+    if context.has("streams"):
+        stream = context.stream()
+        with stream:
+            if context.descriptor.busy is not None:
+                context.descriptor.busy(300.0)
+            y = torch.ones(1000, device=context.device)
+            for _ in range(50):
+                y = y * 2 - 1
+        HELD.extend([stream, y])
+        if context.has("events"):
+            event = context.event()
+            event.record(stream)
+            HELD.append(event)
+    HELD.append(torch.ones(3, device=context.device, requires_grad=True).exp().sum())
+    context.check(HELD, "everything is alive")
+
+
+@cases("device.clean_exit", slow=True)
+def with_everything_alive(context: Context) -> None:
+    """A process that ends with live tensors, streams and queued work exits with status 0."""
+    done = context.child(_ends_with_everything)
+    text = f"the child has done its work ({done.raised or done.ended})"
+    context.must(done.answered and not done.raised, text)
+    context.ended_well(done, "the process exits with status 0")
+
+
+# -- device.async_error: a failure on the device is raised by the next synchronise
+
+
+def _fail(context: Context) -> list[torch.Tensor]:
+    """Queue work that fails: by the descriptor's own way, or an index that is out of range; what it gives."""
+    if context.descriptor.fail is not None:
+        context.descriptor.fail()
+        return []
+    three = context.to_device(torch.tensor([1.0, 2.0, 3.0]))
+    return [three.index_select(0, context.to_device(torch.tensor([7])))]
+
+
+def _wait(context: Context, given: list[torch.Tensor]) -> None:
+    """Wait for all work, and on a device that computes nothing before it is asked, for this."""
+    context.opened.settle(given)
+    context.settle()
+
+
+def _surfaces(context: Context) -> None:
+    def both() -> None:
+        _wait(context, _fail(context))
+
+    context.raises(Exception, both, text="the next synchronise raises the failure")
+
+
+def _later_results(context: Context) -> None:
+    want = torch.arange(1000, dtype=torch.float32) * 2
+    x = context.to_device(torch.arange(1000, dtype=torch.float32))
+    told, given = 0, []
+    for step in range(3):
+        try:
+            if step == 0:
+                given = _fail(context)
+            got = context.from_device(x * 2)
+        except Exception:  # an error is not a wrong result
+            told += 1
+            continue
+        context.equal(got, want, "a result after the failure is right, or raises")
+    try:
+        _wait(context, given)
+    except Exception:  # told, which is what is counted
+        told += 1
+    context.check(told, "the failure has been reported by then")
+
+
+def _judge(context: Context, function: str) -> None:
+    """In this process if the descriptor knows a harmless failure; else in a subprocess."""
+    if context.descriptor.fail is not None:
+        globals()[function](context)
+        return
+    result = context.child(globals()[function])
+    context.check(
+        result.answered and not result.raised,
+        "the failure is an exception",
+        found=result.raised or result.ended.how,
+        kind=Kind.ENDED,
+    )
+
+
+@cases("device.async_error")
+def surfaces(context: Context) -> None:
+    """The next synchronise raises the failure of a kernel."""
+    _judge(context, "_surfaces")
+
+
+@cases("device.async_error")
+def later_results(context: Context) -> None:
+    """No later result is silently wrong."""
+    _judge(context, "_later_results")
+
+
+@cases("device.async_error", requires={"streams"})
+def behind_other_work(context: Context) -> None:
+    """The synchronise that waits for a failure queued after other work raises it."""
+    _judge(context, "_behind_other_work")
+
+
+def _behind_other_work(context: Context) -> None:
+    with context.hold() as hold:
+        _fail(context)
+        hold.must_be_in_flight()
+        hold.release()
+        context.raises(Exception, context.settle, text="the synchronise reports the failure")

@@ -1,0 +1,265 @@
+"""What the descriptor declares of a device, and what a device says of itself and of its neighbours."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.suites.device.processes import is_accelerator
+from devices.descriptor import DTYPES
+from devices.failure import Kind
+
+cases = Cases(Kind.STATE)
+
+
+# -- device.capability: what the descriptor declares works; what works undeclared is reported
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
+
+
+def _values(dtype: torch.dtype) -> torch.Tensor:
+    """Ones, and zeros if the dtype has one: every dtype holds them exactly."""
+    ones = torch.tensor([1.0, 1.0, 1.0, 1.0])
+    if dtype == torch.float8_e8m0fnu:  # only powers of two
+        return ones
+    return ones * torch.tensor([0.0, 1.0, 0.0, 1.0])
+
+
+def _each_declared(context: Context, text: str, wrong: Any) -> None:
+    """Check every declared dtype with ``wrong``, which returns what is wrong with it, or an empty string."""
+    found = {}
+    for name in sorted(context.descriptor.dtypes):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore"
+                )  # that a dtype is experimental, or its imaginary part goes
+                problem = wrong(getattr(torch, name))
+                context.settle()
+        except Exception as error:  # any exception for a declared dtype is a failure
+            problem = _first_line(error)
+            with suppress(Exception):
+                context.settle()
+        context.checks += 1
+        if problem:
+            found[name] = problem
+    context.check(not found, text, found=found)
+
+
+@cases("device.capability")
+def allocates(context: Context) -> None:
+    """Each declared dtype allocates."""
+
+    def wrong(dtype: torch.dtype) -> str:
+        made = torch.empty(2, 3, dtype=dtype, device=context.device)
+        right = (made.dtype, tuple(made.shape), made.device.type)
+        return "" if right == (dtype, (2, 3), context.kind) else f"torch.empty gave {right}"
+
+    _each_declared(context, "each declared dtype allocates", wrong)
+
+
+@cases("device.capability")
+def moves(context: Context) -> None:
+    """Each declared dtype goes to the device and back, bit for bit."""
+
+    def wrong(dtype: torch.dtype) -> str:
+        host = _values(dtype).to(dtype)
+        back = context.from_device(context.to_device(host))
+        same = back.dtype == dtype and torch.equal(back.view(torch.uint8), host.view(torch.uint8))
+        return "" if same else "different bytes came back"
+
+    _each_declared(context, "each declared dtype goes to the device and back", wrong)
+
+
+@cases("device.capability")
+def converts(context: Context) -> None:
+    """Each declared dtype converts from float32 and to it, on the device."""
+
+    def wrong(dtype: torch.dtype) -> str:
+        want = _values(dtype)
+        there = context.to_device(want).to(dtype)
+        back = context.from_device(there.to(torch.float32))
+        if there.dtype != dtype:
+            return f"to({dtype}) gave {there.dtype}"
+        return "" if torch.equal(back, want) else f"{want.tolist()} became {back.tolist()}"
+
+    _each_declared(context, "each declared dtype converts from float32 and back", wrong)
+
+
+@cases("device.capability")
+def says_so(context: Context) -> None:
+    """What torch.accelerator says of the device's dtypes has those that are declared."""
+    declared = {getattr(torch, name) for name in context.descriptor.dtypes}
+    if not is_accelerator(context):
+        context.check(declared, "dtypes are declared")
+        return
+    for index in context.indices:
+        said = torch.accelerator.get_device_capability(context.at(index))["supported_dtypes"]
+        context.same(
+            sorted(map(str, declared - set(said))),
+            [],
+            "every declared dtype is in supported_dtypes",
+        )
+
+
+@cases("device.capability")
+def undeclared(context: Context) -> None:
+    """An undeclared dtype raises, or converts rightly; what works is reported."""
+    works, wrong = [], {}
+    for name in sorted(DTYPES - context.descriptor.dtypes):
+        dtype = getattr(torch, name, None)
+        if dtype is None:  # of a newer torch
+            continue
+        context.checks += 1
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                want = _values(dtype)
+                back = context.from_device(context.to_device(want).to(dtype).to(torch.float32))
+                context.settle()
+        except Exception:  # it raises, as a dtype that is not declared may, with whatever type
+            with suppress(Exception):  # what else was queued, and fails later
+                context.settle()
+            continue
+        if torch.equal(back, want):
+            works.append(name)
+        else:
+            wrong[name] = f"{want.tolist()} became {back.tolist()}"
+    context.check(not wrong, "an undeclared dtype raises, or converts correctly", found=wrong)
+    if works:
+        context.note(f"works undeclared: {', '.join(works)}")
+
+
+# -- device.properties and device.peers: what a device says of itself and of its neighbours
+
+
+_BLOCK = 8 * 2**20
+
+
+def _uuid(properties: Any) -> bytes:
+    """The 16 bytes of a uuid, from any class: with ``bytes`` of its own, or text."""
+    value = properties.uuid
+    raw = getattr(value, "bytes", value)
+    if isinstance(raw, str):
+        return bytes.fromhex(raw.removeprefix("GPU-").replace("-", ""))
+    return bytes(raw)
+
+
+@cases("device.properties")
+def name(context: Context) -> None:
+    """The name is a text, the same at every call."""
+    for index in context.indices:
+        first, second = (context.own("properties")(index).name for _ in range(2))
+        context.check(isinstance(first, str) and first.strip(), "the name is a string", found=first)
+        context.same(second, first, "the name is the same at every call")
+
+
+@cases("device.properties")
+def total_memory(context: Context) -> None:
+    """The total memory is positive, and stays while memory is taken."""
+    for index in context.indices:
+        before = context.own("properties")(index).total_memory
+        context.check(isinstance(before, int) and before > 0, "it is positive", found=before)
+        block = context.bytes_of(_BLOCK, index)
+        context.must(block.numel() == _BLOCK, "the block was there")
+        taken = context.own("properties")(index).total_memory
+        context.same(taken, before, f"the total memory stays while {_BLOCK} bytes are taken")
+        del block
+        context.same(
+            context.own("properties")(index).total_memory, before, "and when they are free"
+        )
+
+
+@cases("device.properties", requires={"allocator_memory_info"})
+def total_is_one(context: Context) -> None:
+    """The total memory of the properties is that of get_memory_info."""
+    for index in context.indices:
+        _, total = torch.accelerator.memory.get_memory_info(context.at(index))
+        context.same(
+            context.own("properties")(index).total_memory,
+            total,
+            "the properties and get_memory_info give one total",
+        )
+
+
+@cases("device.properties")
+def uuid(context: Context) -> None:
+    """The uuid has 16 bytes, not all of them zero, and is the same at every call."""
+    for index in context.indices:
+        first, second = (_uuid(context.own("properties")(index)) for _ in range(2))
+        context.same(len(first), 16, "a uuid has 16 bytes")
+        context.check(any(first), "a uuid is not zero")
+        context.same(second, first, "a uuid is the same at every call")
+
+
+@cases("device.properties", indices=2)
+def uuids_differ(context: Context) -> None:
+    """No two indices have one uuid."""
+    found = [_uuid(context.own("properties")(index)) for index in context.indices]
+    context.same(len(set(found)), len(found), "each index has a different uuid")
+
+
+@cases("device.peers", indices=2)
+def answers(context: Context) -> None:
+    """Whether an index reads another's memory is answered by True or False, and stays."""
+    can = context.own("can_access_peer")
+    for here, there in ((0, 1), (1, 0)):
+        answer = can(here, there)
+        context.check(isinstance(answer, bool), "the answer is a bool", found=answer)
+        context.same(can(here, there), answer, "the answer is unchanged")
+
+
+def _sources(context: Context) -> dict[str, torch.Tensor]:
+    numbers = torch.arange(24, dtype=torch.float32)
+    found = {
+        "contiguous": numbers,
+        "integers": torch.arange(-5, 5),
+        "nothing": torch.empty(0),
+        "a scalar": torch.tensor(7.5),
+        "many": torch.arange(300_000),
+    }
+    if context.has("strides"):
+        found |= {
+            "transposed": numbers.view(4, 6).t(),
+            "stepped": numbers[3::5],
+            "expanded": numbers[:3].view(3, 1).expand(3, 4),
+        }
+    return found
+
+
+@cases("device.peers", indices=2, over={"up": (0, 1), "down": (1, 0)})
+def copies(context: Context, here: int, there: int) -> None:
+    """Copies from one index to another are right, whatever can_access_peer answers."""
+    for text, host in _sources(context).items():
+        base = host.to(context.at(here))
+        context.equal(base.to(context.at(there)), host, f"to(), {text}")
+        target = torch.zeros(host.shape, dtype=host.dtype, device=context.at(there))
+        context.equal(target.copy_(base), host, f"copy_, {text}")
+        context.equal(base, host, f"the source is as before, {text}")
+
+
+@cases("device.peers", indices=2, requires={"strides"})
+def into_a_view(context: Context) -> None:
+    """A copy from another index into a view writes only that view, and converts."""
+    target = torch.zeros(12, device=context.at(1))
+    source = torch.arange(1, 5, device=context.at(0))
+    target[1::3].copy_(source)
+    want = torch.zeros(12)
+    want[1::3] = torch.arange(1.0, 5.0)
+    context.equal(target, want, "a copy into a view, int64 to float32")
+
+
+@cases("device.peers", indices=2)
+def there_and_back(context: Context) -> None:
+    """A round trip over both indices gives the same, with work before and after it."""
+    host = torch.arange(1000, dtype=torch.float32)
+    x = (host.to(context.at(0)) + 1).to(context.at(1))
+    x = (x * 2).to(context.at(0)) - 3
+    context.equal(x, (host + 1) * 2 - 3, "a round trip")

@@ -1,0 +1,17 @@
+"""Where ops run, and what they refuse: fallbacks, mixed devices, errors, unsupported ops."""
+
+from __future__ import annotations
+
+from conformance.checks.cases.cases import OpCheck, Suite, gathered
+from conformance.suites.dispatch import assertion, fallback, refusals
+
+SUITE = Suite(
+    "dispatch",
+    cases=gathered(assertion.cases),
+    op_checks=(
+        OpCheck(fallback.CLAUSE, fallback.applies, (fallback.check,), fallback.untried),
+        OpCheck(refusals.CROSS_DEVICE, refusals.mixes, (refusals.cross_device,), refusals.unmixed),
+        OpCheck(refusals.ERROR_INPUTS, refusals.has_error_inputs, (refusals.error_inputs,)),
+        OpCheck(refusals.UNSUPPORTED, refusals.reads_tensors, (refusals.unsupported,)),
+    ),
+)

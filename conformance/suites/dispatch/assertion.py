@@ -1,0 +1,46 @@
+"""dispatch.device_assert: an index out of range is not read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from devices.failure import Kind
+
+cases = Cases(Kind.NOT_RAISED)
+
+
+def _calls(context: Context) -> dict[str, Any]:
+    """By op, a call that reads element 7 of 3, or -7."""
+    three = context.to_device(torch.tensor([1.0, 2.0, 3.0]))
+    table = context.to_device(torch.ones(3, 2))
+    far = context.to_device(torch.tensor([7]))
+    below = context.to_device(torch.tensor([-7]))
+    return {
+        "index_select": lambda: three.index_select(0, far),
+        "index_select of a negative index": lambda: three.index_select(0, below),
+        "gather": lambda: three.gather(0, far),
+        "take": lambda: three.take(far),
+        "indexing": lambda: three[far],
+        "indexing by a negative index": lambda: three[below],
+        "embedding": lambda: torch.nn.functional.embedding(far, table),
+        "scatter": lambda: three.scatter(0, far, 5.0),
+        "index_add": lambda: three.index_add(0, far, far.to(torch.float32)),
+    }
+
+
+@cases("dispatch.device_assert", own_process=True, seconds=120.0)
+def out_of_range(context: Context) -> None:
+    """An index out of range raises by the next synchronise, whatever has been asserted before."""
+    accepted = []
+    for name, call in _calls(context).items():
+        try:
+            result = call()
+            context.settle()
+        except Exception:  # of any type: an assertion on the device is a RuntimeError, or worse
+            continue
+        accepted.append(f"{name} gave {context.from_device(result).tolist()}")
+    context.check(not accepted, "an index out of range raises", found=accepted)

@@ -1,0 +1,121 @@
+"""dispatch.no_silent_fallback: what reaches the boxed CPU fallback, seen without the device's help.
+
+Two kinds of evidence. ``aten::_to_cpu`` is called by the boxed CPU fallback (ATen/native/CPUFallback.cpp) and by
+nothing that users call, so that its event in the profiler, inside an op's, says that the op went there. And where
+the dispatcher's table gives an op no kernel of the device's but a fallback for all ops, whatever the device does
+there is a fallback. Host work inside a kernel leaves neither trace.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any
+
+import torch
+
+from conformance.checks.ops import directed
+from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.script import NotApplicable
+from devices.descriptor import Descriptor
+from opinfo.compare import Wrong
+from opinfo.samples import Sample, Traits
+from opinfo.torch_private import kernels, key_of, profiled
+
+CLAUSE = "dispatch.no_silent_fallback"
+
+
+def dense_samples(ctx: ItemContext) -> list[Sample]:
+    """The samples whose tensors are all strided."""
+    return [s for s in ctx.samples if all(t.layout == torch.strided for t in s.tensors)]
+
+
+def untried(descriptor: Descriptor, op: str) -> str:
+    """If every op may run on the CPU, by declaration or because the device is the CPU, no fallback can be detected."""
+    if "*" in descriptor.permitted_fallbacks:
+        return "by declaration: the descriptor permits every op to run on the CPU"
+    if key_of(descriptor.torch_type) == "CPU":
+        return "by declaration: the device is the CPU, which has nothing to fall back to"
+    return ""
+
+
+def applies(traits: Traits) -> bool:
+    """Every op that takes a tensor, in every dtype."""
+    return traits.dense
+
+
+def check(ctx: ItemContext) -> None:
+    """Every sample once, under the profiler."""
+    with ctx.running(CLAUSE) as (record,):
+        if record is None:
+            return
+        descriptor = ctx.device.descriptor
+        key = key_of(descriptor.torch_type)
+        listed = sorted(descriptor.permitted_fallbacks)
+        permitted = [p for p in listed if fnmatchcase(ctx.op.id, p)]
+        native = bool(permitted)
+        samples = dense_samples(ctx)
+        for sample in samples:
+            given: dict[str, Any] = {"key": key, "permitted": ["*"] if permitted else listed}
+            if directed.run(ctx, record, "", stays, sample=sample, **given) and native:
+                args, kwargs = sample.call.bind([ctx.place(t.clone()) for t in sample.tensors])
+                native = not went(ctx.op.function, args, kwargs, key)[0]
+        if native and record.checks:
+            record.note("the descriptor lists it as a fallback, but it runs on the device")
+
+
+def stays(
+    op: Any, move: Any, back: Any, tensors: Any, arguments: Any, key: Any, permitted: Any
+) -> Wrong | None:
+    args, kwargs = arguments([move(tensor) for tensor in tensors])
+    found, returned = went(op, args, kwargs, key)
+    wrong = sorted(
+        n for n in found if not any(fnmatchcase(n[len("aten::") :], p) for p in permitted)
+    )
+    if wrong:
+        expected = "no fallback to the CPU except those that the descriptor lists"
+        return Wrong("device", expected, ", ".join(wrong))
+    if not returned:
+        raise NotApplicable("the call raises, which other clauses judge")
+    return None
+
+
+def went(op: Any, args: Any, kwargs: Any, key: Any) -> Any:
+    """The ops of a call that went to a fallback, and whether the call returned."""
+    returned = []
+
+    def call() -> None:
+        op(*args, **kwargs)
+        returned.append(True)
+
+    names, found = set(), set()
+    for events in profiled(call):
+        inside = [""]
+        for event in events:
+            kind = str(event.kind())  # the stub says that it is a number
+            if kind == "push":
+                if event.name() == "aten::_to_cpu":
+                    found.add(inside[-1])
+                names.add(event.name())
+                inside.append(event.name())
+            elif kind == "pop" and len(inside) > 1:
+                inside.pop()
+    found.discard("")  # called by nobody: not from inside an op
+    found.update(name for name in names if only_fallback(name, key))
+    return found, bool(returned)
+
+
+@cache
+def only_fallback(name: Any, key: Any) -> bool:
+    """Whether the device has a fallback for all ops, and no kernel for any overload of this one but those with
+    ``out=``, which are composed of the others."""
+    space, _, packet = name.partition("::")
+    if space != "aten" or not hasattr(torch.ops.aten, packet):
+        return False
+    lines = [
+        line
+        for overload in getattr(torch.ops.aten, packet).overloads()
+        if not overload.endswith("out")
+        for line in kernels(name if overload == "default" else f"{name}.{overload}", key)
+    ]
+    return bool(lines) and all(line.endswith("[backend fallback]") for line in lines)

@@ -1,0 +1,389 @@
+"""What ops refuse: operands on two devices, calls that are documented to raise, unimplemented ops and dtypes."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+
+from conformance.checks.ops import directed
+from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.script import NotApplicable
+from conformance.suites.dispatch.fallback import dense_samples
+from devices.descriptor import Descriptor
+from opinfo.catalog import catalogue, database_entry
+from opinfo.compare import Wrong, raised, replace_tensors
+from opinfo.samples import Sample, Traits
+from opinfo.torch_private import all_overloads, kernels, key_of, schema_of
+
+CROSS_DEVICE, ERROR_INPUTS = "dispatch.cross_device", "dispatch.error_inputs"
+UNSUPPORTED = "dispatch.unsupported"
+
+#: Which dtype stands for an op where nothing depends on it: the first that it takes.
+_REPRESENTATIVE = ("float32", "int64", "bool", "complex64")
+
+
+def once(traits: Traits) -> bool:
+    """Whether this dtype is the one that stands for the op."""
+    dtypes = catalogue()[traits.op].dtypes
+    first = next((name for name in _REPRESENTATIVE if name in dtypes), min(dtypes))
+    return traits.dtype == first
+
+
+# dispatch.cross_device: operands on two devices raise; mixes that are documented to be legal work.
+#
+# Every tensor of a call in turn is put on the CPU, and on the next index where there is one. Legal, and so not tried,
+# are 0-d operands on the CPU; which ops take operands of other devices by design is in ``opinfo/exceptions.toml``.
+
+#: Ops whose operands may be on any device; those that take indices on the CPU; those whose first operand says where
+#: the result is made.
+_ANY, _INDICES, _FIRST = "cross_device.any", "cross_device.indices", "cross_device.first_decides"
+#: What indices and masks are.
+_INDEX = (torch.int64, torch.int32, torch.bool, torch.uint8)
+
+
+def mixes(traits: Traits) -> bool:
+    """Ops of two tensors or more, in every dtype: kernels read a scalar of the CPU by its dtype."""
+    return traits.two_operands and _ANY not in traits.families
+
+
+def unmixed(descriptor: Descriptor, op: str) -> str:
+    """The CPU has no second device to be mixed with."""
+    if key_of(descriptor.torch_type) == "CPU":
+        return "by declaration: the device is the CPU, and the other device of every mixed call"
+    return ""
+
+
+def cross_device(ctx: ItemContext) -> None:
+    """One call, with each of its operands in turn on another device; for a binary op also with a CPU scalar."""
+    with ctx.running(CROSS_DEVICE) as (record,):
+        if record is None:
+            return
+        sample = _most_telling(dense_samples(ctx))
+        index = ctx.device.torch_device.index or 0
+        others, count = ["cpu"], ctx.device.descriptor.device_count()
+        if "multi_device" in ctx.device.descriptor.capabilities and count > 1:
+            others.append(f"{ctx.device.torch_device.type}:{(index + 1) % count}")
+        for place, tensor in enumerate(sample.tensors if sample is not None else ()):
+            for other in others:
+                indexes = place > 0 and tensor.dtype in _INDEX
+                design = indexes and _INDICES in ctx.traits.families
+                if other == "cpu" and (tensor.dim() == 0 or design):
+                    continue
+                directed.run(ctx, record, "", refuses, sample=sample, place=place, other=other)
+        if ctx.traits.ufunc == "binary":
+            for first in (False,) if _FIRST in ctx.traits.families else (False, True):
+                directed.run(ctx, record, "", takes_scalar, dtype=ctx.dtype, first=first)
+
+
+def _most_telling(samples: list[Sample]) -> Sample | None:
+    """The sample with the most tensors, of those that have elements, of those that have dimensions."""
+    found = [s for s in samples if len(s.tensors) > 1]
+    return max(
+        found,
+        key=lambda s: (
+            min(t.dim() for t in s.tensors) > 0,
+            all(t.numel() for t in s.tensors),
+            len(s.tensors),
+            -s.index,
+        ),
+        default=None,
+    )
+
+
+def refuses(
+    op: Any, move: Any, back: Any, tensors: Any, arguments: Any, place: Any, other: Any
+) -> Wrong | None:
+    placed = [move(tensor) for tensor in tensors]
+    args, kwargs = arguments(placed)
+    try:
+        op(*args, **kwargs)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return raised(error, subject="with every operand on the device")
+    placed = [
+        tensor.to(other, copy=True) if number == place else move(tensor)
+        for number, tensor in enumerate(tensors)
+    ]
+    args, kwargs = arguments(placed)
+    try:
+        result = op(*args, **kwargs)
+        for each in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(each, torch.Tensor):
+                back(each)  # a device that works later raises here at the latest
+    except (
+        Exception
+    ):  # refused, which is the contract; with which type is dispatch.error_inputs' question
+        return None
+    where = f"operand {place} on {other} and the others on {placed[place - 1].device}"
+    return Wrong("not_raised", f"an error for {where}", "no exception")
+
+
+def takes_scalar(op: Any, move: Any, back: Any, dtype: Any, first: Any) -> Wrong | None:
+    whole = torch.tensor([1, 1, 0, 1]).to(getattr(torch, dtype))
+    numbers = torch.tensor([1, 0, 0, 2, 1]).to(getattr(torch, dtype))
+    scalar = numbers[3]  # not where its storage begins
+    try:
+        want = op(scalar, whole) if first else op(whole, scalar)
+    except Exception as exc:
+        raise NotApplicable("the CPU refuses the operands") from exc
+    got = back(op(scalar, move(whole)) if first else op(move(whole), scalar))
+    what = f"with a 0-d CPU tensor as {'first' if first else 'second'} operand"
+    if got.dtype != want.dtype:
+        return Wrong("dtype", want.dtype, got.dtype, what)
+    if not torch.allclose(
+        got.to(torch.complex128), want.to(torch.complex128), rtol=1e-2, atol=1e-3, equal_nan=True
+    ):
+        return Wrong("values", want.tolist(), got.tolist(), what)
+    return None
+
+
+# dispatch.error_inputs: the error inputs of torch's database raise the documented type, or a subclass.
+#
+# Whether the message is the documented one is reported, and not judged. Assertions on the device are not judged here:
+# a device that declares them is not given an error which says that an index or a value is out of its range, and which
+# meta tensors, that have no values, do not meet.
+
+
+def has_error_inputs(traits: Traits) -> bool:
+    """Ops with error inputs, once each: error inputs define their dtypes."""
+    return catalogue()[traits.op].has_error_inputs and once(traits)
+
+
+def error_inputs(ctx: ItemContext) -> None:
+    """Every error input, generated for this device."""
+    with ctx.running(ERROR_INPUTS) as (record,):
+        if record is None:
+            return
+        device, left_out, unlike = str(ctx.device.torch_device), 0, []
+        asserts = "device_assert" in ctx.device.descriptor.capabilities
+        for number, given in enumerate(ctx.op.error_inputs(device)):
+            if asserts and is_assertion(ctx.op.function, given):
+                left_out += 1
+                continue
+            try:
+                wrong, said = judged(ctx.op.function, given)
+            except NotImplementedError as exc:
+                record.refuse(exc)
+                continue
+            where: dict[str, Any] = {"id": ctx.op.id, "which": number, "device": device}
+            directed.found(ctx, record, "", raises, wrong, **where)
+            if said:
+                unlike.append(said)
+        if unlike:
+            record.note(f"{len(unlike)} messages differ from the documented ones: {unlike[0]}")
+        if left_out:
+            record.note(
+                f"{left_out} errors depend on values and were not tried: they may be assertions on the device"
+            )
+
+
+def raises(op: Any, move: Any, back: Any, id: Any, which: Any, device: Any) -> Wrong | None:
+    wrong: Wrong | None = judged(op, list(listed_errors(id, device))[which])[0]
+    return wrong
+
+
+def listed_errors(id: Any, device: Any) -> Any:
+    """The error inputs of an op, in order."""
+    info = database_entry(id)
+    return info.error_inputs_func(info, device)
+
+
+def judged(op: Any, given: Any) -> Any:
+    """What is wrong with how a call is refused, or None; and a message that is not the documented one."""
+    call = given.sample_input
+    try:
+        result = op(call.input, *call.args, **call.kwargs)
+        for each in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(each, torch.Tensor):
+                each.cpu()  # a device that works later raises here at the latest
+    except Exception as error:
+        like = re.search(given.error_regex, str(error)) is not None
+        if isinstance(error, NotImplementedError) and not like:
+            raise  # the device does not support the op or the dtype
+        if isinstance(error, given.error_type):
+            line = (str(error).strip().splitlines() or [""])[0][:150]
+            return None, "" if like else f"{line!r}, documented is {given.error_regex[:150]!r}"
+        return raised(error, f"the documented {given.error_type.__name__}"), ""
+    if result is NotImplemented:
+        return None, ""  # the operator that called it raises TypeError
+    documented = f"the documented {given.error_type.__name__}: {given.error_regex[:150]}"
+    return Wrong("not_raised", documented, "no exception"), ""
+
+
+#: What errors say of values, in torch's database.
+_OF_VALUES = re.compile(r"\bind(ex|ices)\b.*(out of|range|bound)|between 0 and 1|probabilit|target")
+
+
+def is_assertion(op: Any, given: Any) -> bool:
+    """Whether an error depends on values: meta tensors in the places of the device's do not meet it."""
+    if not _OF_VALUES.search(given.error_regex):
+        return False
+    call = given.sample_input
+
+    def without_values(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.device.type == "cpu" else tensor.to("meta")
+
+    try:
+        args = replace_tensors((call.input, *call.args), without_values)
+        op(*args, **replace_tensors(call.kwargs, without_values))
+    except NotImplementedError:
+        return True
+    except Exception as error:
+        return "meta" in str(error).lower()
+    return True
+
+
+# dispatch.unsupported: what is not implemented raises NotImplementedError, what a dtype does not have raises.
+#
+# Overloads that the dispatcher's tables give the device no kernel for are called with whatever their schema takes: no
+# kernel is reached that could mind the arguments. Dtypes that the database does not list for an op are given to it;
+# where it takes one all the same, its result must be right, and the report says so.
+
+#: Given to every op that the database does not list for them. Not complex32: each use warns that it is experimental.
+_TRIED = (
+    *("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+)
+
+
+def reads_tensors(traits: Traits) -> bool:
+    """Every op that reads tensors, once."""
+    return traits.dense and once(traits)
+
+
+def unsupported(ctx: ItemContext) -> None:
+    """Overloads without a kernel, then dtypes that the op is not said to take."""
+    with ctx.running(UNSUPPORTED) as (record,):
+        if record is None:
+            return
+        descriptor = ctx.device.descriptor
+        key = key_of(descriptor.torch_type)
+        for name in (n for packet in ctx.op.packets for n in without_kernel(packet, key)):
+            plain = name.partition("::")[2]
+            if not any(
+                fnmatchcase(plain.partition(".")[0], p) for p in descriptor.permitted_fallbacks
+            ):
+                directed.run(ctx, record, "", lacks, name=plain)
+        sample = _smallest(dense_samples(ctx), ctx.dtype)
+        if sample is None:
+            return
+        works: list[str] = []
+        listed = ctx.op.dtypes_on(descriptor.torch_type)
+        for dtype in (name for name in _TRIED if name not in listed):
+            given: dict[str, Any] = {
+                "dtype": dtype,
+                "drawn": ctx.dtype,
+                "free": "values.free" in ctx.traits.families,
+            }
+            returned, wrong = given_dtype(*directed.given(ctx, sample), **given)
+            directed.let_go(ctx)
+            directed.found(ctx, record, "", refuses_dtype, wrong, sample=sample, **given)
+            if returned and not wrong:
+                works.append(dtype)
+        if works:
+            record.note(f"works for {', '.join(works)}, which the database does not list")
+
+
+def _smallest(samples: list[Sample], dtype: str) -> Sample | None:
+    """The smallest sample with a tensor of the dtype that has elements."""
+    found = [
+        s for s in samples if any(str(t.dtype) == f"torch.{dtype}" and t.numel() for t in s.tensors)
+    ]
+    return min(found, key=lambda s: (not all(t.numel() for t in s.tensors), s.numel), default=None)
+
+
+def lacks(op: Any, move: Any, back: Any, name: Any) -> Wrong | None:
+    packet, _, overload = name.partition(".")
+    overloaded = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    plain = {
+        "int": 1, "float": 1.0, "bool": False, "number": 1, "Scalar": 1, "SymInt": 1, "str": "none",
+        "ScalarType": torch.float32, "List[int]": [1], "List[SymInt]": [1], "List[float]": [1.0],
+        "List[bool]": [False], "Layout": torch.strided,
+    }  # fmt: skip
+    args, kwargs, tensors = [], {}, 0
+    for argument in schema_of(overloaded).arguments:
+        kind = str(argument.real_type)
+        if argument.has_default_value() or kind.startswith("Optional"):
+            if argument.has_default_value():
+                continue
+            value = None
+        elif kind == "Tensor":
+            value, tensors = move(torch.ones(2, 2)), tensors + 1
+        elif kind == "List[Tensor]":
+            value, tensors = [move(torch.ones(2, 2))], tensors + 1
+        elif kind in plain:
+            value = plain[kind]
+        else:
+            raise NotApplicable(f"there is no known value for an argument of type {kind}")
+        if argument.kwarg_only:
+            kwargs[argument.name] = value
+        else:
+            args.append(value)
+    if not tensors:
+        raise NotApplicable("no argument says which device is meant")
+    what = f"aten::{name}, which has no kernel"
+    try:
+        result = overloaded(*args, **kwargs)
+    except NotImplementedError:
+        return None
+    except Exception as error:
+        return raised(error, "NotImplementedError", subject=what)
+    return Wrong("not_raised", "NotImplementedError", f"a {type(result).__name__}", what)
+
+
+def refuses_dtype(
+    op: Any, move: Any, back: Any, tensors: Any, arguments: Any, dtype: Any, drawn: Any, free: Any
+) -> Wrong | None:
+    wrong: Wrong | None = given_dtype(op, move, back, tensors, arguments, dtype, drawn, free)[1]
+    return wrong
+
+
+def given_dtype(
+    op: Any, move: Any, back: Any, tensors: Any, arguments: Any, dtype: Any, drawn: Any, free: Any
+) -> Any:
+    """Whether the call returns when its tensors of the drawn dtype have another, and what is wrong with that."""
+    kind, own = getattr(torch, dtype), getattr(torch, drawn)
+    given = [t.to(kind) if t.dtype == own else t for t in tensors]
+    try:
+        args, kwargs = arguments([move(t.clone()) for t in given])
+        got = op(*args, **kwargs)
+        got = back(got) if isinstance(got, torch.Tensor) else got
+        back(move(torch.ones(1)))  # after it, a non-blocking copy to the host is complete
+    except Exception:  # refused, as a dtype that the op does not take is to be
+        return False, None
+    try:
+        args, kwargs = arguments([t.clone() for t in given])
+        want = op(*args, **kwargs)
+    except Exception:
+        if not (kind.is_floating_point and own.is_floating_point):
+            return True, None  # what it would be is not known
+        args, kwargs = arguments([t.to(own) if t.dtype == kind else t.clone() for t in given])
+        want = op(*args, **kwargs)
+    if free or not isinstance(want, torch.Tensor) or not isinstance(got, torch.Tensor):
+        return True, None
+    if want.device.type != "cpu":
+        return True, None  # the call names the device
+    if want.layout != torch.strided or got.layout != torch.strided:
+        return True, None
+    if got.shape != want.shape:
+        return True, Wrong("shape", f"shape {tuple(want.shape)}", tuple(got.shape), dtype)
+    step = 4 * torch.finfo(kind).eps if kind.is_floating_point or kind.is_complex else 1e-3
+    a, b = got.to(torch.complex128), want.to(torch.complex128)
+    if torch.allclose(a, b, rtol=step, atol=step, equal_nan=True):
+        return True, None
+    shown = [each.reshape(-1)[:4].tolist() for each in (want, got)]
+    return True, Wrong("values", shown[0], shown[1], dtype)
+
+
+def without_kernel(packet: str, key: str) -> list[str]:
+    """The overloads of an op that the device has no kernel for, nor what one is composed of."""
+    return [
+        name
+        for name in all_overloads().get(packet, ())
+        if not any(not line.endswith("[backend fallback]") for line in kernels(name, key))
+    ]

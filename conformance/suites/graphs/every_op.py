@@ -1,0 +1,160 @@
+"""graphs.every_op: each op that the device declares capturable, captured on blank inputs and replayed on real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+
+from conformance.checks.cells import CellRecord
+from conformance.checks.ops.calls import Call, differs
+from conformance.checks.ops.context import ItemContext, Reference
+from conformance.suites.graphs.capturing import OwnGraph
+from devices.descriptor import Descriptor
+from opinfo.catalog import catalogue
+from opinfo.compare import Wrong, raised, replace_tensors, tensors_of
+from opinfo.samples import Traits
+
+CLAUSE = "graphs.every_op"
+
+#: The database's own functions seed with it before they draw; a replay draws from what it is seeded with.
+SEED = 42
+
+
+def applies(traits: Traits) -> bool:
+    """Ops that return tensors whose shapes are known without their inputs' values, as the schemas' tags say."""
+    op = catalogue()[traits.op]
+    return traits.returns_tensors and traits.reads_strided and not op.unsafe_in_graphs
+
+
+def untried(descriptor: Descriptor, op: str) -> str:
+    """Why the device is not tried with an op: the descriptor declares that graphs cannot hold it."""
+    if any(fnmatchcase(op, glob) for glob in descriptor.not_captured):
+        return "by declaration: the descriptor says that graphs cannot contain the op"
+    return ""
+
+
+def check(ctx: ItemContext) -> None:
+    """Capture and replay each sample."""
+    own = ctx.device.descriptor.functions.get("graph", "")
+    with ctx.running(CLAUSE) as (record,):
+        assert record is not None
+        refusals: list[Exception] = []
+        for sample in ctx.samples:
+            if not sample.tensors or any(t.layout != torch.strided for t in sample.tensors):
+                continue
+            laid = ctx.plain(sample)
+            call = ctx.call(laid)
+            answer = ctx.judge(
+                {CLAUSE: judge_replay}, call, called_in_graph, (SEED, own), Reference(ctx, laid)
+            )
+            if answer.refused is not None:
+                refusals.append(answer.refused)
+        if not record.checks:
+            _tell(record, refusals)
+
+
+def _tell(record: CellRecord, refusals: Sequence[Exception]) -> None:
+    for refusal in refusals:
+        if isinstance(refusal, NotImplementedError):
+            record.refuse(refusal)
+    if not record.unsupported and refusals:
+        first = refusals[0]
+        record.error(f"no sample ran eagerly: {type(first).__name__}: {first}")
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What became of a call, run eagerly and then in a graph. ``refused`` is why it did not run eagerly: other
+    clauses judge that. ``error`` is what was raised while it was captured or replayed."""
+
+    refused: Exception | None = None
+    eager: Any = None
+    read: Any = None
+    error: BaseException | None = None
+    stage: str = ""
+
+
+def called_in_graph(call: Call, seed: int, own: str) -> Replayed:
+    """Run the call eagerly, capture it on inputs of zeros, and replay it on the real ones."""
+    made = Replayed()
+    static = []
+    for value in call.values:
+        there = call.move(value)
+        static.append(there.clone() if there is value else there)
+    args, kwargs = call.arguments(static, call.device)
+    torch.manual_seed(seed)
+    try:
+        made.eager = replace_tensors(call.function(*args, **kwargs), call.back)
+    except Exception as error:
+        made.refused = error
+        return made
+    for each, value in zip(static, call.values):
+        each.copy_(call.move(torch.zeros_like(value)))
+    torch.accelerator.synchronize()
+    graph, stream = make_graph(own, call.device), torch.Stream(device=call.device)
+    try:
+        made.stage = "while it was captured"
+        with stream, graph:
+            got = call.function(*args, **kwargs)
+    except Exception as error:
+        torch.accelerator.synchronize()
+        made.error = innermost(error)
+        return made
+    for each, value in zip(static, call.values):
+        each.copy_(call.move(value))
+    torch.manual_seed(seed)
+    torch.accelerator.synchronize()
+    try:
+        made.stage = "while it was replayed"
+        with stream:
+            graph.replay()
+        torch.accelerator.synchronize()
+        made.read = replace_tensors(got, call.back)
+    except Exception as error:
+        made.error = innermost(error)
+    return made
+
+
+def make_graph(own: str, device: torch.device) -> Any:
+    """``torch.accelerator.Graph``; where it does not serve the device, the class of this name in the device's own
+    module."""
+    general: Any = getattr(torch.accelerator, "Graph", None)  # older torch has none
+    if general is not None:
+        try:
+            return general()
+        except RuntimeError:  # nothing is registered for the device
+            if not own:
+                raise
+    found: Any = getattr(torch, device.type)
+    for part in own.split("."):
+        found = getattr(found, part)
+    return OwnGraph(found(False))
+
+
+def innermost(error: BaseException) -> BaseException:
+    """What happened inside the capture, not what its end made of that."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def judge_replay(call: Call, answer: Replayed, reference: Any) -> Iterator[Wrong | None]:
+    """A replay gives what the call gives eagerly."""
+    if answer.refused is not None:
+        return
+    if answer.error is not None:
+        yield raised(answer.error, subject=answer.stage)
+        return
+    if reference.free:
+        forms = [
+            [(t.dtype, t.shape) for t in tensors_of(each)] for each in (answer.eager, answer.read)
+        ]
+        same = forms[0] == forms[1]
+        yield None if same else Wrong("shape", forms[0], forms[1], "the replay")
+        return
+    wrong = differs(answer.read, answer.eager, reference)
+    yield wrong.about("the replay against eager execution") if wrong is not None else None

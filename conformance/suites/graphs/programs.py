@@ -1,0 +1,365 @@
+"""Programs of graphs, drawn: captured and replayed on new inputs, they leave what an eager run leaves.
+
+A program is a list of steps, each a list of whole numbers or words, that means something whatever the numbers are:
+places are taken modulo what there is. So every part of a program is one, and a failing one shrinks.
+
+- ``("make", stream, kind, a, b)``: a new value from two that the stream sees;
+- ``("write", kind, a, b)``: the main stream changes a value in place, where no fork is open;
+- ``("fork", side)``, ``("join", side)``: a side stream begins after the main one, and comes back to it;
+- ``("free", a)``: the main stream lets go of a value that it made.
+
+What a run queues are operations on values that have numbers: the same ones, line by line, are in a repro script.
+Values are small and whole, so that every order of a sum gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+from conformance.checks.cases.cases import Cases, Drawn
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.drawing import Trial, search, straight
+from conformance.suites.graphs.capturing import captured, give, new_graph, replay, there
+from devices.descriptor import Descriptor
+from devices.failure import Kind
+
+cases = Cases(Kind.VALUES)
+
+Step = Sequence[Any]
+Make = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+SHAPE = (8, 8)
+INPUTS = 3
+SIDES = 2
+REPLAYS = 3
+STEPS = (12, 24)  # of a program: fewer do little, and are what shrinking is for
+_FEW, _MORE = (0, 10), (1, 90)  # seed, programs: of every plan, and of those beyond quick
+
+MAKES: tuple[Make, ...] = (
+    lambda a, b: a + b,
+    lambda a, b: a - b,
+    lambda a, b: torch.maximum(a, b),
+    lambda a, b: a.t() + b,
+    lambda a, b: (a + b.sum(0, keepdim=True)).remainder(64),
+    lambda a, b: torch.cat([a[:4], b[4:]]),
+    lambda a, b: a.clone(),
+    lambda a, b: torch.where(a > b, a, b * 2).clamp(-64, 64),
+)
+WRITES: tuple[Make, ...] = (
+    lambda a, b: a.add_(b),
+    lambda a, b: a.copy_(b),
+    lambda a, b: a.clamp_(-32, 32),
+    lambda a, b: torch.add(a, b, alpha=2, out=a),
+)
+
+
+# -- operations
+
+
+@dataclass(slots=True)
+class Running:
+    """What the operations of a run work on. Stream 0 is the capturing one."""
+
+    values: dict[int, torch.Tensor]
+    streams: dict[int, Any] = field(default_factory=dict)
+
+
+#: How a script names what is in the tables of a run.
+_NAMES = {"values": "v", "streams": "s"}
+
+
+@dataclass(frozen=True, slots=True)
+class MakeValue:
+    value: int
+    make: Make
+    a: int
+    b: int
+
+    def do(self, run: Running) -> None:
+        run.values[self.value] = self.make(run.values[self.a], run.values[self.b])
+
+
+@dataclass(frozen=True, slots=True)
+class MakeAside:
+    """A value that a side stream makes."""
+
+    stream: int
+    value: int
+    make: Make
+    a: int
+    b: int
+
+    def do(self, run: Running) -> None:
+        with run.streams[self.stream]:
+            run.values[self.value] = self.make(run.values[self.a], run.values[self.b])
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    write: Make
+    a: int
+    b: int
+
+    def do(self, run: Running) -> None:
+        self.write(run.values[self.a], run.values[self.b])
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A stream goes on after another: a fork, or a join."""
+
+    stream: int
+    other: int
+
+    def do(self, run: Running) -> None:
+        run.streams[self.stream].wait_stream(run.streams[self.other])
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    value: int
+
+    def do(self, run: Running) -> None:
+        del run.values[self.value]
+
+
+@dataclass(slots=True)
+class Lowering:
+    """From the steps of a program to operations; without streams, they are those of an eager run in one order."""
+
+    streams: bool
+    main: list[int] = field(default_factory=lambda: list(range(INPUTS)))  # values that it sees
+    sides: dict[int, tuple[list[int], int]] = field(
+        default_factory=dict
+    )  # the same, and how many at first
+    count: int = INPUTS
+    operations: list[Any] = field(default_factory=list)
+
+    def step(self, step: Step) -> None:
+        name, *numbers = step
+        if name == "make":
+            self.make(*numbers)
+        elif name == "write" and not self.sides:
+            kind, a, b = numbers
+            target, source = self.main[a % len(self.main)], self.main[b % len(self.main)]
+            self.operations.append(Write(WRITES[kind % len(WRITES)], target, source))
+        elif name == "fork" and numbers[0] not in self.sides:
+            (side,) = numbers
+            self.wait(side, 0)
+            self.sides[side] = (list(self.main), len(self.main))
+        elif name == "join" and numbers[0] in self.sides:
+            self.join(numbers[0])
+        elif name == "free" and not self.sides and len(self.main) > INPUTS:
+            place = INPUTS + numbers[0] % (len(self.main) - INPUTS)
+            self.operations.append(Free(self.main.pop(place)))
+
+    def make(self, stream: int, kind: int, a: int, b: int) -> None:
+        stream = stream if stream in self.sides else 0
+        sees = self.sides[stream][0] if stream else self.main
+        given = self.count, MAKES[kind % len(MAKES)], sees[a % len(sees)], sees[b % len(sees)]
+        aside = stream and self.streams
+        self.operations.append(MakeAside(stream, *given) if aside else MakeValue(*given))
+        sees.append(self.count)
+        self.count += 1
+
+    def wait(self, stream: int, other: int) -> None:
+        if self.streams:
+            self.operations.append(Wait(stream, other))
+
+    def join(self, side: int) -> None:
+        sees, given = self.sides.pop(side)
+        self.wait(0, side)
+        self.main += sees[given:]
+
+
+def lowered(program: Iterable[Step], *, streams: bool) -> Lowering:
+    """All steps; open forks are joined. ``main`` is what the program leaves: the inputs, and values it made."""
+    made = Lowering(streams)
+    for step in program:
+        made.step(step)
+    for side in sorted(made.sides):
+        made.join(side)
+    return made
+
+
+# -- what is judged
+
+
+def inputs(number: int) -> list[torch.Tensor]:
+    made = torch.Generator().manual_seed(number)
+    return [torch.randint(-9, 10, SHAPE, generator=made).float() for _ in range(INPUTS)]
+
+
+def noise(context: Context, number: int) -> None:
+    """Blocks that are taken, written to and freed between replays."""
+    for size in (number + 1, 64, 300):
+        torch.full((size,), -7.0, device=context.device)
+
+
+def check(
+    context: Context,
+    queue: Callable[..., list[torch.Tensor]],
+    eager: Callable[..., list[torch.Tensor]],
+) -> None:
+    """Capture what is queued, replay it on new inputs, and compare all that it leaves with an eager run.
+
+    ``queue`` takes the inputs and the streams, the capturing one first; ``eager`` takes inputs.
+    """
+    static = [there(context, each) for each in inputs(0)]
+    streams = [context.stream() for _ in range(1 + SIDES)]
+    context.must(len({each.stream_id for each in streams}) == len(streams), "the streams differ")
+    before = [each.clone() for each in static]
+    context.settle()
+    graph = new_graph(context)
+    with captured(context, streams[0], graph):
+        static[0].add_(0)  # so that no program is empty
+        left = queue(*static, *streams)
+    context.settle()
+    for place, (now, then) in enumerate(zip(static, before)):
+        context.equal(now, then, "the capture runs nothing", at=f"input {place}")
+    for number in range(1, REPLAYS + 1):
+        values = inputs(number)
+        for target, value in zip(static, values):
+            give(context, target, value)
+        wanted = eager(*(there(context, each) for each in values))
+        noise(context, number)
+        for value in left[INPUTS:]:
+            value.fill_(-99)  # what an earlier run left there must not pass for a result
+        context.settle()
+        replay(context, graph, stream=streams[0])
+        context.same(len(left), len(wanted), "values that the program leaves")
+        for place, (found, want) in enumerate(zip(left, wanted)):
+            at = f"value {place} of {len(wanted)}, replay {number}"
+            context.equal(found, want, "a replay leaves what an eager run leaves", at=at)
+
+
+def run(program: Iterable[Step], *given: Any) -> list[torch.Tensor]:
+    """Run a program on inputs; with streams after them, on these. What it leaves."""
+    streams = dict(enumerate(given[INPUTS:]))
+    lowering = lowered(program, streams=bool(streams))
+    running = Running(dict(enumerate(given[:INPUTS])), streams)
+    for operation in lowering.operations:
+        operation.do(running)
+    return [running.values[value] for value in lowering.main]
+
+
+def run_program(context: Context, program: Sequence[Step]) -> None:
+    """Run a program that was drawn, or written down."""
+    queue = partial(run, program)
+    check(context, queue, queue)
+
+
+def source(descriptor: Descriptor, program: Sequence[Step]) -> str:
+    """The same as functions, line by line."""
+    given = ", ".join(f"v{place}" for place in range(INPUTS))
+    streams = ", ".join(f"s{place}" for place in range(1 + SIDES))
+
+    def function(name: str, parameters: str, lowering: Lowering) -> str:
+        left = ", ".join(f"v{value}" for value in lowering.main)
+        lines = straight(lowering.operations, _NAMES, 1) if lowering.operations else ""
+        return f"def {name}({parameters}):\n{lines}    return [{left}]\n"
+
+    return "\n\n".join(
+        (
+            function("queue", f"{given}, {streams}", lowered(program, streams=True)),
+            function("eager", given, lowered(program, streams=False)),
+            f'def program(context: Context) -> None:\n    """{told(program)}"""\n'
+            "    check(context, queue, eager)\n",
+        )
+    )
+
+
+def works_aside(program: Sequence[Step]) -> bool:
+    """Whether a side stream makes a value."""
+    operations = lowered(program, streams=True).operations
+    return any(isinstance(each, MakeAside) for each in operations)
+
+
+#: How many numbers each step takes.
+_NUMBERS = {"make": 4, "write": 3, "fork": 1, "join": 1, "free": 1}
+
+
+def validate(program: Sequence[Step]) -> None:
+    """Raises an exception if this is not a program."""
+    for name, *numbers in program:
+        if _NUMBERS.get(name) != len(numbers) or not all(type(each) is int for each in numbers):
+            raise ValueError(f"not a step: {(name, *numbers)!r}")
+        if name in ("fork", "join") and not 1 <= numbers[0] <= SIDES:
+            raise ValueError(f"there is no side stream {numbers[0]}")
+
+
+def told(program: Sequence[Step]) -> str:
+    """A program in one line."""
+    return "; ".join(" ".join(map(str, step)) for step in program)
+
+
+# -- drawing programs
+
+
+@cache
+def _programs(forks: bool) -> Any:
+    """A strategy for programs. One for all searches: hypothesis keeps what it sees."""
+    from hypothesis.strategies import integers, just, lists, one_of, tuples
+
+    place, kind = integers(0, 11), integers(0, 7)
+    side, stream = integers(1, SIDES), integers(0, SIDES)
+    kinds = [
+        tuples(just("make"), stream, kind, place, place),
+        tuples(just("make"), just(0), kind, place, place),
+        tuples(just("write"), kind, place, place),
+        tuples(just("free"), place),
+    ]
+    if forks:
+        fork = tuples(just("fork"), side)
+        kinds += [
+            fork,
+            fork,
+            tuples(just("join"), side),
+            tuples(just("make"), side, kind, place, place),
+        ]
+    return lists(one_of(*kinds), min_size=STEPS[0], max_size=STEPS[1])
+
+
+_DRAWN = Drawn(run_program, told, validate, source)
+
+
+def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
+    """Drawn programs leave after each replay what they leave when they are run eagerly, in one order."""
+    trial = Trial(context, _DRAWN)
+    forking = 0
+
+    def holds(program: list[Step]) -> None:
+        nonlocal forking
+        if trial.begin():
+            forking += works_aside(program)
+            trial.run((program,), lambda: run_program(context, program))
+
+    with trial.shrunk(lambda found: _shorter(trial, *found)):
+        search(_programs(forks), holds, seed, programs)
+    trial.must_have_run(programs)
+    context.must(
+        not forks or context.search is not None or forking >= programs // 2,
+        f"half of the programs work on side streams ({forking} of {programs} did)",
+    )
+
+
+def _shorter(trial: Trial, program: list[Step]) -> None:
+    """Leave out the steps that a failure does not need."""
+    steps = 0
+    while steps != len(program):  # leaving one out may make another one needless
+        steps = len(program)
+        for place in reversed(range(steps)):
+            fewer = program[:place] + program[place + 1 :]
+            if trial.fails_alike((fewer,), partial(run_program, trial.context, fewer)):
+                program = fewer
+
+
+_SLOW: dict[str, Any] = {"slow": True, "drawn": _DRAWN}
+for _clause, _forks in (("graphs.replay_equals_eager", False), ("graphs.fork_join", True)):
+    cases(_clause, over={"drawn": (_forks, *_FEW)}, **_SLOW)(_drawn)
+    cases(_clause, over={"drawn_more": (_forks, *_MORE)}, more=True, **_SLOW)(_drawn)

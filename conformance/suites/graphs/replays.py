@@ -1,0 +1,561 @@
+"""What replays do: results, memory, side streams, random numbers."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.suites.graphs.capturing import (
+    captured,
+    counting,
+    give,
+    new_graph,
+    overlaps,
+    replay,
+    span,
+    there,
+    works,
+)
+from devices.failure import Kind
+
+cases = Cases(Kind.VALUES)
+
+
+# -- graphs.replay_equals_eager, graphs.addresses: a replay is the recorded work on what the inputs hold then
+
+
+Values = tuple[torch.Tensor, ...]
+
+
+def _pointwise(x: torch.Tensor, y: torch.Tensor) -> Values:
+    z = x * 2 + y
+    return z, (z - 1).abs()
+
+
+def _in_place(x: torch.Tensor, y: torch.Tensor) -> Values:
+    z = x.clone()
+    z.add_(y).mul_(2)
+    return (z,)
+
+
+def _views(x: torch.Tensor, y: torch.Tensor) -> Values:
+    return x.t() + y, x[1:].reshape(-1), x.expand(2, 4, 4) * y
+
+
+def _reduced(x: torch.Tensor, y: torch.Tensor) -> Values:
+    return x.sum(0), (x * y).amax(1), torch.cat([x, y], 1)
+
+
+def _out(x: torch.Tensor, y: torch.Tensor) -> Values:
+    return (torch.add(x, y, out=torch.empty_like(x)),)
+
+
+BODIES: dict[str, Callable[[torch.Tensor, torch.Tensor], Values]] = {
+    "pointwise": _pointwise,
+    "in_place": _in_place,
+    "views": _views,
+    "reductions": _reduced,
+    "out": _out,
+}
+
+
+@cases("graphs.replay_equals_eager", over={name: (name,) for name in BODIES})
+def present_contents(context: Context, name: str) -> None:
+    """Replays give the eager result for what the static inputs hold by then, each time."""
+    body = BODIES[name]
+    x, y = there(context, counting(4, 4)), there(context, counting(4, 4, start=7))
+    with captured(context) as graph:
+        results = body(x, y)
+    for step in range(4):
+        values = counting(4, 4, start=-3 * step), counting(4, 4, start=step)
+        give(context, x, values[0])
+        give(context, y, values[1])
+        eager = body(*(there(context, each) for each in values))
+        replay(context, graph)
+        for place, (got, want) in enumerate(zip(results, eager)):
+            context.equal(got, want, f"output {place} of replay {step} is that of eager execution")
+
+
+@cases("graphs.replay_equals_eager")
+def any_number_of_times(context: Context) -> None:
+    """Every replay does the work again, on what the one before left."""
+    x = there(context, counting(4))
+    with captured(context) as graph:
+        x.add_(1)
+        x.mul_(2)
+    replay(context, graph, times=7)
+    want = counting(4)
+    for _ in range(7):
+        want = (want + 1) * 2
+    context.equal(x, want, "seven replays do the work seven times")
+
+
+@cases("graphs.replay_equals_eager")
+def in_stream_order(context: Context) -> None:
+    """A replay runs in the order of the stream that it is replayed on."""
+    x, stream = there(context, counting(4)), context.stream()
+    with captured(context, stream) as graph:
+        y = x + 1
+    context.settle()
+    with stream:
+        x.fill_(5)
+        graph.replay()
+        before = y.clone()
+        x.fill_(8)
+        graph.replay()
+        after = y.clone()
+    context.settle()
+    context.equal(before, torch.full((4,), 6.0), "work before the replay is seen by it")
+    context.equal(after, torch.full((4,), 9.0), "work after it sees its result")
+
+
+@cases("graphs.replay_equals_eager", requires={"streams"})
+def with_the_stream_held(context: Context) -> None:
+    """The host goes on while replays are queued, and each does its work."""
+    x, stream = there(context, counting(4)), context.stream()
+    with captured(context, stream) as graph:
+        x.add_(1)
+    context.settle()
+    with context.hold(stream) as hold:
+        with stream:
+            for _ in range(3):
+                graph.replay()
+        hold.must_be_in_flight()
+        hold.release()
+    context.settle()
+    context.equal(x, counting(4) + 3, "three queued replays")
+
+
+@cases("graphs.replay_equals_eager")
+def backward(context: Context) -> None:
+    """A captured backward pass gives the gradients of an eager one."""
+    x = there(context, counting(2, 3))
+    weight = context.to_device(counting(3, 2, start=1)).requires_grad_()
+
+    def loss() -> torch.Tensor:
+        return ((x @ weight).relu() * 2).sum()
+
+    with context.stream():
+        torch.autograd.grad(loss(), weight)  # what a first pass sets up is not part of the graph
+    context.settle()
+    with captured(context) as graph:
+        (got,) = torch.autograd.grad(loss(), weight)
+    for step in range(2):
+        give(context, x, counting(2, 3, start=step))
+        (want,) = torch.autograd.grad(loss(), weight)
+        replay(context, graph)
+        context.equal(got, want, f"the gradient of replay {step}")
+
+
+@cases("graphs.addresses")
+def outputs_stay(context: Context) -> None:
+    """Outputs keep their addresses over replays, and hold each replay's result there."""
+    x = there(context, counting(16))
+    with captured(context) as graph:
+        results = [x + 1, (x * 2)[4:]]
+    before = [each.data_ptr() for each in results]
+    for step in range(3):
+        give(context, x, counting(16, start=step))
+        replay(context, graph)
+        context.same([each.data_ptr() for each in results], before, "the outputs' addresses")
+        context.equal(results[0], counting(16, start=step) + 1, "the first output")
+
+
+@cases("graphs.addresses", over={"small": (1000,), "large": (2**19,)})
+def handed_to_nobody(context: Context, count: int) -> None:
+    """While a graph lives, memory allocated in its capture is not used outside its pool, freed or not."""
+    x, stream = there(context, counting(1)), context.stream()
+    graph = new_graph(context)
+    with stream, graph:
+        first = x.expand(count) + 1
+        second = first * 2
+        own = [span(first), span(second)]
+        del first
+    context.settle()
+    with stream:  # the stream that the blocks belong to
+        others = [torch.full((count,), 7.0, device=context.device) for _ in range(3)]
+    wrong = [span(each) for each in others if overlaps(span(each), own)]
+    context.same(wrong, [], "addresses of the graph that others were given")
+    replay(context, graph, times=2)
+    for each in others:
+        context.equal(each, torch.full((count,), 7.0), "a replay writes only to its own memory")
+    context.equal(second, torch.full((count,), 2.0), "the graph's own result")
+
+
+# -- graphs.pool: whose memory a graph's is, and when it comes back
+
+
+SIZE = 4096  # elements
+
+
+@cases("graphs.pool")
+def shared_in_order(context: Context) -> None:
+    """Graphs that share a pool and are replayed in the order of their capture are right."""
+    x, stream = there(context, counting(SIZE)), context.stream()
+    first = new_graph(context)
+    with stream, first:
+        y = (x + 1) * 2
+    second = new_graph(context, pool=first.pool())
+    with stream, second:
+        z = (y + 3) * 4
+    context.same(tuple(second.pool()), tuple(first.pool()), "the pool that both report")
+    for step in range(3):
+        give(context, x, counting(SIZE, start=step))
+        replay(context, first, stream=stream)
+        replay(context, second, stream=stream)
+        want = (counting(SIZE, start=step) + 1) * 2
+        context.equal(y, want, "the first graph's output")
+        context.equal(z, (want + 3) * 4, "the second graph's output")
+
+
+@cases("graphs.pool")
+def unshared_in_any_order(context: Context) -> None:
+    """Graphs with separate pools may be replayed in any order, and do not change one another's outputs."""
+    x, stream = there(context, counting(SIZE)), context.stream()
+    first, second = new_graph(context), new_graph(context)
+    with stream, first:
+        y = (x + 1) * 2
+    with stream, second:
+        z = (x + 3) * 4
+    context.check(tuple(first.pool()) != tuple(second.pool()), "two graphs have two pools")
+    for order in ((second, first), (first, second), (second, first, first, second)):
+        for each in (y, z):
+            each.fill_(-1)
+        context.settle()
+        for graph in order:
+            replay(context, graph, stream=stream)
+        context.equal(y, (counting(SIZE) + 1) * 2, "the first graph's output")
+        context.equal(z, (counting(SIZE) + 3) * 4, "the second graph's output")
+
+
+def _before(context: Context) -> int:
+    """Bytes reserved before a case, when what others left is gone."""
+    gc.collect()
+    return _reserved(context)
+
+
+def _reserved(context: Context) -> int:
+    context.settle()
+    torch.accelerator.empty_cache()
+    return context.counters().reserved
+
+
+@cases("graphs.pool", over={"small": (1000,), "large": (2**19,)}, requires={"allocator_statistics"})
+def memory_comes_back(context: Context, count: int) -> None:
+    """After a graph has died, with no tensor of its pool alive, empty_cache returns the pool's memory."""
+    x, stream, graph = there(context, counting(1)), context.stream(), new_graph(context)
+    before = _before(context)
+    with stream, graph:
+        y = x.expand(count) + 1
+    context.must(_reserved(context) > before, "the capture took memory, which the graph holds")
+    replay(context, graph, stream=stream)
+    del graph
+    held = _reserved(context)
+    context.check(held > before, "a tensor of the pool keeps its memory", found=held - before)
+    context.equal(y[-1:], torch.ones(1), "and its values, once its graph is gone")
+    del y
+    context.same(_reserved(context) - before, 0, "bytes that are still reserved")
+
+
+@cases("graphs.pool", requires={"allocator_statistics"})
+def a_shared_pool_lives_on(context: Context) -> None:
+    """A pool lives until the last of its graphs is gone, which goes on being right."""
+    x, stream = there(context, counting(SIZE)), context.stream()
+    before = _before(context)
+    first = new_graph(context)
+    with stream, first:
+        (x + 1).sum()
+    second = new_graph(context, pool=first.pool())
+    with stream, second:
+        z = (x + 3) * 4
+    del first
+    context.check(_reserved(context) > before, "the pool's memory is kept for the second graph")
+    noise = [torch.zeros(SIZE, device=context.device) for _ in range(4)]
+    replay(context, second, stream=stream)
+    context.equal(z, (counting(SIZE) + 3) * 4, "the second graph's output")
+    context.equal(noise[0], torch.zeros(SIZE), "memory of others")
+    del second, z, noise
+    context.same(_reserved(context) - before, 0, "bytes that are still reserved")
+
+
+@cases("graphs.pool", requires={"allocator_statistics"})
+def memory_comes_back_after_an_error(context: Context) -> None:
+    """A capture that ended with an error, and its graph, hold no memory either."""
+    x, stream, graph = there(context, counting(1)), context.stream(), new_graph(context)
+    before = _before(context)
+    try:
+        with stream, graph:
+            y = x.expand(SIZE) + 1
+            raise KeyError("of the program")
+    except (KeyError, RuntimeError):
+        pass
+    del y, graph
+    context.same(_reserved(context) - before, 0, "bytes that are still reserved")
+
+
+# -- graphs.fork_join: side streams in a capture
+
+
+def _by_wait_stream(first: Any, second: Any) -> None:
+    second.wait_stream(first)
+
+
+def _by_event(first: Any, second: Any) -> None:
+    second.wait_event(first.record_event())
+
+
+#: Ways to let the second stream go on after the first.
+ORDERS: dict[str, Callable[[Any, Any], None]] = {
+    "wait_stream": _by_wait_stream,
+    "event": _by_event,
+}
+
+
+@cases("graphs.fork_join", over={f"captured_by_{name}": (name,) for name in ORDERS})
+def side_stream(context: Context, order: str) -> None:
+    """A stream that is forked from the capture and joined to it is captured with it, in its place."""
+    x, y = there(context, counting(4)), there(context, counting(4, start=9))
+    stream, side, then = context.stream(), context.stream(), ORDERS[order]
+    context.must(stream != side, "the pool gave two streams")
+    with captured(context, stream) as graph:
+        x.add_(1)
+        then(stream, side)
+        with side:
+            within = side.is_capturing()
+            x.mul_(2)
+        y.add_(5)
+        then(side, stream)
+        z = x + y
+    context.settle()
+    context.check(within, "the side stream says that it is capturing")
+    context.equal(x, counting(4), "work of the side stream does not run at capture")
+    for step in range(3):
+        give(context, x, counting(4, start=step))
+        give(context, y, counting(4))
+        replay(context, graph)
+        want = (counting(4, start=step) + 1) * 2
+        context.equal(x, want, "what the side stream's work leaves")
+        context.equal(z, want + counting(4) + 5, "what is after the join sees both branches")
+
+
+@cases("graphs.fork_join")
+def order_is_kept(context: Context) -> None:
+    """However long a branch takes, what comes after it waits, replay after replay."""
+    x, stream, side = there(context, counting(2**16)), context.stream(), context.stream()
+    with captured(context, stream) as graph:
+        side.wait_stream(stream)
+        with side:
+            y = x
+            for _ in range(50):
+                y = y + 1
+        stream.wait_stream(side)
+        x.copy_(y)
+    for _ in range(4):
+        replay(context, graph)
+    context.equal(x, counting(2**16) + 200, "four replays of fifty steps on a side stream")
+
+
+@cases("graphs.fork_join")
+def fork_of_a_fork(context: Context) -> None:
+    """A stream that is forked from a side stream and joined to it is captured too."""
+    x = there(context, counting(4))
+    stream, one, two = (context.stream() for _ in range(3))
+    context.must(len({each.stream_id for each in (stream, one, two)}) == 3, "three streams")
+    with captured(context, stream) as graph:
+        one.wait_stream(stream)
+        with one:
+            x.add_(1)
+        two.wait_stream(one)
+        with two:
+            x.mul_(3)
+        one.wait_stream(two)
+        with one:
+            x.sub_(2)
+        stream.wait_stream(one)
+    context.settle()
+    context.equal(x, counting(4), "nothing runs at capture")
+    replay(context, graph)
+    context.equal(x, (counting(4) + 1) * 3 - 2, "the three branches, one after the other")
+
+
+@cases("graphs.fork_join")
+def two_branches(context: Context) -> None:
+    """Two branches of one fork both come before their join."""
+    x, stream = there(context, counting(4)), context.stream()
+    sides = [context.stream() for _ in range(2)]
+    context.must(len({each.stream_id for each in (stream, *sides)}) == 3, "three streams")
+    with captured(context, stream) as graph:
+        made = []
+        for place, side in enumerate(sides):
+            side.wait_stream(stream)
+            with side:
+                made.append(x + place)
+        for side in sides:
+            stream.wait_stream(side)
+        total = made[0] * made[1]
+    give(context, x, counting(4, start=2))
+    replay(context, graph)
+    values = counting(4, start=2)
+    context.equal(total, values * (values + 1), "the product of both branches")
+
+
+@cases("graphs.fork_join")
+def unjoined(context: Context) -> None:
+    """A fork that is not joined raises at the end of the capture, and both streams are free afterwards."""
+    x, stream, side = there(context, counting(4)), context.stream(), context.stream()
+    graph, raised = new_graph(context), None
+    context.must(stream != side, "the pool gave two streams")
+    try:
+        with stream, graph:
+            x.add_(1)
+            side.wait_stream(stream)
+            with side:
+                x.mul_(2)
+    except RuntimeError as error:
+        raised = error
+    context.check(raised is not None, "a fork that is not joined raises")
+    context.same([stream.is_capturing(), side.is_capturing()], [False] * 2, "is_capturing")
+    works(context, stream, "the capturing stream captures again")
+    works(context, side, "the side stream captures")
+
+
+@cases("graphs.fork_join")
+def side_stream_is_free_again(context: Context) -> None:
+    """After the capture a side stream runs its work at once."""
+    x, stream, side = there(context, counting(4)), context.stream(), context.stream()
+    with captured(context, stream):
+        side.wait_stream(stream)
+        with side:
+            x.add_(1)
+        stream.wait_stream(side)
+    with side:
+        y = x * 2
+    context.settle()
+    context.equal(y, counting(4) * 2, "eager work on the side stream")
+
+
+# -- graphs.random: replays draw as eager execution does
+
+
+SEED = 1234
+
+#: What draws on a device, with a generator or the default one (None).
+DRAWS: dict[str, Callable[[torch.device, Any], torch.Tensor]] = {
+    "uniform": lambda device, generator: torch.rand(64, device=device, generator=generator),
+    "normal": lambda device, generator: torch.randn(64, device=device, generator=generator),
+    "integers": lambda device, generator: torch.randint(
+        99, (64,), device=device, generator=generator
+    ),
+    "bernoulli": lambda device, generator: torch.full((64,), 0.5, device=device).bernoulli_(
+        generator=generator
+    ),
+}
+
+
+def _generator(context: Context, registered: bool) -> Any:
+    return torch.Generator(device=context.device) if registered else None
+
+
+def _seed(generator: Any) -> None:
+    if generator is None:
+        torch.manual_seed(SEED)
+    else:
+        generator.manual_seed(SEED)
+
+
+def _capture(context: Context, name: str, generator: Any) -> tuple[Any, torch.Tensor]:
+    graph = new_graph(context)
+    if generator is not None and hasattr(graph, "register_generator_state"):
+        graph.register_generator_state(generator)
+    with context.stream(), graph:
+        drawn = DRAWS[name](context.device, generator)
+    return graph, drawn
+
+
+def _eager(context: Context, name: str, generator: Any, times: int) -> list[torch.Tensor]:
+    _seed(generator)
+    made = [DRAWS[name](context.device, generator) for _ in range(times)]
+    return [context.from_device(each) for each in made]
+
+
+_BOTH = {
+    f"{name}_{kind}": (name, kind == "registered")
+    for name in DRAWS
+    for kind in ("default", "registered")
+}
+
+
+@cases("graphs.random", over=_BOTH)
+def as_eager(context: Context, name: str, registered: bool) -> None:
+    """Replays draw what eager calls draw from the same seed, one after another; so does what comes after."""
+    generator = _generator(context, registered)
+    eager = _eager(context, name, generator, 4)
+    context.must(not torch.equal(eager[0], eager[1]), "eager draws differ from one another")
+    graph, drawn = _capture(context, name, generator)
+    for again in ("", ", seeded again"):
+        _seed(generator)
+        for step in range(3):
+            replay(context, graph)
+            context.equal(drawn, eager[step], f"replay {step}{again}")
+        later = DRAWS[name](context.device, generator)
+        context.equal(later, eager[3], f"an eager draw after three replays{again}")
+
+
+@cases("graphs.random")
+def capture_draws_nothing(context: Context) -> None:
+    """A capture leaves the generator as it was."""
+    (first, second) = _eager(context, "uniform", None, 2)
+    _seed(None)
+    got = DRAWS["uniform"](context.device, None)
+    context.equal(got, first, "the first draw")
+    _capture(context, "uniform", None)
+    context.equal(DRAWS["uniform"](context.device, None), second, "the draw after a capture")
+
+
+@cases("graphs.random")
+def two_graphs_take_turns(context: Context) -> None:
+    """Each of two graphs with one generator continues where the other one stopped."""
+    eager = _eager(context, "normal", None, 4)
+    first, x = _capture(context, "normal", None)
+    second, y = _capture(context, "normal", None)
+    _seed(None)
+    for step, (graph, drawn) in enumerate([(first, x), (second, y), (second, y), (first, x)]):
+        replay(context, graph)
+        context.equal(drawn, eager[step], f"draw {step} in turn")
+
+
+@cases("graphs.random")
+def generators_are_apart(context: Context) -> None:
+    """A graph that draws from one generator leaves another as it was."""
+    mine, other = (_generator(context, True) for _ in range(2))
+    (want,) = _eager(context, "uniform", other, 1)
+    graph, _ = _capture(context, "uniform", mine)
+    _seed(other)
+    replay(context, graph, times=2)
+    context.equal(DRAWS["uniform"](context.device, other), want, "the other generator's draw")
+
+
+@cases("graphs.random")
+def dropout(context: Context) -> None:
+    """Dropout in a graph drops other elements at each replay, and the same from the same seed."""
+    x, graph = torch.ones(4096, device=context.device), new_graph(context)
+    context.settle()
+    with context.stream(), graph:
+        y = torch.nn.functional.dropout(x, 0.5)
+    runs = []
+    for _ in range(2):
+        _seed(None)
+        replay(context, graph)
+        first = context.from_device(y)
+        replay(context, graph)
+        runs.append((first, context.from_device(y)))
+    (first, second), again = runs
+    context.check(not torch.equal(first, second), "two replays drop other elements")
+    context.equal(again[0], first, "the first replay from the same seed")
+    context.equal(again[1], second, "the second one")
+    context.check(set(first.unique().tolist()) <= {0.0, 2.0}, "elements are dropped or doubled")

@@ -1,0 +1,105 @@
+"""The layout suite: kernels keep values, strides and storage right. Which clauses apply to an op and dtype is a pure
+function of its traits."""
+
+from __future__ import annotations
+
+from conformance.checks.cases.cases import OpCheck, Suite
+from conformance.suites.layout import reads, rules, writes
+from opinfo.samples import Traits
+
+_FLOATING = frozenset({"float16", "bfloat16", "float32", "float64"})
+_INTEGER = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64"})
+#: dtypes that have no arithmetic of their own on any backend: storage formats.
+_STORAGE_ONLY_PREFIX = ("float8", "float4", "uint16", "uint32", "uint64", "complex32")
+
+
+def _special(t: Traits) -> bool:
+    if t.dtype == "bool":
+        return t.ufunc in ("unary", "binary") and "special.no_bool" not in t.families
+    return t.dtype in _FLOATING and (
+        t.nan_policy or any(f.startswith("special.nan") for f in t.families)
+    )
+
+
+def _promotion(t: Traits) -> bool:
+    if t.dtype.startswith(_STORAGE_ONLY_PREFIX):
+        return False
+    if t.ufunc == "binary":
+        return True
+    return t.ufunc == "unary" and t.promotes_int_to_float and t.dtype in _INTEGER
+
+
+def _fresh(t: Traits) -> bool:
+    return t.returns_strided and not t.declares_view and "mutates.self" not in t.families
+
+
+def _takes_out(t: Traits) -> bool:
+    return t.has_out and t.returns_tensors
+
+
+def _bounds(t: Traits) -> bool:
+    writes_self = t.has_inplace and t.writes_self
+    return t.reads_strided or (_takes_out(t) and t.returns_strided) or writes_self
+
+
+def _overlap(t: Traits) -> bool:
+    return (t.has_inplace and t.overlaps) or (_takes_out(t) and t.returns_long)
+
+
+def _memory_format(t: Traits) -> bool:
+    here = "memory_format.not_here" not in t.families
+    return t.takes_memory_format and t.returns_strided and here
+
+
+_READS = (reads.reads,)
+_BOUNDS = (reads.reads, writes.out_kept, writes.in_place)
+
+SUITE = Suite(
+    "layout",
+    op_checks=(  # in the contract's order
+        OpCheck("layout.values", lambda t: True, _READS, reduced=True),
+        OpCheck("layout.output_strides", lambda t: t.returns_strided, _READS),
+        OpCheck("layout.output_fresh", _fresh, _READS),
+        OpCheck("layout.inputs_intact", lambda t: t.reads_strided, _READS),
+        OpCheck(writes.BOUNDS, _bounds, _BOUNDS),
+        OpCheck(writes.OUT_KEPT, _takes_out, (writes.out_kept,)),
+        OpCheck(writes.OUT_RESIZE, _takes_out, (writes.out_resize,)),
+        OpCheck(writes.IN_PLACE, lambda t: t.has_inplace and t.writes_self, (writes.in_place,)),
+        OpCheck(writes.VARIANTS, lambda t: t.comparable_variants, (writes.variants,)),
+        OpCheck(
+            "layout.views",
+            lambda t: t.declares_view and t.returns_strided and t.reads_strided,
+            _READS,
+        ),
+        OpCheck(writes.OVERLAP, _overlap, (writes.overlap,)),
+        OpCheck("layout.expanded_read", lambda t: t.reads_expandable, _READS),
+        OpCheck(
+            rules.AS_STRIDED,
+            lambda t: any(f.startswith("as_strided.") for f in t.families),
+            (rules.as_strided,),
+            sampled=False,
+        ),
+        OpCheck(rules.MEMORY_FORMAT, _memory_format, (rules.memory_format,), sampled=False),
+        OpCheck(rules.TYPE_PROMOTION, _promotion, (rules.type_promotion,), sampled=False),
+        OpCheck(rules.SPECIAL_VALUES, _special, (rules.special_values,), sampled=False),
+        OpCheck(
+            rules.BETA_ZERO,
+            lambda t: any(f.startswith("beta_zero.") for f in t.families),
+            (rules.beta_zero,),
+            sampled=False,
+        ),
+        OpCheck(
+            rules.EMPTY_REDUCE,
+            lambda t: t.ufunc == "reduction",
+            (rules.empty_reduce,),
+            sampled=False,
+        ),
+        OpCheck(
+            reads.PRECISION,
+            lambda t: t.dtype == "float32" and "fp32_precision" in t.families,
+            (reads.precision,),
+            sampled=False,
+        ),
+        OpCheck(reads.DETERMINISM, lambda t: True, (reads.determinism,)),
+    ),
+)

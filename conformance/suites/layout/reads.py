@@ -1,0 +1,567 @@
+"""Calls that read: one call for each sample in each layout, judged for seven clauses at once; calls made twice, and
+calls in full precision."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+
+from conformance.checks.ops.calls import (
+    Ambiguous,
+    Answer,
+    Call,
+    called,
+    damages,
+    differs,
+    strided,
+)
+from conformance.checks.ops.context import ItemContext, Judge, Laid, Part, Reference
+from opinfo.compare import Wrong, bit_equal, raised, replace_tensors, tensors_of
+from opinfo.device import Guarded, identity
+from opinfo.reference import OutputSpec, output_specs, significant, value_answer
+from opinfo.samples import Sample
+from opinfo.torch_private import negated, storage_id
+
+Found = Iterator[Wrong | Ambiguous | None]
+
+PRECISION, DETERMINISM = "layout.fp32_precision", "layout.determinism"
+
+
+def reads(ctx: ItemContext) -> None:
+    """Call the op on every sample in every layout of the covering set."""
+    with ctx.running(*READS):
+        for sample in ctx.samples:
+            for laid in ctx.laid_out(sample):
+                _one_call(ctx, laid)
+            ctx.release(sample)
+        if ctx.recorder.get("layout.views") is not None:
+            _lazy_bits(ctx)
+
+
+def _one_call(ctx: ItemContext, laid: Laid) -> None:
+    if not _as_asked(ctx, laid):
+        return
+    judges = _EXPANDED if laid.expands else _PLAIN
+    reference = Reference(ctx, laid, eager_specs=Part(lambda: _eager_specs(ctx, laid)))
+    values = ctx.recorder.get("layout.expanded_read" if laid.expands else "layout.values")
+    unread = (False,) if values is None else ()
+    answer = ctx.judge(judges, ctx.call(laid), called, unread, reference)
+    if answer.damages is None:
+        return
+    for each, damage in zip(laid.inputs, answer.damages, strict=True):
+        if damage is not None and isinstance(each, Guarded):
+            each.restore(ctx.device.to_device)
+    if reference.mutable:
+        ctx.rebuild(laid.sample)
+
+
+def _as_asked(ctx: ItemContext, laid: Laid) -> bool:
+    """Whether the device built the requested layout; otherwise nothing can be checked."""
+    for guarded in laid.guarded:
+        if not guarded.built_as_asked:
+            view = guarded.view
+            text = (
+                f"[{laid.case.id}] the device did not build the layout: expected strides "
+                f"{guarded.geometry.stride} at offset {guarded.geometry.offset}, found "
+                f"{tuple(view.stride())} at {view.storage_offset()}"
+            )
+            for clause in READS:
+                if (record := ctx.recorder.get(clause)) is not None:
+                    record.error(text)
+            return False
+    return True
+
+
+def judge_values(call: Call, answer: Answer, reference: Any) -> Found:
+    """The result has the reference's values. Raising is correct if the CPU raises for contiguous copies, or
+    FakeTensor for this layout."""
+    want = reference.value
+    if answer.raised is not None:
+        refused = want.raises is not None or reference.raises
+        expected = "no exception, as from the reference"
+        yield None if refused else raised(answer.raised, expected)
+    elif want.raises is not None:
+        yield Wrong("not_raised", f"{raised(want.raises).found}, as on the CPU", "a result")
+    else:
+        yield differs(answer.read, want.result, reference)
+
+
+def judge_strides(call: Call, answer: Answer, reference: Any) -> Found:
+    """Outputs have the strides that FakeTensor says, or eager CPU."""
+    if answer.raised is not None:
+        return
+    outputs = strided(answer.result)
+    found = [significant(each.shape, each.stride()) for each in outputs]
+    wanted = comparable(reference.specs, outputs)
+    if wanted is None or wanted != found:
+        eager = comparable(reference.eager_specs, outputs)
+        if wanted is None and eager is None:
+            return  # no reference has an answer for this call
+        if eager != found:
+            by_fake = f"{wanted} as FakeTensor says" if wanted is not None else ""
+            by_cpu = f"{eager} as eager CPU says" if eager is not None else ""
+            expected = " or ".join(filter(None, (by_fake, by_cpu)))
+            wrong = Wrong("strides", expected, found, "output strides")
+            yield from [None] * (len(found) - 1)
+            both = wanted is not None and eager is not None and wanted != eager
+            yield Ambiguous(str(wrong)) if both else wrong
+            return
+    yield from [None] * len(found)
+
+
+def comparable(
+    specs: Sequence[OutputSpec] | None, outputs: Sequence[torch.Tensor]
+) -> list[tuple[int, ...]] | None:
+    """A reference's significant strides, where it describes outputs of the same shapes."""
+    if specs is None or len(specs) != len(outputs):
+        return None
+    if any(s.shape != tuple(t.shape) for s, t in zip(specs, outputs)):
+        return None  # layout.values judges the shapes
+    return [s.significant for s in specs]
+
+
+def _eager_specs(ctx: ItemContext, laid: Laid) -> tuple[OutputSpec, ...] | None:
+    """What the eager CPU returns for the same layout; None on the CPU itself, which is not a second opinion."""
+    if ctx.device.fake_only:
+        return None
+    tensors = []
+    for tensor, geometry in zip(laid.sample.tensors, laid.geometries, strict=True):
+        if tensor.layout != torch.strided:
+            return None
+        tensors.append(Guarded(tensor, geometry, identity).view)
+    args, kwargs = laid.sample.call.bind(tensors)
+    try:
+        return output_specs(ctx.op.function(*args, **kwargs), tensors)
+    except Exception:  # the CPU refuses this layout, so it cannot be a reference for it
+        return None
+
+
+def judge_fresh(call: Call, answer: Answer, reference: Any) -> Found:
+    """Outputs have separate memory, and enough of it.
+
+    Some ops hand an input through (``dropout`` in evaluation, ``Tensor.float`` of float32): they are written above
+    the kernels, the same for every device, and FakeTensor shows it for the same call.
+    """
+    if answer.raised is not None:
+        return
+    outputs = strided(answer.result)
+    specs = reference.specs
+    known = specs is not None and len(specs) == len(outputs)
+    for place, out in enumerate(outputs):
+        through = specs[place].alias if known else None
+        wrong = aliases(out, call.inputs, through) or outside_storage(out)
+        yield wrong.about(f"output {place}") if wrong is not None else None
+        if wrong is not None:
+            return
+
+
+def aliases(
+    out: torch.Tensor, inputs: Sequence[Guarded | torch.Tensor], through: int | None
+) -> Wrong | None:
+    """Whether a tensor shares memory with one of the inputs but number ``through``: by identity, or by overlapping
+    addresses."""
+    storage = out.untyped_storage()
+    start, size = storage.data_ptr(), storage.nbytes()
+    for number, each in enumerate(inputs):
+        if not isinstance(each, Guarded) or number == through:
+            continue
+        if storage_id(out) == storage_id(each.base):
+            return Wrong("alias", "separate memory", f"the storage of input {number}")
+        other = each.base.untyped_storage()
+        at = other.data_ptr()
+        if start and at and size and at < start + size and start < at + other.nbytes():
+            return Wrong("alias", "separate memory", f"an overlap with input {number}")
+    return None
+
+
+def outside_storage(out: torch.Tensor) -> Wrong | None:
+    """Whether some element of a tensor is beyond the end of its storage."""
+    if out.numel() == 0:
+        return None
+    last = out.storage_offset() + sum((n - 1) * s for n, s in zip(out.shape, out.stride()))
+    need, have = (last + 1) * out.element_size(), out.untyped_storage().nbytes()
+    return Wrong("storage", f"a storage of {need} bytes or more", have) if need > have else None
+
+
+def judge_inputs(call: Call, answer: Answer, reference: Any) -> Found:
+    """The elements of inputs, and the bytes between them, are as they were."""
+    for place, damage in enumerate(damages(call, answer)):
+        if not isinstance(call.inputs[place], Guarded):
+            continue
+        if damage is None or not (
+            damage.between or (damage.inside and place not in reference.mutable)
+        ):
+            yield None
+            continue
+        found = f"{damage.inside} changed bytes in its elements, {damage.between} between them"
+        found = f"{found}, the first at storage byte {damage.first_offset}"
+        yield Wrong("bytes", "no change", found, f"input {place}")
+
+
+def judge_bounds(call: Call, answer: Answer, reference: Any) -> Found:
+    """The bytes of an input's storage outside of the view are as they were."""
+    for place, damage in enumerate(damages(call, answer)):
+        each = call.inputs[place]
+        if not isinstance(each, Guarded):
+            continue
+        if damage is None or not damage.outside:
+            yield None
+            continue
+        found = f"{damage.outside} changed bytes, the first at storage byte {damage.first_offset}"
+        found = f"{found} (the view begins at element {each.geometry.offset})"
+        yield Wrong("bytes", "no change outside its elements", found, f"input {place}")
+
+
+def judge_views(call: Call, answer: Answer, reference: Any) -> Found:
+    """An op that declares aliasing shares the base's storage where its reference does, at the reference's offset and
+    strides; a write through the view is seen in the base and the other way round; conj and neg bits are the CPU's."""
+    if answer.raised is not None:
+        return
+    outputs, specs = strided(answer.result), reference.specs
+    if specs is None or len(specs) != len(outputs):
+        return
+    cpu = tensors_of(reference.value.result)
+    for place, (out, spec) in enumerate(zip(outputs, specs)):
+        if spec.shape != tuple(out.shape):
+            continue  # layout.values judges the shapes
+        wrong = other_bits(out, cpu[place]) if place < len(cpu) else None
+        if wrong is None and spec.alias is not None:
+            yield None
+            wrong = not_its_view(call, out, spec)
+        yield wrong.about(f"output {place}") if wrong is not None else None
+        if wrong is not None:
+            return
+
+
+def other_bits(out: torch.Tensor, cpu: torch.Tensor) -> Wrong | None:
+    """Whether the conj and neg bits differ."""
+    if out.is_conj() != cpu.is_conj():
+        return Wrong("bits", f"conj bit {cpu.is_conj()}, as on the CPU", out.is_conj())
+    if out.is_neg() != cpu.is_neg():
+        return Wrong("bits", f"neg bit {cpu.is_neg()}, as on the CPU", out.is_neg())
+    return None
+
+
+def not_its_view(call: Call, out: torch.Tensor, spec: OutputSpec) -> Wrong | None:
+    """Whether an output is not the view of an input that it should be."""
+    base = call.inputs[spec.alias or 0]
+    if not isinstance(base, Guarded):
+        return None
+    if storage_id(out) != storage_id(base.base):
+        return Wrong("not_aliased", f"the storage of input {spec.alias}", "another storage")
+    if significant(out.shape, out.stride()) != spec.significant:
+        return Wrong("strides", f"strides {spec.stride}", tuple(out.stride()))
+    if out.numel() and out.storage_offset() != spec.offset:
+        return Wrong("offset", f"storage offset {spec.offset}", out.storage_offset())
+    if out.numel() == 0 or out.is_conj() or out.is_neg() or 0 in spec.significant:
+        return None
+    if may_overlap(out.shape, out.stride()):
+        return None  # writes through it are not defined
+    return not_written_through(call, base, out)
+
+
+def not_written_through(call: Call, base: Guarded, out: torch.Tensor) -> Wrong | None:
+    """Fill the view, and see exactly its elements change in the base; put the base back, and see the view follow."""
+    shape, stride, offset = tuple(out.shape), tuple(out.stride()), int(out.storage_offset())
+    wanted = base.before.clone()
+    usable = len(wanted) // out.element_size() * out.element_size()
+    wanted[:usable].view(out.dtype).as_strided(shape, stride, offset).fill_(1)
+    with torch.no_grad():
+        out.fill_(1)
+    written = torch.equal(call.back(base.base), wanted)
+    base.restore(call.move)
+    if not written:
+        return Wrong("not_aliased", "a write through the view to reach the base", "other bytes")
+    before = base.before[:usable].view(out.dtype).as_strided(shape, stride, offset)
+    if not bit_equal(call.back(out), before):
+        return Wrong("not_aliased", "a write to the base to reach the view", "other values")
+    return None
+
+
+def may_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether two elements of the view may share an address (sufficient test: sorted strides nest)."""
+    reach = 1
+    for step, size in sorted((s, n) for s, n in zip(stride, shape) if n > 1):
+        if step < reach:
+            return True
+        reach = step * (size - 1) + reach
+    return False
+
+
+_PLAIN: dict[str, Judge] = {
+    "layout.values": judge_values,
+    "layout.output_strides": judge_strides,
+    "layout.output_fresh": judge_fresh,
+    "layout.inputs_intact": judge_inputs,
+    "layout.bounds": judge_bounds,
+    "layout.views": judge_views,
+}
+_EXPANDED: dict[str, Judge] = {"layout.expanded_read": judge_values, **_PLAIN}
+del _EXPANDED["layout.values"]
+
+#: The clauses that the calls of :func:`reads` are judged for.
+READS = ("layout.values", *_EXPANDED)
+
+
+# -- layout.views: conjugated and negated views as inputs
+
+
+def _lazy_bits(ctx: ItemContext) -> None:
+    """Give the op conjugated and negated views: the bits are the CPU's, and so are the values."""
+    kind = getattr(torch, ctx.dtype)
+    turns = []
+    if kind.is_complex and ctx.op.takes_conj_view:
+        turns.append("conj")
+    if (kind.is_complex or kind.is_floating_point) and ctx.op.takes_neg_view:
+        turns.append("neg")
+    for turn in turns:
+        for sample in ctx.samples:
+            first = sample.call.args[0]
+            if isinstance(first, torch.Tensor) and first.numel():
+                _turned(ctx, sample, turn)
+
+
+def _turned(ctx: ItemContext, sample: Sample, turn: str) -> None:
+    lazy, resolved = (
+        value_answer(ctx.op.function, sample.call.on, values(sample.tensors, turn))
+        for values in (turned, turned_and_resolved)
+    )
+    if lazy.raises is not None or resolved.raises is not None:
+        return
+    try:
+        resolve(lazy.result)
+        resolve(resolved.result)
+    except NotImplementedError:
+        return  # the CPU cannot read its own result: complex32 with both bits set
+    laid = ctx.lay(sample, ctx.cases[0], ctx.geometries(sample, ctx.cases[0]))
+    parts = {
+        name: Part(
+            lambda found=found: found,  # type: ignore[misc]
+            f"value_answer(op, arguments, {make.__name__}(values, {turn!r}))",
+            (value_answer, make),
+        )
+        for name, found, make in (
+            ("lazy", lazy, turned),
+            ("resolved", resolved, turned_and_resolved),
+        )
+    }
+    reference = Reference(ctx, laid, turn=turn, **parts)
+    judges = {"layout.views": judge_turned}
+    ctx.judge(judges, ctx.call(laid), called_turned, (turn,), reference, layout=turn, check=turn)
+
+
+def turned(values: Sequence[torch.Tensor], turn: str) -> list[torch.Tensor]:
+    """The tensors, the first of them as a view with the conj or neg bit set."""
+    return [torch.conj(values[0]) if turn == "conj" else negated(values[0]), *values[1:]]
+
+
+def turned_and_resolved(values: Sequence[torch.Tensor], turn: str) -> list[torch.Tensor]:
+    """The same values without the bit."""
+    first, *rest = turned(values, turn)
+    return [first.resolve_conj().resolve_neg(), *rest]
+
+
+def resolve(result: Any) -> Any:
+    """A result whose tensors have no bits set."""
+    return replace_tensors(result, lambda t: t.resolve_conj().resolve_neg())
+
+
+def called_turned(call: Call, turn: str) -> Answer:
+    """Make the call with the first tensor as such a view."""
+    inputs = turned([call.move(each.clone()) for each in call.values], turn)
+    answer, (args, kwargs) = Answer(), call.arguments(inputs, call.device)
+    try:
+        answer.result = call.function(*args, **kwargs)
+        call.settle(answer.result)
+    except Exception as error:
+        answer.raised = error
+        return answer
+    answer.read = resolve(replace_tensors(answer.result, call.back))
+    return answer
+
+
+def judge_turned(call: Call, answer: Answer, reference: Any) -> Found:
+    """The result of a call with a lazily conjugated or negated input has the CPU's bits and values."""
+    what = f"{reference.turn} view as input"
+    if answer.raised is not None:
+        if isinstance(answer.raised, NotImplementedError) or not reference.raises:
+            yield raised(answer.raised).about(what)
+        else:  # FakeTensor raises too: the call is not one for this device
+            yield None
+        return
+    pairs = zip(tensors_of(answer.result), tensors_of(reference.lazy.result))
+    wrong = next(filter(None, (other_bits(out, cpu) for out, cpu in pairs)), None)
+    if wrong is None:
+        wrong = differs(answer.read, resolve(reference.resolved.result), reference)
+    yield wrong.about(what) if wrong is not None else None
+
+
+# -- layout.determinism: with deterministic algorithms on, repeated calls are bit-equal or raise RuntimeError
+# (https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html).
+#
+# A kernel that reads memory before it wrote it gives equal results by luck, as long as the allocator hands out the
+# same bytes. So on the CPU the two calls are given different ones: see fresh_memory.
+
+#: Layouts that take different paths through a kernel; more would only repeat them.
+_LAYOUTS = frozenset({"contiguous", "transposed", "channels_last", "contiguous+step_inner+offset"})
+
+
+def determinism(ctx: ItemContext) -> None:
+    """Call twice on the same tensors and compare bits."""
+    with ctx.running(DETERMINISM):
+        for sample in ctx.samples:
+            for laid in ctx.laid_out(sample, _LAYOUTS):
+                reference = Reference(ctx, laid)
+                mutable = bool(reference.mutable)
+                judges = {DETERMINISM: judge_same_bits}
+                ctx.judge(judges, ctx.call(laid), called_twice, (mutable,), reference)
+                if mutable:
+                    ctx.rebuild(sample)
+            ctx.release(sample)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Deterministic algorithms on, and off again as it was."""
+    before = torch.are_deterministic_algorithms_enabled()
+    settings: Any = torch.utils.deterministic  # a module whose class makes this a property
+    fill = settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    # Filling every fresh tensor with NaN would hide what this clause looks for: memory left unwritten.
+    settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        settings.fill_uninitialized_memory = fill
+
+
+@contextmanager
+def fresh_memory(device: torch.device, byte: int) -> Iterator[None]:
+    """What memory fresh from the allocator holds: ``byte`` everywhere. Only for the CPU over glibc, whose
+    mallopt(3) can do it (M_PERTURB); nothing changes elsewhere."""
+    perturb = mallopt() if device.type == "cpu" else None
+    if perturb is None:
+        yield
+        return
+    perturb(M_PERTURB, byte ^ 0xFF)
+    try:
+        yield
+    finally:
+        perturb(M_PERTURB, 0)
+
+
+M_PERTURB = -6  # malloc.h; fresh memory is filled with the complement of the value, 0 turns it off
+
+
+@cache
+def mallopt() -> Callable[[int, int], int] | None:
+    """The function of glibc; None elsewhere."""
+    if platform.libc_ver()[0] != "glibc":
+        return None
+    function: Callable[[int, int], int] = ctypes.CDLL(None).mallopt
+    return function
+
+
+def called_twice(call: Call, mutable: bool) -> list[Answer]:
+    """Make the call twice, over fresh memory that holds other bytes."""
+    answers = []
+    for byte in (0, 1):
+        with deterministic(), fresh_memory(call.device, byte):
+            answers.append(called(call))
+        if mutable:  # the result may be the input itself, which is put back
+            answers[-1].read = replace_tensors(answers[-1].read, torch.Tensor.clone)
+            for each in call.inputs:
+                if isinstance(each, Guarded):
+                    each.restore(call.move)
+                    each.lay_again()
+    return answers
+
+
+def judge_same_bits(call: Call, answer: Sequence[Answer], reference: Any) -> Found:
+    """Both of two equal calls raise, or give the same bits."""
+    first, second = answer
+    kind = "not_deterministic"
+    if first.raised is not None and second.raised is not None:
+        yield None  # a refusal, or what layout.values judges
+        return
+    if first.raised is not None or second.raised is not None:
+        which = "first" if first.raised is not None else "second"
+        yield Wrong(kind, "the same of two equal calls", f"an exception from the {which}")
+        return
+    pairs = list(zip(tensors_of(first.read), tensors_of(second.read)))
+    for place, (one, other) in enumerate(pairs):
+        if one.layout != torch.strided:
+            one, other = one.to_dense(), other.to_dense()
+        if not bit_equal(one, other):
+            expected = "the same bits from two equal calls"
+            yield Wrong(kind, expected, "other bits", f"output {place}")
+            return
+    if not pairs and first.read != second.read and first.read == first.read:
+        yield Wrong(kind, f"{first.read!r} from two equal calls", repr(second.read))
+        return
+    yield None
+
+
+# -- layout.fp32_precision: matrix products in float32 are as precise as float32
+
+#: Largest relative error (Frobenius norm) that float32 arithmetic leaves: measured errors lie near 1e-7; TF32 leaves
+#: 3e-4, bfloat16 3e-3.
+FLOAT32_LEVEL = 1e-5
+
+
+def precision(ctx: ItemContext) -> None:
+    """Compare every sample with the CPU in float64, at matmul precision "highest"."""
+    with ctx.running(PRECISION):
+        for sample in ctx.samples:
+            laid = ctx.plain(sample)
+            wide = value_answer(
+                ctx.op.function, sample.call.on, doubled(sample.tensors), mutates=True
+            )
+            if wide.raises is not None or ctx.expected(laid).raises is not None:
+                continue
+            code = "value_answer(op, arguments, doubled(values), mutates=True)"
+            part = Part(lambda wide=wide: wide, code, (value_answer, doubled))  # type: ignore[misc]
+            reference = Reference(ctx, laid, wide=part)
+            given: Mapping[str, Any] = {"layout": "highest", "check": "highest"}
+            judges = {PRECISION: judge_precision}
+            ctx.judge(judges, ctx.call(laid), called_precisely, (), reference, **given)
+
+
+def doubled(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The values with floating-point tensors in float64."""
+    return [each.double() if each.is_floating_point() else each for each in values]
+
+
+def called_precisely(call: Call) -> Answer:
+    """Make the call at matmul precision "highest"."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        return called(call)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def judge_precision(call: Call, answer: Answer, reference: Any) -> Found:
+    """Each floating-point output is as near to the result in float64 as float32 arithmetic leaves it."""
+    if answer.raised is not None:
+        if isinstance(answer.raised, NotImplementedError):
+            yield raised(answer.raised)
+        return  # layout.values judges other exceptions
+    for got, want in zip(tensors_of(answer.read), tensors_of(reference.wide.result)):
+        if not want.is_floating_point():
+            continue
+        norm = float(want.norm())
+        error = float((got.double() - want).norm()) / norm if norm else float(got.double().norm())
+        if error <= FLOAT32_LEVEL:
+            yield None
+            continue
+        expected = f"a relative error of at most {FLOAT32_LEVEL:g} against float64"
+        yield Wrong("precision", expected, f"{error:.3g}", error=error)

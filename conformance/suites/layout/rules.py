@@ -1,0 +1,600 @@
+"""Directed checks: documented rules, each tried on small tensors made for it.
+
+Each check is a function that names torch, builtins and what its script can carry. It takes the op, ``move`` (CPU
+tensor to device), ``back`` (device tensor to CPU) and literals, and returns what is wrong or None. It raises
+NotApplicable where its premise does not hold for the op or dtype.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import torch
+
+from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.directed import run
+from conformance.checks.ops.script import NotApplicable
+from opinfo.compare import Wrong, raised
+from opinfo.torch_private import FakeTensorMode
+
+AS_STRIDED, MEMORY_FORMAT = "layout.as_strided", "layout.memory_format"
+TYPE_PROMOTION, SPECIAL_VALUES = "layout.type_promotion", "layout.special_values"
+BETA_ZERO, EMPTY_REDUCE = "layout.beta_zero", "layout.empty_reduce"
+
+
+def other_arguments(ctx: ItemContext) -> tuple[Any, ...]:
+    """What a unary op takes after its input (the order of ``polygamma``, the value of ``fill``), from the
+    first sample that holds no other tensor."""
+    for sample in ctx.samples:
+        if len(sample.tensors) == 1 and sample.call.args[0] is sample.tensors[0]:
+            return tuple(sample.call.args[1:])
+    return ()
+
+
+# -- layout.as_strided: gaps, overlap and offsets address the right elements; storage is large enough; requests
+# out of range raise. The reference is index arithmetic.
+
+#: (size, stride, offset): dense, gaps, transposed, overlapping, expanded, size 1, 0-d, size 0.
+_VIEWS = (
+    ((3, 4), (4, 1), 0),
+    ((3, 4), (10, 2), 1),
+    ((4, 3), (1, 5), 7),
+    ((5, 3), (2, 1), 3),
+    ((4, 3), (0, 1), 2),
+    ((2, 1, 3), (9, 100, 2), 5),
+    ((), (), 11),
+    ((0, 3), (3, 1), 4),
+)
+
+
+def as_strided(ctx: ItemContext) -> None:
+    """Run what applies to the op's family."""
+    families = ctx.traits.families
+    with ctx.running(AS_STRIDED) as (record,):
+        assert record is not None
+        for number, (size, stride, offset) in enumerate(_VIEWS):
+            given: dict[str, Any] = {"size": size, "stride": stride, "dtype": ctx.dtype}
+            if "as_strided.read" in families:
+                run(ctx, record, "addresses", addresses, number, offset=offset, **given)
+                run(ctx, record, "set_", set_addresses, number, offset=offset, **given)
+            if "as_strided.scatter" in families and not overlaps(size, stride):
+                run(ctx, record, "addresses", scatters, number, offset=offset, **given)
+            if "as_strided.allocate" in families:
+                run(ctx, record, "allocates", allocates, number, **given)
+            if "as_strided.allocate_like" in families:
+                run(ctx, record, "allocates", allocates_like, number, **given)
+        if "as_strided.read" in families:
+            run(ctx, record, "out_of_range", out_of_range, dtype=ctx.dtype)
+
+
+def overlaps(size: Any, stride: Any) -> bool:
+    """Whether two elements of a view share an address."""
+    places = element_places(size, stride, 0)
+    return len(set(places)) < len(places)
+
+
+def element_places(size: Any, stride: Any, offset: Any) -> list[int]:
+    """The storage element of each element of a view."""
+    index = torch.full(size, offset)
+    for dim, (n, step) in enumerate(zip(size, stride)):
+        index = index + (torch.arange(n) * step).view(
+            [-1 if d == dim else 1 for d in range(len(size))]
+        )
+    places: list[int] = index.reshape(-1).tolist()
+    return places
+
+
+def addresses(
+    op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
+) -> Wrong | None:
+    values = [n % 2 for n in range(60)] if dtype == "bool" else list(range(60))
+    base = move(torch.tensor(values).to(getattr(torch, dtype)))
+    got = back(op(base, size, stride, offset))
+    if tuple(got.shape) != size:
+        return Wrong("shape", f"shape {size}", tuple(got.shape))
+    want = [float(values[i]) for i in element_places(size, stride, offset)]
+    held = got.to(torch.complex64).real.reshape(-1).tolist()
+    return None if held == want else Wrong("values", f"elements {want}", held)
+
+
+def set_addresses(
+    op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
+) -> Wrong | None:
+    values = [n % 2 for n in range(60)] if dtype == "bool" else list(range(60))
+    base = move(torch.tensor(values).to(getattr(torch, dtype)))
+    view = move(torch.empty(0, dtype=getattr(torch, dtype)))
+    view.set_(base.untyped_storage(), offset, size, stride)
+    made = tuple(view.stride()), view.storage_offset()
+    if made != (stride, offset):
+        return Wrong("strides", f"strides and offset {(stride, offset)}", made, "set_")
+    want = [float(values[i]) for i in element_places(size, stride, offset)]
+    held = back(view).to(torch.complex64).real.reshape(-1).tolist()
+    return None if held == want else Wrong("values", f"elements {want}", held, "set_")
+
+
+def scatters(
+    op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
+) -> Wrong | None:
+    values = [1.0 if dtype == "bool" else float(n % 50 + 60) for n in range(60)]
+    base = torch.zeros(60).to(getattr(torch, dtype))
+    places = element_places(size, stride, offset)
+    source = torch.tensor(values[: len(places)]).reshape(size).to(getattr(torch, dtype))
+    got = back(op(move(base), move(source), size, stride, offset))
+    want = [0.0] * 60
+    for place, at in enumerate(places):
+        want[at] = values[place]
+    held = got.to(torch.complex64).real.tolist()
+    return None if held == want else Wrong("values", want, held)
+
+
+def allocates(op: Any, move: Any, back: Any, size: Any, stride: Any, dtype: Any) -> Wrong | None:
+    device = move(torch.zeros(1)).device
+    made = op(size, stride, dtype=getattr(torch, dtype), device=device)
+    return badly_made(made, move, back, size, stride, dtype)
+
+
+def allocates_like(
+    op: Any, move: Any, back: Any, size: Any, stride: Any, dtype: Any
+) -> Wrong | None:
+    like = move(torch.zeros(2).to(getattr(torch, dtype)))
+    made = op(like, size, stride)
+    if made.dtype != like.dtype:
+        return Wrong("dtype", like.dtype, made.dtype)
+    if made.device != like.device:
+        return Wrong("device", like.device, made.device)
+    return badly_made(made, move, back, size, stride, dtype)
+
+
+def badly_made(made: Any, move: Any, back: Any, size: Any, stride: Any, dtype: Any) -> Wrong | None:
+    """What is wrong with a tensor that was requested with this size and stride."""
+    if tuple(made.shape) != size:
+        return Wrong("shape", f"shape {size}", tuple(made.shape))
+    if tuple(made.stride()) != stride:
+        return Wrong("strides", f"strides {stride}", tuple(made.stride()))
+    last = sum((n - 1) * s for n, s in zip(size, stride)) + 1 if made.numel() else 0
+    need = (made.storage_offset() + last) * made.element_size()
+    have = made.untyped_storage().nbytes()
+    if have < need:
+        return Wrong("storage", f"a storage of {need} bytes or more", have)
+    if made.numel() and not overlaps(size, stride):
+        values = (torch.arange(made.numel()) % 2).reshape(size).to(getattr(torch, dtype))
+        made.copy_(move(values))
+        held = back(made)
+        if not torch.equal(held.to(torch.complex64), values.to(torch.complex64)):
+            return Wrong("values", f"{values.tolist()} after a copy into it", held.tolist())
+    return None
+
+
+def out_of_range(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
+    base = move(torch.zeros(12).to(getattr(torch, dtype)))
+    for size, stride, offset in (
+        ((13,), (1,), 0),
+        ((3, 4), (5, 1), 0),
+        ((2,), (1,), 11),
+        ((2,), (-1,), 5),
+    ):
+        try:
+            op(base, size, stride, offset)
+        except RuntimeError:
+            continue
+        asked = f"size {size}, stride {stride} and offset {offset} of 12 elements"
+        return Wrong("not_raised", f"RuntimeError for {asked}", "no exception")
+    return None
+
+
+# -- layout.memory_format: ops that take ``memory_format`` honour it
+# (https://docs.pytorch.org/docs/stable/tensor_attributes.html#torch-memory-format).
+
+#: Size of the input, and its memory orders: dense, so that preserve_format has one right answer.
+_DENSE_4D = ((2, 3, 4, 5), ((0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 2, 3)))
+_DENSE_5D = ((2, 3, 2, 4, 5), ((0, 1, 2, 3, 4), (4, 3, 2, 1, 0)))
+
+
+def memory_format(ctx: ItemContext) -> None:
+    """Every format on every dense input order of rank 4, and the 3d format on rank 5."""
+    families = ctx.traits.families
+    extras: list[tuple[Any, ...]] = [()]
+    if "memory_format.needs_value" in families:
+        extras = [(1,)]
+    elif "memory_format.needs_dtype" in families:
+        # Its own dtype, where nothing needs converting, and another, where something does.
+        other = torch.float64 if ctx.dtype != "float64" else torch.float32
+        extras = [(getattr(torch, ctx.dtype),), (other,)]
+    formats = ["contiguous_format", "channels_last"]
+    if "memory_format.no_preserve" not in families:
+        formats.append("preserve_format")
+    given: dict[str, Any] = {"dtype": ctx.dtype}
+    given["copies"] = "memory_format.no_values" not in families
+    with ctx.running(MEMORY_FORMAT) as (record,):
+        assert record is not None
+        for names, (size, orders) in (
+            (formats, _DENSE_4D),
+            (["channels_last_3d"], _DENSE_5D),
+        ):
+            for extra, (number, order) in product(extras, enumerate(orders)):
+                for name in names:
+                    label = name if name.endswith("_format") else f"{name}_format"
+                    given |= {"size": size, "order": order, "name": name, "extra": extra}
+                    run(ctx, record, label, honours, number, **given)
+
+
+def honours(
+    op: Any,
+    move: Any,
+    back: Any,
+    size: Any,
+    order: Any,
+    name: Any,
+    dtype: Any,
+    extra: Any,
+    copies: Any,
+) -> Wrong | None:
+    values = (torch.arange(torch.Size(size).numel()) % 2).reshape(size)
+    values = values.to(getattr(torch, dtype))
+    stride, step = [0] * len(size), 1
+    for dim in reversed(order):
+        stride[dim] = step
+        step *= size[dim]
+    given = move(torch.empty_strided(size, stride, dtype=values.dtype).copy_(values))
+    got = op(given, *extra, memory_format=getattr(torch, name))
+    strides = f"for an input of strides {tuple(given.stride())}"
+    if name == "preserve_format":
+        if tuple(got.stride()) != tuple(given.stride()):
+            return Wrong("strides", f"the same strides {strides}", tuple(got.stride()), name)
+    elif not got.is_contiguous(memory_format=getattr(torch, name)):
+        return Wrong("strides", f"strides of {name} {strides}", tuple(got.stride()))
+    if copies:
+        held, want = back(got).to(torch.complex64), values.to(got.dtype).to(torch.complex64)
+        if not torch.equal(held, want):
+            return Wrong("values", "the input's values", "other values", name)
+    return None
+
+
+# -- layout.type_promotion: result dtypes for mixed dtypes, 0-d tensors and Python scalars; 64-bit integers keep all
+# bits (https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc). The reference for the dtype
+# is FakeTensor. Where the device is not the CPU, eager CPU is a second one: either's dtype is right.
+
+_OTHERS = ("bool", "uint8", "int64", "bfloat16", "float32", "float64", "complex64")
+_SCALARS: tuple[Any, ...] = (True, 2, 0.5, 0.5j)
+
+
+def type_promotion(ctx: ItemContext) -> None:
+    """Binary ops with every other dtype; unary ops that promote integers to floating point."""
+    with ctx.running(TYPE_PROMOTION) as (record,):
+        assert record is not None
+        if ctx.traits.ufunc == "unary":
+            extra = other_arguments(ctx)
+            run(ctx, record, "int_to_float", int_to_float, dtype=ctx.dtype, extra=extra)
+            return
+        given: dict[str, Any] = {"dtype": ctx.dtype, "fake_only": ctx.device.fake_only}
+        number = 0
+        for other in dict.fromkeys((ctx.dtype, *_OTHERS)):  # some ops take two of one dtype only
+            for form in ("tensors", "0-d"):
+                number += 1
+                run(ctx, record, form, mixed, number, other=other, form=form, **given)
+        if ctx.traits.takes_python_scalar:
+            for scalar in _SCALARS:
+                number += 1
+                run(ctx, record, "python_scalar", with_scalar, number, scalar=scalar, **given)
+            if ctx.dtype == "int64":
+                run(ctx, record, "int64_bits", keeps_bits)
+
+
+def mixed(
+    op: Any, move: Any, back: Any, dtype: Any, other: Any, form: Any, fake_only: Any
+) -> Wrong | None:
+    right = torch.tensor([1, 1, 1, 2] if form == "tensors" else 1).to(getattr(torch, other))
+    return promotes(op, move, back, dtype, right, f"{dtype} with {other} ({form})", fake_only)
+
+
+def with_scalar(
+    op: Any, move: Any, back: Any, dtype: Any, scalar: Any, fake_only: Any
+) -> Wrong | None:
+    what = f"{dtype} with the Python scalar {scalar!r}"
+    return promotes(op, move, back, dtype, scalar, what, fake_only)
+
+
+def promotes(
+    op: Any, move: Any, back: Any, dtype: Any, right: Any, what: Any, fake_only: Any
+) -> Wrong | None:
+    """Whether the result of two operands has the dtype that FakeTensor says, or eager CPU."""
+    left = torch.tensor([1, 1, 2, 3]).to(getattr(torch, dtype))
+    is_tensor = isinstance(right, torch.Tensor)
+    with FakeTensorMode():
+        fakes = [torch.empty(left.shape, dtype=left.dtype), right]
+        if is_tensor:
+            fakes[1] = torch.empty(right.shape, dtype=right.dtype)
+        try:
+            want = op(*fakes).dtype
+        except Exception as exc:
+            raise NotApplicable("FakeTensor refuses the operands") from exc
+    try:
+        got = back(op(move(left), move(right) if is_tensor else right))
+    except (RuntimeError, TypeError) as exc:
+        try:
+            op(left, right)
+        except Exception:
+            # The clause is about results.
+            raise NotApplicable("the CPU refuses the operands too") from exc
+        return raised(exc, f"a result of dtype {want}", subject=what)
+    if got.dtype != want and (fake_only or got.dtype != op(left, right).dtype):
+        return Wrong("dtype", want, got.dtype, what)
+    return None
+
+
+def keeps_bits(op: Any, move: Any, back: Any) -> Wrong | None:
+    big = 2**53 + 1  # the first integer that float64 cannot hold
+    left = torch.tensor([0, 1, 2**53, 2**53 + 1, -(2**53) - 1])
+    try:
+        # Asked with a small operand first: an op that computes in floating point may loop that often.
+        if op(left, torch.ones_like(left)).dtype not in (torch.int64, torch.bool):
+            raise NotApplicable("the op computes in floating point")
+        want = op(left, torch.full_like(left, big))
+    except RuntimeError as exc:
+        raise NotApplicable("the CPU refuses the operands") from exc
+    got = back(op(move(left), big))
+    if not torch.equal(got, want):
+        what = f"with the Python scalar {big}"
+        return Wrong("values", f"{want.tolist()} as with a tensor", got.tolist(), what)
+    return None
+
+
+def int_to_float(op: Any, move: Any, back: Any, dtype: Any, extra: Any) -> Wrong | None:
+    values = torch.tensor([0, 1, 1, 0] if dtype == "bool" else [1, 1, 2, 3])
+    values = values.to(getattr(torch, dtype))
+    try:
+        want = op(values.to(torch.get_default_dtype()), *extra)
+    except (RuntimeError, ValueError) as exc:
+        raise NotApplicable("outside the op's domain") from exc
+    got = back(op(move(values), *extra))
+    if got.dtype != torch.get_default_dtype():
+        return Wrong("dtype", torch.get_default_dtype(), got.dtype, f"{dtype} input")
+    if not torch.allclose(got, want, rtol=1e-5, atol=1e-6, equal_nan=True):
+        return Wrong("values", want.tolist(), got.tolist())
+    return None
+
+
+# -- layout.special_values: documented rules only: NaN, infinities, and bool bytes other than 0 and 1.
+
+
+def special_values(ctx: ItemContext) -> None:
+    """Run the rules that the op's families and flags name."""
+    families, policy = ctx.traits.families, ctx.op.nan_policy
+    with ctx.running(SPECIAL_VALUES) as (record,):
+        assert record is not None
+        if ctx.dtype == "bool":
+            binary = ctx.traits.ufunc == "binary"
+            extra = () if binary else other_arguments(ctx)
+            run(ctx, record, "bool_bytes", bool_bytes, binary=binary, extra=extra)
+            return
+        extra = (2.0,) if "reduce.needs_order" in families else ()
+        propagates = policy == "propagate" or "special.nan_reduce" in families
+        omits = policy == "omit" or "special.nan_omit" in families
+        rules: tuple[tuple[bool, Any, dict[str, Any]], ...] = (
+            (propagates, reduces_nan, {"omits": False, "extra": extra}),
+            (omits, reduces_nan, {"omits": True, "extra": extra}),
+            ("special.nan_binary" in families, binary_nan, {"ignores": False}),
+            ("special.nan_ignore" in families, binary_nan, {"ignores": True}),
+            ("special.nan_clamp" in families, clamps_nan, {}),
+            ("special.nan_scan" in families, scans_nan, {}),
+            ("special.nan_last" in families, sorts_nan_last, {}),
+        )
+        for number, strided in enumerate((False, True)):
+            for holds, check, given in rules:
+                if holds:
+                    name = "nan_strided" if strided else "nan"
+                    name = "nan_last" if check is sorts_nan_last else name
+                    given = {"dtype": ctx.dtype, "strided": strided, **given}
+                    run(ctx, record, name, check, number, **given)
+
+
+def bool_bytes(op: Any, move: Any, back: Any, binary: Any, extra: Any) -> Wrong | None:
+    # c10/util/Load.h: a bool is loaded as "any byte that is not zero is true".
+    odd = move(torch.tensor([0, 1, 2, 255, 0, 128], dtype=torch.uint8)).view(torch.bool)
+    plain = torch.tensor([False, True, True, True, False, True])
+    other = torch.tensor([True, False, True, True, False, False])
+    try:
+        want = op(plain, other) if binary else op(plain, *extra)
+    except (RuntimeError, TypeError) as exc:
+        raise NotApplicable("not defined for bool") from exc
+    got = back(op(odd, move(other)) if binary else op(odd, *extra))
+    if got.dtype == torch.bool:
+        # Written bytes are normalised for the comparison: the question is how they are read.
+        got = got.view(torch.uint8).bool()
+    if got.dtype == torch.complex32:  # has no comparison kernels
+        got, want = got.to(torch.complex64), want.to(torch.complex64)
+    if not torch.equal(got, want) and not torch.allclose(got, want, equal_nan=True):
+        what = "bytes [0, 1, 2, 255, 0, 128] as bool"
+        return Wrong("values", want.tolist(), got.tolist(), what)
+    return None
+
+
+def spread(values: torch.Tensor, move: Any, strided: Any) -> torch.Tensor:
+    """The values on the device, with gaps between them in memory where ``strided``."""
+    there: torch.Tensor = (
+        move(values.repeat_interleave(2, -1))[..., ::2] if strided else move(values)
+    )
+    return there
+
+
+def reduces_nan(
+    op: Any, move: Any, back: Any, dtype: Any, strided: Any, omits: Any, extra: Any
+) -> Wrong | None:
+    values = torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, float("nan"), 3.0, 4.0]])
+    given = spread(values.to(getattr(torch, dtype)), move, strided)
+    try:
+        got = op(given, *extra, dim=1)
+    except TypeError:
+        got = op(given, *extra)
+    got = back(got[0] if isinstance(got, (tuple, list)) else got)
+    last = bool(torch.isnan(got.reshape(-1)[-1]))
+    if last == omits:
+        rule = "NaN is ignored" if omits else "NaN propagates"
+        return Wrong("values", f"that {rule}, as documented", got.tolist())
+    if got.dim() and bool(torch.isnan(got[0])):
+        return Wrong("values", "a number for a row without NaN", got.tolist())
+    return None
+
+
+def nan_elsewhere(want: Any, got: Any) -> Wrong | None:
+    """Whether NaN is where it is expected; both are lists of bool, and the first five are shown."""
+    return None if got == want else Wrong("values", f"NaN where {want[:5]}", f"where {got[:5]}")
+
+
+def binary_nan(
+    op: Any, move: Any, back: Any, dtype: Any, strided: Any, ignores: Any
+) -> Wrong | None:
+    nan = float("nan")
+    left = torch.tensor([nan, 1.0, nan, 2.0, float("inf")] * 4).to(getattr(torch, dtype))
+    right = torch.tensor([1.0, nan, nan, 3.0, -float("inf")] * 4).to(getattr(torch, dtype))
+    got = back(op(spread(left, move, strided), spread(right, move, strided))).isnan().tolist()
+    want = [False, False, True, False, False] if ignores else [True, True, True, False, False]
+    return nan_elsewhere(want * 4, got)
+
+
+def clamps_nan(op: Any, move: Any, back: Any, dtype: Any, strided: Any) -> Wrong | None:
+    values = torch.tensor([float("nan"), -1.0, 0.5, 2.0, float("inf")] * 4)
+    bound = move(torch.full((20,), 0.25).to(getattr(torch, dtype)))
+    got = back(op(spread(values.to(getattr(torch, dtype)), move, strided), bound))
+    return nan_elsewhere([True, False, False, False, False] * 4, got.isnan().tolist())
+
+
+def scans_nan(op: Any, move: Any, back: Any, dtype: Any, strided: Any) -> Wrong | None:
+    values = torch.tensor([1.0, 2.0, float("nan"), 4.0, 0.5]).to(getattr(torch, dtype))
+    got = op(spread(values, move, strided), 0)
+    got = back(got[0] if isinstance(got, (tuple, list)) else got)
+    return nan_elsewhere([False, False, True, True, True], got.isnan().tolist())
+
+
+def sorts_nan_last(op: Any, move: Any, back: Any, dtype: Any, strided: Any) -> Wrong | None:
+    nan = float("nan")
+    values = torch.tensor([2.0, nan, -1.0, float("inf"), nan, 0.5]).to(getattr(torch, dtype))
+    got = op(spread(values, move, strided))
+    if isinstance(got, torch.Tensor) and got.dtype == torch.int64:  # argsort
+        ordered = values[back(got)]
+    else:
+        ordered = back(got[0] if isinstance(got, (tuple, list)) else got)
+    nans = ordered.isnan().tolist() == [False] * 4 + [True] * 2
+    if not nans or ordered[:4].tolist() != [-1.0, 0.5, 2.0, float("inf")]:
+        return Wrong("values", "[-1.0, 0.5, 2.0, inf, nan, nan]", ordered.tolist())
+    return None
+
+
+# -- layout.beta_zero: with beta = 0 the input is not read.
+
+#: Shapes of (input, first, second) by the name of the op's family.
+_SHAPES = {
+    "beta_zero.mm": ((4, 5), (4, 3), (3, 5)),
+    "beta_zero.mv": ((4,), (4, 3), (3,)),
+    "beta_zero.outer": ((4, 5), (4,), (5,)),
+    "beta_zero.bmm": ((2, 4, 5), (2, 4, 3), (2, 3, 5)),
+    "beta_zero.sum_bmm": ((4, 5), (2, 4, 3), (2, 3, 5)),
+}
+
+
+def beta_zero(ctx: ItemContext) -> None:
+    """An input full of NaN or infinity, and a product over K = 0."""
+    with ctx.running(BETA_ZERO) as (record,):
+        assert record is not None
+        for family, shapes in _SHAPES.items():
+            if family not in ctx.traits.families:
+                continue
+            given: dict[str, Any] = {"shapes": shapes, "dtype": ctx.dtype}
+            for number, poison in enumerate((float("nan"), float("inf"))):
+                run(ctx, record, "beta_zero", ignores_input, number, poison=poison, **given)
+            if family != "beta_zero.outer":
+                run(ctx, record, "k_zero", overwrites, **given)
+
+
+def ignores_input(
+    op: Any, move: Any, back: Any, shapes: Any, dtype: Any, poison: Any
+) -> Wrong | None:
+    kind = getattr(torch, dtype)
+    if not (kind.is_floating_point or kind.is_complex):
+        # These have no NaN: beta = 0 must still leave the input out.
+        poison = True if kind == torch.bool else torch.iinfo(kind).max
+    first = (torch.arange(torch.Size(shapes[1]).numel()) % 3).reshape(shapes[1]).to(kind)
+    second = (torch.arange(torch.Size(shapes[2]).numel()) % 2).reshape(shapes[2]).to(kind)
+    want = op(torch.zeros(shapes[0], dtype=kind), first, second, beta=0)
+    full = move(torch.full(shapes[0], poison, dtype=kind))
+    got = back(op(full, move(first), move(second), beta=0))
+    if not torch.allclose(got, want):
+        what = f"beta = 0 and an input full of {poison}"
+        return Wrong("values", want.tolist(), got.tolist(), what)
+    return None
+
+
+def overwrites(op: Any, move: Any, back: Any, shapes: Any, dtype: Any) -> Wrong | None:
+    kind = getattr(torch, dtype)
+    inner = [list(shapes[1]), list(shapes[2])]
+    inner[0][-1] = 0
+    inner[1][-2 if len(inner[1]) > 1 else 0] = 0
+    stale = 7 if not kind.is_floating_point and not kind.is_complex else float("nan")
+    out = move(torch.full(shapes[0], stale, dtype=kind))
+    given = move(torch.ones(shapes[0], dtype=kind))
+    first, second = (move(torch.zeros(shape, dtype=kind)) for shape in inner)
+    op(given, first, second, beta=0, out=out)
+    held = back(out)
+    if not torch.equal(held, torch.zeros(shapes[0], dtype=kind)):
+        what = "out= of a product over K = 0 with beta = 0"
+        return Wrong("values", "zeros", held.tolist(), what)
+    return None
+
+
+# -- layout.empty_reduce: reductions over nothing give the identity, or raise as the CPU does.
+
+
+def empty_reduce(ctx: ItemContext) -> None:
+    """Over a dimension of size 0, and over all of an empty tensor."""
+    with ctx.running(EMPTY_REDUCE) as (record,):
+        assert record is not None
+        given: dict[str, Any] = {
+            "dtype": ctx.dtype,
+            "identity": ctx.op.identity,
+            "fake_only": ctx.device.fake_only,
+            "extra": (2.0,) if "reduce.needs_order" in ctx.traits.families else (),
+        }
+        run(ctx, record, "dim", reduces_nothing, 0, size=(2, 0, 3), dim=1, **given)
+        run(ctx, record, "all", reduces_nothing, 1, size=(0,), dim=None, **given)
+
+
+def reduces_nothing(
+    op: Any,
+    move: Any,
+    back: Any,
+    size: Any,
+    dim: Any,
+    dtype: Any,
+    identity: Any,
+    fake_only: Any,
+    extra: Any,
+) -> Wrong | None:
+    empty = torch.zeros(size, dtype=getattr(torch, dtype))
+    over = {} if dim is None else {"dim": dim}
+    try:
+        want, refused = op(empty, *extra, **over), None
+    except Exception as exc:
+        want, refused = None, exc
+    if dim is None and isinstance(refused, TypeError):
+        raise NotApplicable("the op needs a dimension")
+    try:
+        got = back(op(move(empty), *extra, **over))
+    except (RuntimeError, IndexError, ValueError) as exc:
+        if identity is not None:
+            return raised(exc, f"the identity {identity}")
+        return None if fake_only or refused else raised(exc, f"{want}, as the CPU gives")
+    if dim is not None and tuple(got.shape) != (2, 3):
+        return Wrong("shape", "shape (2, 3)", tuple(got.shape))
+    if identity is not None:
+        same = bool((got == identity).all())
+        return None if same else Wrong("values", f"the identity {identity}", got.tolist())
+    if fake_only:
+        # No identity is declared: a finite number would be made up; NaN and infinity say that there is none.
+        made_up = got.is_floating_point() and bool(got.isfinite().any())
+        rule = "NaN, infinity or an exception, as the op has no identity"
+        return Wrong("not_raised", rule, got.tolist()) if made_up else None
+    if refused:
+        return Wrong("not_raised", f"{type(refused).__name__}, as on the CPU", got.tolist())
+    same = torch.allclose(got, want, equal_nan=True)
+    return None if same else Wrong("values", want.tolist(), got.tolist())

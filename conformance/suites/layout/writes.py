@@ -1,0 +1,777 @@
+"""Calls that write: ``out=`` targets that fit and that do not, in-place variants, the variants of an op against each
+other, and targets that overlap."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from conformance.checks.ops import directed
+from conformance.checks.ops.calls import (
+    Ambiguous,
+    Answer,
+    Call,
+    called,
+    called_into,
+    container,
+    differs,
+    views,
+)
+from conformance.checks.ops.context import ItemContext, Laid, Part, Reference
+from opinfo.compare import Wrong, raised, replace_tensors, tensors_of
+from opinfo.device import Guarded, Move, identity
+from opinfo.layouts import CONTIGUOUS, Geometry, Layout
+from opinfo.reference import StrideAnswer, fake_strided, significant, value_answer
+from opinfo.samples import Sample
+from opinfo.torch_private import FakeTensorMode
+
+Found = Iterator[Wrong | Ambiguous | None]
+
+BOUNDS = "layout.bounds"
+OUT_KEPT, OUT_RESIZE, IN_PLACE = "layout.out_kept", "layout.out_resize", "layout.inplace"
+VARIANTS, OVERLAP = "layout.variants", "layout.overlap_raises"
+
+
+# -- ``out=``
+
+
+def outputs_of(result: Any) -> list[torch.Tensor] | None:
+    """The tensors that ``out=`` takes for this result; None if it takes none."""
+    found = [result] if isinstance(result, torch.Tensor) else result
+    if not isinstance(found, (tuple, list)):
+        return None
+    if not found or not all(
+        isinstance(each, torch.Tensor) and each.layout == torch.strided for each in found
+    ):
+        return None
+    return [each.resolve_conj().resolve_neg() for each in found]
+
+
+def wanted_outputs(reference: Any) -> list[torch.Tensor] | None:
+    """The CPU's outputs; None if it raises, or ``out=`` takes none."""
+    return outputs_of(reference.value.result) if reference.value.raises is None else None
+
+
+def form_of(result: Any) -> str:
+    """In which container ``out=`` takes the targets."""
+    if isinstance(result, torch.Tensor):
+        return "tensor"
+    return "list" if isinstance(result, list) else "tuple"
+
+
+def takes_no_out(error: BaseException) -> bool:
+    """Whether the argument parser says that this form of the call has no ``out``: ``nonzero(as_tuple=True)``,
+    or a packet of ``torch.ops`` whose overload gives its targets other names."""
+    text = str(error)
+    if isinstance(error, TypeError):
+        return "'out'" in text
+    return isinstance(error, RuntimeError) and "failed to match any schema" in text
+
+
+def prefill(dtype: torch.dtype) -> Any:
+    """What a target holds before: a value that no result is made of by chance."""
+    if dtype == torch.bool:
+        return True
+    if dtype.is_floating_point or dtype.is_complex:
+        return float("nan")
+    return torch.iinfo(dtype).max
+
+
+def out_kept(ctx: ItemContext) -> None:
+    """Give the op targets of the right shape in many layouts."""
+    if not ctx.traits.has_out or not ctx.traits.returns_tensors:
+        return
+    judges = {OUT_KEPT: judge_kept, BOUNDS: judge_target_bounds}
+    with ctx.running(*judges):
+        for sample in ctx.samples:
+            reference = Reference(ctx, ctx.plain(sample))
+            wanted = wanted_outputs(reference)
+            seen: set[tuple[Geometry, ...]] = set()
+            for layout in ctx.targets if wanted is not None else ():
+                geometries = tuple(layout.geometry(t.shape) for t in wanted or ())
+                if geometries in seen:
+                    continue
+                seen.add(geometries)
+                specs = [(t.dtype, g) for t, g in zip(wanted or (), geometries, strict=True)]
+                given = (specs, form_of(reference.value.result))
+                ctx.judge(
+                    judges,
+                    ctx.call(reference.laid),
+                    called_into_guarded,
+                    given,
+                    reference,
+                    layout=f"out={layout.id}",
+                    check="target",
+                )
+            ctx.release(sample)
+
+
+def called_into_guarded(
+    call: Call, specs: Sequence[tuple[torch.dtype, Geometry]], form: str
+) -> Answer:
+    """Make the call into guarded targets of these dtypes and geometries."""
+    targets = [
+        Guarded(torch.zeros(g.shape, dtype=dtype), g, call.move, fill=prefill(dtype))
+        for dtype, g in specs
+    ]
+    return called_into(call, targets, form)
+
+
+def judge_kept(call: Call, answer: Answer, reference: Any) -> Found:
+    """``out=`` of the right shape keeps address and strides, and takes the functional result whole."""
+    if answer.raised is not None:
+        if not takes_no_out(answer.raised):
+            yield raised(answer.raised)
+        return
+    wanted = wanted_outputs(reference) or []
+    for place, (target, want) in enumerate(zip(answer.targets, wanted)):
+        assert isinstance(target, Guarded)
+        wrong = moved(target, answer.addresses[place])
+        if wrong is None and not reference.free:
+            wrong = differs(call.back(target.view), want, reference)
+        if wrong is not None:
+            yield wrong.about(f"out {place}")
+            return
+    yield None
+
+
+def moved(target: Guarded, address: int) -> Wrong | None:
+    """Whether a tensor that a call wrote to has another address, or other strides."""
+    view, geometry = target.view, target.geometry
+    strides = significant(view.shape, view.stride())
+    if view.data_ptr() == address and strides == significant(geometry.shape, geometry.stride):
+        return None
+    where = "the same address" if view.data_ptr() == address else "another address"
+    expected = f"strides {geometry.stride} at the same address"
+    return Wrong("moved", expected, f"strides {tuple(view.stride())} at {where}")
+
+
+def judge_target_bounds(call: Call, answer: Answer, reference: Any) -> Found:
+    """The bytes of a target's storage that belong to none of its elements are as they were."""
+    for place, target in enumerate(answer.targets if answer.raised is None else ()):
+        if isinstance(target, Guarded) and target.as_asked():  # else layout.out_kept judges it
+            wrong = outside_changed(target, call.back)
+            yield wrong.about(f"out {place}") if wrong is not None else None
+
+
+def outside_changed(target: Guarded, back: Move) -> Wrong | None:
+    """Whether bytes changed that belong to none of a tensor's elements."""
+    if target.outside_intact(back):
+        return None
+    geometry = target.geometry
+    where = f"strides {geometry.stride}, offset {geometry.offset}"
+    return Wrong("bytes", f"no change outside its elements ({where})", "changed bytes")
+
+
+# -- ``out=`` that does not fit: empty, of a wrong shape, of an unsafe dtype, on another device
+
+
+def out_resize(ctx: ItemContext) -> None:
+    """Targets that do not fit."""
+    if not ctx.traits.has_out or not ctx.traits.returns_tensors:
+        return
+    with ctx.running(OUT_RESIZE):
+        for sample in ctx.samples:
+            laid = ctx.plain(sample)
+            wanted = wanted_outputs(Reference(ctx, laid))
+            if wanted is None:
+                continue
+            answer = _unfit(ctx, laid, wanted, "empty")
+            if answer.raised is not None and takes_no_out(answer.raised):
+                continue
+            _unfit(ctx, laid, wanted, "wrong_shape")
+            # A factory without a dtype takes that of its out=; some dtypes have no unsafe one.
+            factory = ctx.op.is_factory and sample.call.kwargs.get("dtype") is None
+            dtypes = [unsafe_dtype(each.dtype) for each in wanted]
+            if not factory and None not in dtypes and _must_refuse(ctx, laid, "wrong_dtype"):
+                _unfit(ctx, laid, wanted, "wrong_dtype")
+            # On the CPU there is neither a second opinion nor a rule about a wrong device.
+            if not ctx.device.fake_only and _must_refuse(ctx, laid, "wrong_device"):
+                _unfit(ctx, laid, wanted, "wrong_device")
+
+
+def _unfit(ctx: ItemContext, laid: Laid, wanted: Sequence[torch.Tensor], how: str) -> Answer:
+    specs = [(tuple(each.shape), each.dtype) for each in wanted]
+    warns = Part(lambda: _cpu_warns(ctx, laid, specs))
+    reference = Reference(ctx, laid, how=how, warns=warns)
+    answer: Answer = ctx.judge(
+        {OUT_RESIZE: judge_unfit},
+        ctx.call(laid),
+        called_into_unfit,
+        (specs, form_of(reference.value.result), how),
+        reference,
+        layout=f"out={how}",
+        check=f"out={how}",
+        refusable=False,
+    )
+    return answer
+
+
+def unsafe_dtype(dtype: torch.dtype) -> torch.dtype | None:
+    """A dtype that ``torch.can_cast`` refuses for results of ``dtype``."""
+    if dtype.is_complex:
+        return torch.float32
+    if dtype.is_floating_point:
+        return torch.int64
+    return None if dtype == torch.bool else torch.bool
+
+
+def unfit_target(shape: tuple[int, ...], dtype: torch.dtype, how: str, call: Call) -> Any:
+    """A target that does not fit a result of this shape and dtype."""
+    if how == "empty":
+        return call.move(torch.empty((0,), dtype=dtype))
+    if how == "wrong_shape":
+        count = torch.Size(shape).numel()
+        size = (min(count + 2, 2 * count),) if count else (2, 3)
+        return call.move(torch.zeros(size, dtype=dtype))
+    if how == "wrong_dtype":
+        return call.move(torch.zeros(shape, dtype=unsafe_dtype(dtype)))
+    elsewhere = "meta" if call.device.type == "cpu" else "cpu"
+    return torch.zeros(shape, dtype=dtype, device=torch.device(elsewhere))
+
+
+def called_into_unfit(
+    call: Call, specs: Sequence[tuple[tuple[int, ...], torch.dtype]], form: str, how: str
+) -> Answer:
+    """Make the call into targets that do not fit."""
+    targets = [unfit_target(shape, dtype, how, call) for shape, dtype in specs]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answer = called_into(call, targets, form)
+    answer.warnings = tuple(str(each.message) for each in caught)
+    return answer
+
+
+def judge_unfit(call: Call, answer: Answer, reference: Any) -> Found:
+    """An empty target is resized without a warning. A wrong shape that is not empty is resized with one
+    (ATen/native/Resize.h), or refused. A dtype to which the result cannot be cast safely is refused
+    (torch.can_cast), and another device is."""
+    how, error = reference.how, answer.raised
+    if how in ("wrong_dtype", "wrong_device"):
+        if error is None:
+            kinds = ", ".join(f"{t.dtype} on {t.device.type}" for t in views(answer.targets))
+            yield Wrong("not_raised", f"an error for out= of {kinds}", "no exception")
+        elif isinstance(error, (RuntimeError, TypeError)):
+            yield None  # NotImplementedError is a RuntimeError: any refusal is correct
+        else:
+            yield raised(error, "RuntimeError or TypeError")
+        return
+    if error is not None:
+        if how == "wrong_shape" and isinstance(error, (RuntimeError, TypeError, ValueError)):
+            yield None  # refusing is what the deprecation warning announces
+        elif how == "wrong_shape" or not takes_no_out(error):
+            yield raised(error)
+        return
+    for place, (target, want) in enumerate(
+        zip(views(answer.targets), wanted_outputs(reference) or [])
+    ):
+        if target.shape != want.shape:
+            wrong = Wrong("shape", f"shape {tuple(want.shape)}", tuple(target.shape))
+        elif reference.free or (found := differs(call.back(target), want, reference)) is None:
+            continue
+        else:
+            wrong = found
+        yield wrong.about(f"out {place}")
+        return
+    warned = how == "empty" or any("resized" in text for text in answer.warnings)
+    if not warned and reference.warns:
+        yield Wrong("not_warned", "a warning when a non-empty out= is resized", "no warning")
+        return
+    yield None
+
+
+def _on_cpu(ctx: ItemContext, laid: Laid) -> Call:
+    """The same call on the CPU."""
+    call = ctx.call(laid)
+    inputs = [each.clone() for each in call.values]
+    cpu = torch.device("cpu")
+    return replace(
+        call, inputs=inputs, device=cpu, move=identity, back=identity, settle=lambda _: None
+    )
+
+
+def _cpu_warns(ctx: ItemContext, laid: Laid, specs: Sequence[Any]) -> bool:
+    """Whether the CPU warns of a target that is resized. On the CPU itself the documented rule counts: it warns."""
+    if ctx.device.fake_only:
+        return True
+    form = form_of(ctx.expected(laid).result)
+    answer = called_into_unfit(_on_cpu(ctx, laid), specs, form, "wrong_shape")
+    return answer.raised is None and any("resized" in text for text in answer.warnings)
+
+
+def _must_refuse(ctx: ItemContext, laid: Laid, how: str) -> bool:
+    """Whether the CPU refuses such a target, a rule on the CPU itself."""
+    if ctx.device.fake_only:
+        return True
+    result = ctx.expected(laid).result
+    call = _on_cpu(ctx, laid)
+    targets = [
+        unfit_target(tuple(each.shape), each.dtype, how, call) for each in outputs_of(result) or ()
+    ]
+    return called_into(call, targets, form_of(result)).raised is not None
+
+
+# -- in place
+
+
+def in_place(ctx: ItemContext) -> None:
+    """Run the in-place variant on every sample in every layout in which self has no stride 0."""
+    variant = ctx.op.inplace
+    if variant is None or not ctx.traits.writes_self:
+        return
+    judges = {BOUNDS: judge_self_bounds, IN_PLACE: judge_in_place}
+    with ctx.running(IN_PLACE, BOUNDS):
+        for sample in ctx.samples:
+            for laid in ctx.laid_out(sample):
+                target = laid.inputs[0] if laid.inputs else None
+                if not isinstance(target, Guarded) or target.geometry.expanded is not None:
+                    continue  # writing to an expanded self: layout.overlap_raises
+                fake = Part(lambda laid=laid: _in_place_fake(ctx, laid).raises is not None)  # type: ignore[misc]
+                reference = Reference(
+                    ctx, laid, raises_in_place=fake, restrides=ctx.op.restrides_in_place
+                )
+                answer = ctx.judge(judges, ctx.call(laid, variant), called_in_place, (), reference)
+                for each in laid.guarded:
+                    each.restore(ctx.device.to_device)
+                if not target.as_asked() or target.view.data_ptr() != answer.addresses[0]:
+                    ctx.rebuild(sample)
+        record = ctx.recorder.get(IN_PLACE)
+        if ctx.traits.ufunc == "binary" and record is not None:
+            given: dict[str, Any] = {"inplace": True, "dtype": ctx.dtype}
+            directed.run(ctx, record, "self=broadcast", refuses_to_grow, **given)
+
+
+def _in_place_fake(ctx: ItemContext, laid: Laid) -> StrideAnswer:
+    return ctx.stride_answer(laid, ctx.op.inplace, "@inplace")
+
+
+def called_in_place(call: Call) -> Answer:
+    """Make the call; its first tensor is what it writes to."""
+    given = views(call.inputs)
+    answer = Answer(addresses=(given[0].data_ptr(),))
+    args, kwargs = call.arguments(given, call.device)
+    try:
+        answer.result = call.function(*args, **kwargs)
+        call.settle(answer.result)
+    except Exception as error:
+        answer.raised = error
+    return answer
+
+
+def judge_self_bounds(call: Call, answer: Answer, reference: Any) -> Found:
+    """The bytes of self's storage that belong to none of its elements are as they were."""
+    target = call.inputs[0]
+    if isinstance(target, Guarded) and target.as_asked():  # else layout.inplace judges it
+        wrong = outside_changed(target, call.back)
+        yield wrong.about("self") if wrong is not None else None
+
+
+def judge_in_place(call: Call, answer: Answer, reference: Any) -> Found:
+    """In-place variants keep address and strides, give self the functional result, and raise if it does not fit."""
+    target, want = call.inputs[0], reference.value
+    assert isinstance(target, Guarded)
+    dtype, shape = target.view.dtype, target.geometry.shape
+    if want.raises is not None:
+        expected = f"{type(want.raises).__name__}, as on the CPU"
+        yield None if answer.raised else Wrong("not_raised", expected, "no exception")
+        return
+    if not isinstance(want.result, torch.Tensor):
+        yield None
+        return
+    unfit = None
+    if not reference.restrides and want.result.shape != shape:
+        unfit = "the result has another shape"
+    elif not reference.restrides and not torch.can_cast(want.result.dtype, dtype):
+        unfit = "the result cannot be cast to self's dtype"
+    if answer.raised is not None:
+        fits = unfit is None and not reference.raises_in_place
+        expected = "no exception, as from the functional op"
+        yield raised(answer.raised, expected) if fits else None
+    elif unfit:
+        yield Wrong("not_raised", f"an exception, as {unfit}", "no exception")
+    else:
+        wrong = None if reference.restrides else moved(target, answer.addresses[0])
+        if wrong is None and not reference.free:
+            wrong = differs(call.back(target.view), want.result.to(dtype), reference)
+        yield wrong.about("self") if wrong is not None else None
+
+
+def refuses_to_grow(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
+    # https://docs.pytorch.org/docs/stable/notes/broadcasting.html#in-place-semantics
+    small = torch.ones(1, 4).to(getattr(torch, dtype))
+    large = torch.ones(3, 4).to(getattr(torch, dtype))
+    there = move(small)
+    try:
+        op(there, move(large))
+    except RuntimeError:
+        return None
+    expected = "RuntimeError for a self of shape (1, 4) and an operand of shape (3, 4)"
+    return Wrong("not_raised", expected, f"a self of shape {tuple(there.shape)}")
+
+
+# -- function, method, operator, in-place and out variants agree, on contiguous inputs: layouts are the business of
+# the other clauses
+
+
+def variants(ctx: ItemContext) -> None:
+    """Compare every variant with the function, on copies of the same inputs."""
+    with ctx.running(VARIANTS) as (record,):
+        assert record is not None
+        for sample in ctx.samples:
+            laid = ctx.plain(sample)
+            plain = called_on_copies(ctx.call(laid))
+            if isinstance(plain.raised, NotImplementedError):
+                record.refuse(plain.raised)
+                continue
+            result = plain.read
+            if plain.raised is not None:  # layout.values judges whether the function may raise here
+                if ctx.expected(laid).raises is not None:
+                    continue
+                result = ctx.expected(laid).result
+            function = Part(
+                lambda plain=plain: plain,  # type: ignore[misc]
+                "called_on_copies(replace_call(call, op))",
+                (called_on_copies, replace_call),
+            )
+            for name, variant, procedure, given in _others(ctx, sample, result):
+                reference = Reference(
+                    ctx,
+                    laid,
+                    variant=name,
+                    function=function,
+                    raises_in_place=Part(lambda laid=laid: _refuses_in_place(ctx, laid)),  # type: ignore[misc]
+                )
+                ctx.judge(
+                    {VARIANTS: judge_variant},
+                    ctx.call(laid, variant),
+                    procedure,
+                    given,
+                    reference,
+                    layout=name,
+                    check=name,
+                    variant=name,
+                )
+
+
+def _refuses_in_place(ctx: ItemContext, laid: Laid) -> bool:
+    """Whether FakeTensor refuses the in-place form (``float_power_`` of a float32 base, say)."""
+    return _in_place_fake(ctx, laid).raises is not None
+
+
+def _others(
+    ctx: ItemContext, sample: Sample, result: Any
+) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Answer], tuple[Any, ...]]]:
+    """The name of each variant that can be called, its function, how it is called, and what that takes."""
+    op, first = ctx.op, sample.call.args[0]
+    plain = len(sample.call.args) == 2 and not sample.call.kwargs
+    if isinstance(first, torch.Tensor):
+        fits = isinstance(result, torch.Tensor) and result.shape == first.shape
+        fits = fits and torch.can_cast(result.dtype, first.dtype)
+        for name, variant, possible in (
+            ("method", op.method, True),
+            ("operator", op.operator, plain),
+            ("inplace", op.inplace, fits),
+            ("inplace_operator", op.inplace_operator, fits and plain),
+        ):
+            if variant is not None and possible:
+                yield name, variant, called_on_copies, ()
+    wanted = outputs_of(result) if op.has_out and not tensors_of(sample.call.kwargs) else None
+    if wanted is not None:
+        specs = [(tuple(each.shape), each.dtype) for each in wanted]
+        yield "out", op.function, called_into_prefilled, (specs, form_of(result))
+
+
+def replace_call(call: Call, function: Callable[..., Any]) -> Call:
+    """The call of another function on the same tensors."""
+    return replace(call, function=function)
+
+
+def called_on_copies(call: Call) -> Answer:
+    """Make the call on copies of the tensors."""
+    return called(replace(call, inputs=[call.move(each.clone()) for each in call.values]))
+
+
+def called_into_prefilled(
+    call: Call, specs: Sequence[tuple[tuple[int, ...], torch.dtype]], form: str
+) -> Answer:
+    """Make the call on copies, into targets that hold known values: fresh memory may hold the right result by
+    chance."""
+    inputs = [call.move(each.clone()) for each in call.values]
+    targets = [call.move(torch.full(shape, prefill(dtype), dtype=dtype)) for shape, dtype in specs]
+    answer = called_into(replace(call, inputs=inputs), targets, form)
+    if answer.raised is None:
+        answer.result = container(form, targets)
+        answer.read = replace_tensors(answer.result, call.back)
+    return answer
+
+
+def judge_variant(call: Call, answer: Answer, reference: Any) -> Found:
+    """A variant gives what the function gives; where that raises and the CPU's does not, it raises too."""
+    function, name, error = reference.function, reference.variant, answer.raised
+    if function.raised is not None:
+        expected = f"an exception as from the function ({raised(function.raised).found})"
+        what = f"the {name} variant"
+        yield None if error is not None else Wrong("not_raised", expected, "none", what)
+        return
+    what = f"the {name} variant against the function"
+    if error is None:
+        want = function.read
+        if name.startswith("inplace") and isinstance(want, torch.Tensor):
+            want = want.to(call.values[0].dtype)  # it keeps self's dtype
+        wrong = differs(answer.read, want, reference)
+        yield wrong.about(what) if wrong is not None else None
+        return
+    # Operators and methods do not take every argument of the function.
+    other_form = "unexpected keyword" in str(error) or name in ("operator", "inplace_operator")
+    if isinstance(error, TypeError) and other_form:
+        return
+    if not isinstance(error, NotImplementedError):
+        refused = name.startswith("inplace") and not isinstance(error, TypeError)
+        if takes_no_out(error) or (refused and reference.raises_in_place):
+            return
+    yield raised(error).about(what)
+
+
+# -- writing to memory that overlaps raises or warns where the reference does
+#
+# Where the device is not the CPU, the reference is the CPU. On the CPU it is TensorIterator's documented rule for
+# elementwise ops (``ATen/TensorIterator.h``, ``check_mem_overlap``: internal overlap of an output, and partial overlap
+# of an output with an input, are errors; an op that opts out must be idempotent, so it must give the functional
+# result), and FakeTensor for the rest. Where nothing must raise, the memory outside the target is still compared:
+# every check here can fail.
+
+_EXPANDED = Layout("contiguous", expand="first")
+
+#: A function, the geometries of its inputs, and its targets.
+_Fake = tuple[Callable[..., Any], list[Geometry], list[tuple[torch.dtype, Geometry]]]
+
+#: Samples that are enough: the question is about the op's entry, not about its values.
+_ENOUGH = 3
+
+
+def overlap(ctx: ItemContext) -> None:
+    """Expanded self, expanded ``out=``, and an ``out=`` shifted by one element against the input."""
+    attempts: list[tuple[str, Callable[[ItemContext, Sample, str], bool]]] = []
+    if ctx.op.inplace is not None:
+        attempts.append(("self=expanded", _expanded_self))
+    if ctx.op.has_out:
+        attempts.append(("out=expanded", _expanded_out))
+        attempts.append(("out=partial_overlap", _partial_overlap))
+    with ctx.running(OVERLAP):
+        done = dict.fromkeys((name for name, _ in attempts), 0)
+        for sample in ctx.samples:
+            for name, attempt in attempts:
+                if done[name] < _ENOUGH:
+                    done[name] += attempt(ctx, sample, name)
+
+
+def _expanded_self(ctx: ItemContext, sample: Sample, name: str) -> bool:
+    first = sample.call.args[0]
+    if not isinstance(first, torch.Tensor) or first.layout != torch.strided:
+        return False
+    geometry = _EXPANDED.geometry(first.shape)
+    if geometry.expanded is None or first.numel() == 0:
+        return False
+    assert ctx.op.inplace is not None
+    rest = [CONTIGUOUS.geometry(each.shape) for each in sample.tensors[1:]]
+    fake: _Fake = (ctx.op.inplace, [geometry, *rest], [])
+    _overlapping(ctx, sample, name, called_on_expanded, (geometry,), fake, geometry.expanded)
+    return True
+
+
+def called_on_expanded(call: Call, geometry: Geometry) -> Answer:
+    """Make the call in place, on a self that is expanded."""
+    target = Guarded(call.values[0], geometry, call.move)
+    inputs: list[Guarded | torch.Tensor] = [
+        target,
+        *(call.move(each.clone()) for each in call.values[1:]),
+    ]
+    return _refused(replace(call, inputs=inputs), [target], {})
+
+
+def _expanded_out(ctx: ItemContext, sample: Sample, name: str) -> bool:
+    result = _functional(ctx, sample)
+    outputs = outputs_of(result)
+    if outputs is None:
+        return False
+    geometries = [_EXPANDED.geometry(each.shape) for each in outputs]
+    if geometries[0].expanded is None or outputs[0].numel() == 0:
+        return False
+    specs = [(t.dtype, g) for t, g in zip(outputs, geometries, strict=True)]
+    plain = [CONTIGUOUS.geometry(each.shape) for each in sample.tensors]
+    fake = (ctx.op.function, plain, specs)
+    _overlapping(ctx, sample, name, called_into_expanded, (specs, form_of(result)), fake)
+    return True
+
+
+def called_into_expanded(
+    call: Call, specs: Sequence[tuple[torch.dtype, Geometry]], form: str
+) -> Answer:
+    """Make the call into targets that are expanded."""
+    targets = [Guarded(torch.zeros(g.shape, dtype=d), g, call.move) for d, g in specs]
+    inputs = [call.move(each.clone()) for each in call.values]
+    out = {"out": container(form, [each.view for each in targets])}
+    return _refused(replace(call, inputs=inputs), targets, out)
+
+
+def _partial_overlap(ctx: ItemContext, sample: Sample, name: str) -> bool:
+    """The target starts one element after the input's start, in the same storage."""
+    if ctx.traits.ufunc not in ("unary", "binary"):
+        return False
+    outputs, first = outputs_of(_functional(ctx, sample)), sample.call.args[0]
+    if outputs is None or len(outputs) > 1 or not isinstance(first, torch.Tensor):
+        return False
+    out = outputs[0]
+    if out.dtype != first.dtype or out.shape != first.shape or out.numel() < 2:
+        return False
+    _overlapping(ctx, sample, name, called_into_its_input, (), None)
+    return True
+
+
+def called_into_its_input(call: Call) -> Answer:
+    """Make the call into a target that starts one element after the first input, in the same storage."""
+    first = call.values[0]
+    count, shape = first.numel() + 1, tuple(first.shape)
+    both = Guarded(
+        torch.zeros(count, dtype=first.dtype), Geometry((count,), (1,), 0, count), call.move
+    )
+    view = both.view[:-1].view(shape)
+    view.copy_(call.move(first))
+    both.remember(call.back)
+    target = both.view[1:].view(shape)
+    inputs = [view, *(call.move(each.clone()) for each in call.values[1:])]
+    answer = _refused(replace(call, inputs=inputs), [both], {"out": target})
+    both.view = target  # what is judged; the storage around it stays guarded
+    both.geometry = Geometry(shape, tuple(target.stride()), 1, count)
+    return answer
+
+
+def _refused(call: Call, targets: Sequence[Guarded], extra: dict[str, Any]) -> Answer:
+    """Make the call, and take down what it warns of."""
+    answer = Answer(targets=targets)
+    args, kwargs = call.arguments(views(call.inputs), call.device)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            call.function(*args, **kwargs, **extra)
+        except Exception as error:  # a refusal is the answer
+            answer.raised = error
+    answer.warnings = tuple(str(each.message) for each in caught)
+    return answer
+
+
+def is_refused(answer: Answer) -> bool:
+    """Whether the call raised, or warned of memory."""
+    return answer.raised is not None or any("memory" in text for text in answer.warnings)
+
+
+def judge_overlap(call: Call, answer: Answer, reference: Any) -> Found:
+    """A call that must refuse overlapping memory raises or warns; none writes outside of the target."""
+    if (
+        reference.must
+        and not is_refused(answer)
+        and not (reference.idempotent and holds_result(call, answer, reference))
+    ):
+        yield Wrong("not_raised", "an error or a warning for overlapping memory", "neither")
+    elif not all(each.outside_intact(call.back) for each in answer.targets):  # type: ignore[union-attr]
+        yield Wrong("bytes", "no change outside the overlapping target", "changed bytes")
+    else:
+        yield None
+
+
+def holds_result(call: Call, answer: Answer, reference: Any) -> bool:
+    """Whether the overlapping targets hold the functional result all the same."""
+    want = reference.functional
+    wanted = outputs_of(want.result) if want.raises is None else None
+    targets = views(answer.targets)
+    if wanted is None or len(targets) != len(wanted):
+        return False
+    return all(
+        t.shape == w.shape and differs(call.back(t), w.to(t.dtype), reference) is None
+        for t, w in zip(targets, wanted)
+    )
+
+
+def first_repeated(values: Sequence[torch.Tensor], dim: int | None) -> list[torch.Tensor]:
+    """The values, the first tensor's expanded in this dimension."""
+    if dim is None:
+        return list(values)
+    return [values[0].narrow(dim, 0, 1).expand(values[0].shape), *values[1:]]
+
+
+def _overlapping(
+    ctx: ItemContext,
+    sample: Sample,
+    name: str,
+    procedure: Callable[..., Answer],
+    given: tuple[Any, ...],
+    fake: _Fake | None,
+    expanded: int | None = None,
+) -> None:
+    """``expanded`` is the dimension of the first input that has stride 0, if one has; ``fake`` what FakeTensor is
+    asked where the CPU is the device."""
+    rule = ctx.traits.ufunc in ("unary", "binary")
+    laid = ctx.lay(sample, ctx.cases[0], ctx.geometries(sample, ctx.cases[0]))
+    function = ctx.op.function
+    if name == "self=expanded" and ctx.op.inplace is not None:
+        function = ctx.op.inplace
+
+    def must() -> bool:
+        if ctx.device.fake_only:
+            return rule or (fake is not None and _fake_raises(ctx, sample, *fake))
+        on_cpu = replace(_on_cpu(ctx, laid), function=function)
+        return is_refused(procedure(on_cpu, *given))
+
+    mutates = ", mutates=True" if ctx.mutates else ""
+    values = first_repeated(sample.tensors, expanded)
+    functional = Part(
+        lambda: value_answer(ctx.op.function, sample.call.on, values, mutates=ctx.mutates),
+        f"value_answer(op, arguments, first_repeated(values, {expanded}){mutates})",
+        (value_answer, first_repeated),
+    )
+    reference = Reference(
+        ctx,
+        laid,
+        must=Part(must),
+        idempotent=rule and ctx.device.fake_only,
+        functional=functional,
+    )
+    call = ctx.call(laid, function)
+    judges = {OVERLAP: judge_overlap}
+    ctx.judge(judges, call, procedure, given, reference, layout=name, check=name, refusable=False)
+
+
+def _functional(ctx: ItemContext, sample: Sample) -> Any:
+    """The CPU's result; None if it raises."""
+    laid = ctx.lay(sample, ctx.cases[0], ctx.geometries(sample, ctx.cases[0]))
+    answer = ctx.expected(laid)
+    return answer.result if answer.raises is None else None
+
+
+def _fake_raises(
+    ctx: ItemContext,
+    sample: Sample,
+    function: Callable[..., Any],
+    geometries: list[Geometry],
+    specs: list[tuple[torch.dtype, Geometry]],
+) -> bool:
+    """Whether FakeTensor refuses the call on tensors of these geometries."""
+    device = ctx.device.torch_device
+    with FakeTensorMode():
+        targets = [fake_strided(dtype, g, device, False) for dtype, g in specs]
+        tensors = [
+            fake_strided(t.dtype, g, device, False)
+            for t, g in zip(sample.tensors, geometries, strict=True)
+        ]
+        form = form_of(_functional(ctx, sample))
+        out = {"out": container(form, targets)} if specs else {}
+        args, kwargs = sample.call.on(tensors, device)
+        try:
+            function(*args, **kwargs, **out)
+        except Exception:  # a refusal is the answer
+            return True
+    return False

@@ -1,0 +1,11 @@
+"""Random numbers: seeds, states, distributions."""
+
+from __future__ import annotations
+
+from conformance.checks.cases.cases import Suite, gathered
+from conformance.suites.random import distribution, seeds
+
+SUITE = Suite(
+    "random",
+    cases=gathered(seeds.cases, distribution.cases),
+)

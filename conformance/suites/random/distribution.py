@@ -1,0 +1,244 @@
+"""Samples are distributed as documented, and stay inside their view."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from devices.failure import Kind
+
+cases = Cases(Kind.VALUES)
+
+
+# -- what is drawn: every function that takes a generator, with the documented properties of its samples
+
+
+Draw = Callable[[int, torch.device, Any], torch.Tensor]
+Cdf = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _full(count: int, value: float, device: torch.device) -> torch.Tensor:
+    return torch.full((count,), float(value), device=device)
+
+
+def _empty(count: int, device: torch.device) -> torch.Tensor:
+    return torch.empty(count, device=device)
+
+
+def _named(generator: Any) -> dict[str, Any]:
+    return {} if generator is None else {"generator": generator}
+
+
+def _uniform(low: float, high: float) -> Cdf:
+    return lambda x: ((x - low) / (high - low)).clamp(0, 1)
+
+
+def _normal(mean: float, std: float) -> Cdf:
+    return lambda x: 0.5 * (1 + torch.erf((x - mean) / (std * math.sqrt(2))))
+
+
+def _integers(low: int, high: int) -> Cdf:
+    """Evenly from ``low`` up to ``high``, which is left out."""
+    return lambda x: ((x.floor() - low + 1) / (high - low)).clamp(0, 1)
+
+
+def _two(probability: float) -> Cdf:
+    """1 with this probability, else 0."""
+    return lambda x: torch.where(x < 0, 0.0, torch.where(x < 1, 1 - probability, 1.0)).double()
+
+
+class Known(NamedTuple):
+    """A way to draw, and its documented properties."""
+
+    draw: Draw
+    cdf: Cdf  # of float64 values on the CPU
+    whole: bool = False  # only whole numbers
+    low: float = -math.inf
+    high: float = math.inf
+    below: bool = False  # `high` itself is never drawn
+
+
+KNOWN: dict[str, Known] = {
+    "rand": Known(
+        lambda n, d, g: torch.rand(n, device=d, **_named(g)), _uniform(0, 1), False, 0, 1, True
+    ),
+    "randn": Known(lambda n, d, g: torch.randn(n, device=d, **_named(g)), _normal(0, 1)),
+    "randint": Known(
+        lambda n, d, g: torch.randint(-3, 9, (n,), device=d, **_named(g)),
+        *(_integers(-3, 9), True, -3, 8),
+    ),
+    "uniform_": Known(
+        lambda n, d, g: _empty(n, d).uniform_(2, 5, **_named(g)), _uniform(2, 5), False, 2, 5, True
+    ),
+    "normal_": Known(lambda n, d, g: _empty(n, d).normal_(1, 3, **_named(g)), _normal(1, 3)),
+    "normal_narrow": Known(
+        lambda n, d, g: _empty(n, d).normal_(-2, 0.25, **_named(g)), _normal(-2, 0.25)
+    ),
+    "normal": Known(
+        lambda n, d, g: torch.normal(_full(n, 1, d), _full(n, 3, d), **_named(g)), _normal(1, 3)
+    ),
+    "exponential_": Known(
+        lambda n, d, g: _empty(n, d).exponential_(2.5, **_named(g)),
+        *(lambda x: 1 - torch.exp(-2.5 * x.clamp(min=0)), False, 0),
+    ),
+    "log_normal_": Known(
+        lambda n, d, g: _empty(n, d).log_normal_(0.5, 0.75, **_named(g)),
+        *(lambda x: _normal(0.5, 0.75)(x.clamp(min=1e-300).log()), False, 0),
+    ),
+    "cauchy_": Known(
+        lambda n, d, g: _empty(n, d).cauchy_(1, 2, **_named(g)),
+        lambda x: 0.5 + torch.atan((x - 1) / 2) / math.pi,
+    ),
+    "geometric_": Known(
+        lambda n, d, g: _empty(n, d).geometric_(0.3, **_named(g)),
+        *(lambda x: 1 - torch.pow(0.7, x.floor().clamp(min=0)), True, 1),
+    ),
+    "bernoulli_": Known(
+        lambda n, d, g: _empty(n, d).bernoulli_(0.3, **_named(g)), _two(0.3), True, 0, 1
+    ),
+    "bernoulli": Known(
+        lambda n, d, g: torch.bernoulli(_full(n, 0.3, d), **_named(g)), _two(0.3), True, 0, 1
+    ),
+    "random_": Known(
+        lambda n, d, g: torch.empty(n, device=d, dtype=torch.int64).random_(3, 9, **_named(g)),
+        *(_integers(3, 9), True, 3, 8),
+    ),
+    "multinomial": Known(
+        lambda n, d, g: torch.multinomial(_full(7, 1, d), n, True, **_named(g)),
+        *(_integers(0, 7), True, 0, 6),
+    ),
+    "randperm": Known(  # every number once: exactly even
+        lambda n, d, g: torch.randperm(n, device=d, **_named(g)) * 10 // n,
+        *(_integers(0, 10), True, 0, 9),
+    ),
+}
+
+#: Fills in place, as ``fill(tensor, generator)``.
+FILLS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
+    "uniform_": lambda t, g: t.uniform_(**_named(g)),
+    "normal_": lambda t, g: t.normal_(**_named(g)),
+    "exponential_": lambda t, g: t.exponential_(**_named(g)),
+    "log_normal_": lambda t, g: t.log_normal_(**_named(g)),
+    "cauchy_": lambda t, g: t.cauchy_(**_named(g)),
+    "geometric_": lambda t, g: t.geometric_(0.3, **_named(g)),
+    "bernoulli_": lambda t, g: t.bernoulli_(0.3, **_named(g)),
+    "random_": lambda t, g: t.random_(**_named(g)),
+}
+
+
+# -- random.distribution: samples are distributed as documented, and stay inside their view
+# The test is Kolmogorov's distance with the bound of Dvoretzky, Kiefer, Wolfowitz and Massart, which holds for every
+# distribution and every number of samples: a right device exceeds it with a probability of at most ``FALSE_ALARM`` a
+# case, and never twice differently, since the seed is fixed.
+
+
+SAMPLES = 20_000
+FALSE_ALARM = 1e-9
+BOUND = math.sqrt(math.log(2 / FALSE_ALARM) / (2 * SAMPLES))
+
+
+def distance(name: str, values: torch.Tensor) -> float:
+    """The greatest distance between the share of samples up to any number and the documented one."""
+    known = KNOWN[name]
+    numbers, counts = torch.unique(values.double(), return_counts=True)
+    shares = counts.double() / values.numel()
+    up_to = shares.cumsum(0)
+    before = known.cdf(numbers - 1) if known.whole else known.cdf(numbers)
+    over = (up_to - known.cdf(numbers)).abs().max()
+    under = (up_to - shares - before).abs().max()
+    return float(torch.maximum(over, under))
+
+
+def _drawn(context: Context, name: str) -> torch.Tensor:
+    torch.manual_seed(20_240)
+    return context.from_device(KNOWN[name].draw(SAMPLES, context.device, None)).clone()
+
+
+@cases("random.distribution", over={name: (name,) for name in KNOWN})
+def as_documented(context: Context, name: str) -> None:
+    """Samples are distributed as the function documents, by its parameters."""
+    known, values = KNOWN[name], _drawn(context, name)
+    context.same(values.numel(), SAMPLES, "as many numbers as requested")
+    context.check(not values.isnan().any(), "no sample is NaN")
+    least, most = float(values.double().min()), float(values.double().max())
+    context.check(known.low <= least, f"no sample is below {known.low:g}", found=least)
+    inside = most < known.high if known.below else most <= known.high
+    context.check(inside, f"no sample is above {known.high:g}, or at an open end", found=most)
+    if known.whole:
+        whole = values.double()
+        context.check(torch.equal(whole, whole.floor()), "samples are whole numbers")
+    found = distance(name, values)
+    context.check(
+        found <= BOUND,
+        f"{SAMPLES} samples of {name} are distributed as documented: Kolmogorov's distance is at "
+        f"most {BOUND:.4f} (false alarms: {FALSE_ALARM:g})",
+        found=round(found, 4),
+    )
+
+
+@cases("random.distribution")
+def neighbours(context: Context) -> None:
+    """Neighbouring samples are not correlated."""
+    torch.manual_seed(20_241)
+    values = context.from_device(torch.randn(SAMPLES, device=context.device)).double()
+    # Of independent samples each sum is nearly normal: eight deviations are beyond 1e-14.
+    bound = 8 / math.sqrt(SAMPLES)
+    for lag in (1, 2, 3, 4, 7, 16, 32, 64):
+        found = float((values[:-lag] * values[lag:]).mean())
+        context.check(
+            abs(found) <= bound, f"correlation at distance {lag} is nearly 0", found=found
+        )
+
+
+@cases("random.distribution")
+def dropout(context: Context) -> None:
+    """Dropout drops the given share, and scales what it keeps."""
+    torch.manual_seed(20_242)
+    ones = context.to_device(torch.ones(SAMPLES))
+    kept = context.from_device(torch.nn.functional.dropout(ones, 0.2))
+    values = sorted(set(kept.tolist()))
+    context.same(values, [0.0, 1.25], "what is kept is divided by the share that is kept")
+    share = float((kept != 0).double().mean())
+    context.check(abs(share - 0.8) <= BOUND, "four fifths are kept", found=share)
+
+
+@cases("random.distribution")
+def permutation(context: Context) -> None:
+    """randperm gives every number once."""
+    for count in (0, 1, 2, 1000):
+        torch.manual_seed(count)
+        found = context.from_device(torch.randperm(count, device=context.device))
+        context.same(
+            sorted(found.tolist()), list(range(count)), f"randperm({count}) has every number once"
+        )
+
+
+@cases(
+    "random.distribution", requires={"strides", "storage"}, over={f"view_{n}": (n,) for n in FILLS}
+)
+def inside_its_view(context: Context, name: str) -> None:
+    """A fill writes every element of its view, and no byte outside it."""
+    views = {
+        "the start": (slice(0, 100), slice(None)),
+        "the middle": (slice(37, 137), slice(None)),
+        "every third": (slice(5, 200, 3), slice(None)),
+    }
+    for text, (part, _) in views.items():
+        base = torch.full((256,), -7.0, device=context.device)
+        FILLS[name](base[part], None)
+        got = context.from_device(base)
+        outside = torch.ones(256, dtype=torch.bool)
+        outside[part] = False
+        context.equal(
+            got[outside],
+            torch.full((256,), -7.0)[outside],
+            f"{name} into {text}: elements outside the view",
+        )
+        context.check(
+            bool((got[part] != -7.0).all()), f"{name} into {text}: every element is filled"
+        )

@@ -1,0 +1,365 @@
+"""The events family: what an event marks, and what it says."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.in_flight import GLANCE, WaitingCall, ends, ends_early
+from conformance.suites.streams.work import filled, same_everywhere, step, two
+from devices.failure import Kind
+
+cases = Cases(Kind.ORDER)
+
+
+class _Kind:
+    """Events and streams of one sort: torch's generic classes, or the device's own."""
+
+    def __init__(self, context: Context, own: bool) -> None:
+        self._context, self._own = context, own
+
+    def event(self, **options: Any) -> Any:
+        return (
+            self._context.own("event")(**options) if self._own else self._context.event(**options)
+        )
+
+    def stream(self, index: int = 0) -> Any:
+        if self._own:
+            return self._context.own("stream")(device=self._context.at(index))
+        return self._context.stream(index)
+
+    def two(self) -> tuple[Any, Any]:
+        first, second = self.stream(), self.stream()
+        self._context.must(first != second, "two new streams differ")
+        return first, second
+
+
+def _kinds(context: Context) -> Iterator[_Kind]:
+    """The generic classes, and the device's own if the descriptor names them."""
+    yield _Kind(context, False)
+    if {"event", "stream"} <= set(context.descriptor.functions):
+        yield _Kind(context, True)
+
+
+# -- record
+
+
+@cases("events.record")
+def later_work_is_not_in_it(context: Context) -> None:
+    """A record is of the stream's work until the call, and of nothing later."""
+    for kind in _kinds(context):
+        event, stream, tensor = kind.event(), kind.stream(), filled(context, 1)
+        with stream:
+            step(tensor, 4)
+            event.record()
+        with context.hold(stream) as hold:
+            context.check(ends(event), "the event is done while later work is held")
+            hold.must_be_in_flight()
+
+
+@cases("events.record")
+def behind_held_work(context: Context) -> None:
+    """A record after work queued first is not done while that work is held."""
+    for kind in _kinds(context):
+        event, (stream, other) = kind.event(), kind.two()
+        other.synchronize()
+        with context.hold(stream) as hold:
+            with stream:
+                event.record()
+            context.check(not ends_early(event, hold, 0.002), "it waits with its stream")
+        event.synchronize()
+        context.check(event.query(), "it is done in the end")
+
+
+@cases("events.record")
+def takes_the_point_of_the_call(context: Context) -> None:
+    """A record takes its point when it is called, not when the stream comes to it."""
+    for kind in _kinds(context):
+        event, stream = kind.event(), kind.stream()
+        with context.hold(stream) as first:
+            with stream:
+                event.record()
+            with context.hold(stream) as second:
+                first.release()
+                context.check(ends(event), "the event is done while later work is held")
+                second.must_be_in_flight()
+
+
+@cases("events.record")
+def moved(context: Context) -> None:
+    """A second record moves the event: query and synchronize are about the latest."""
+    for kind in _kinds(context):
+        event, (stream, _) = kind.event(), kind.two()
+        event.record(stream)
+        event.synchronize()
+        context.check(event.query(), "the first record is done")
+        with context.hold(stream) as hold:
+            event.record(stream)
+            context.check(not event.query(), "query is about the latest record")
+            with WaitingCall(event.synchronize) as call:
+                early = call.ended(GLANCE)
+                hold.must_be_in_flight()
+                hold.release()
+            context.check(not early, "synchronize waits for the latest record")
+        context.check(event.query(), "the latest record is done")
+
+
+@cases("events.record")
+def moved_away(context: Context) -> None:
+    """A second record elsewhere makes the event forget the first."""
+    for kind in _kinds(context):
+        event, (busy, idle) = kind.event(), kind.two()
+        with context.hold(busy) as hold:
+            event.record(busy)
+            event.record(idle)
+            context.check(ends(event), "the event is done as its latest record is")
+            with WaitingCall(event.synchronize) as call:
+                returned = call.ended(1.0)
+                hold.must_be_in_flight()
+                hold.release()
+            context.check(returned, "synchronize returns as the latest record is done")
+
+
+@cases("events.record")
+def synchronize_waits(context: Context) -> None:
+    """Synchronising an event returns when the work before it is done, not before."""
+    for kind in _kinds(context):
+        event, (stream, _) = kind.event(), kind.two()
+        with context.hold(stream) as hold:
+            event.record(stream)
+            with WaitingCall(event.synchronize) as call:
+                early = call.ended(GLANCE)
+                hold.must_be_in_flight()
+                hold.release()
+            context.check(not early, "it waits while the work is held")
+        context.check(event.query(), "the event is done when it returns")
+
+
+@cases("events.record")
+def never_recorded(context: Context) -> None:
+    """An event that was never recorded queries True, and synchronising it returns."""
+    for kind in _kinds(context):
+        event = kind.event()
+        context.check(event.query(), "it queries True")
+        with WaitingCall(event.synchronize) as call:
+            context.check(call.ended(1.0), "synchronize returns")
+
+
+@cases("events.record")
+def recorded_by_the_stream(context: Context) -> None:
+    """Stream.record_event gives an event at the stream's point, or moves the one that it is given."""
+    stream, _ = two(context)
+    own = context.event()
+    with context.hold(stream) as hold:
+        made = stream.record_event()
+        stream.record_event(own)
+        context.same([made.query(), own.query()], [False, False], "both wait for the work")
+        hold.must_be_in_flight()
+    stream.synchronize()
+    context.same([made.query(), own.query()], [True, True], "both are done with it")
+
+
+# -- elapsed
+
+
+def _work(context: Context, milliseconds: float) -> None:
+    """Work that takes some time on the current stream."""
+    if context.descriptor.busy is not None:
+        context.descriptor.busy(milliseconds)
+        return
+    tensor = torch.ones(2**20, device=context.device)
+    for _ in range(round(4 * milliseconds)):
+        tensor.mul_(1.0001)
+
+
+@cases("events.elapsed")
+def grows(context: Context) -> None:
+    """The time between two events is at least 0, and grows with the work between them."""
+    for kind in _kinds(context):
+        first, second, third = (kind.event(enable_timing=True) for _ in range(3))
+        stream = kind.stream()
+        with stream:
+            _work(context, 1.0)
+            first.record()
+            _work(context, 1.0)
+            second.record()
+            _work(context, 4.0)
+            third.record()
+        stream.synchronize()
+        one, both = first.elapsed_time(second), first.elapsed_time(third)
+        context.check(one >= 0, "a time is not negative", found=one)
+        context.check(one < both, "it grows with the work between", found=(one, both))
+        context.check(first.elapsed_time(first) >= 0, "an event is not before itself")
+
+
+@cases("events.elapsed")
+def untimed(context: Context) -> None:
+    """Events without timing raise ValueError, at either end."""
+    for kind in _kinds(context):
+        timed, other = kind.event(enable_timing=True), kind.event(enable_timing=False)
+        stream = kind.stream()
+        timed.record(stream)
+        other.record(stream)
+        stream.synchronize()
+        for start, end in ((timed, other), (other, timed)):
+            context.raises(ValueError, start.elapsed_time, end, text="an untimed event has no time")
+
+
+@cases("events.elapsed")
+def unrecorded(context: Context) -> None:
+    """Events that were never recorded raise ValueError, at either end."""
+    for kind in _kinds(context):
+        recorded, other = kind.event(enable_timing=True), kind.event(enable_timing=True)
+        stream = kind.stream()
+        recorded.record(stream)
+        stream.synchronize()
+        for start, end in ((recorded, other), (other, recorded)):
+            context.raises(ValueError, start.elapsed_time, end, text="no record, no time")
+
+
+@cases("events.elapsed")
+def incomplete(context: Context) -> None:
+    """Events that are not done raise RuntimeError, or are waited for."""
+    for kind in _kinds(context):
+        start, end = kind.event(enable_timing=True), kind.event(enable_timing=True)
+        stream = kind.stream()
+        start.record(stream)
+
+        def ask(start: Any = start, end: Any = end) -> float:
+            try:
+                return float(start.elapsed_time(end))
+            except RuntimeError:
+                return -1.0
+
+        with context.hold(stream) as hold:
+            end.record(stream)
+            with WaitingCall(ask) as call:
+                returned = call.ended(GLANCE)
+                hold.must_be_in_flight()
+                hold.release()
+            refused = call.value == -1.0
+            context.check(
+                refused or not returned, "an event in flight has no time yet", found=call.value
+            )
+        stream.synchronize()
+        context.check(start.elapsed_time(end) >= 0, "it has one when it is done")
+
+
+# -- identity
+
+
+@cases("events.identity")
+def distinct(context: Context) -> None:
+    """Live recorded events have distinct ids."""
+    for kind in _kinds(context):
+        stream = kind.stream()
+        events = [kind.event() for _ in range(8)]
+        for event in events:
+            event.record(stream)
+        stream.synchronize()
+        ids = {event.event_id for event in events}
+        context.same(len(ids), len(events), "live recorded events have distinct ids")
+
+
+@cases("events.identity")
+def index_is_set_by_the_record(context: Context) -> None:
+    """An event has no index before its first record, and that of its stream after it."""
+    for index in context.indices:
+        for kind in _kinds(context):
+            event = kind.event()
+            before = event.device
+            context.check(
+                before is None or before.index is None,
+                "an event begins without an index",
+                found=before,
+            )
+            event.record(kind.stream(index))
+            event.synchronize()
+            context.same(event.device, context.at(index), "it takes the index of the stream")
+
+
+# -- across processes
+
+
+def _file(folder: str, name: str, text: str = "") -> None:
+    """Write a file that appears whole."""
+    path = Path(folder, name)
+    path.with_suffix(".new").write_text(text)
+    path.with_suffix(".new").rename(path)
+
+
+def _awaited(context: Context, folder: str, name: str) -> str:
+    """What another process writes into a file."""
+    path, end = Path(folder, name), time.monotonic() + 60.0
+    while not path.exists():
+        context.must(time.monotonic() < end, f"the other process says {name!r}")
+        time.sleep(0.001)
+    return path.read_text()
+
+
+def waiting_process(context: Context, folder: str) -> None:
+    """The process that opens an event by its handle, and waits for it on a new stream."""
+    stream, tensor = context.own("stream")(device=context.device), filled(context, 1)
+    _file(folder, "ready")
+    handle = bytes.fromhex(_awaited(context, folder, "handle"))
+    event = context.own("event").from_ipc_handle(context.device, handle)
+    event.wait(stream)
+    with stream:
+        step(tensor, 4)
+    waits = not ends(stream, GLANCE) and not event.query()
+    _file(folder, "seen")
+    context.check(waits, "a stream of another process waits for the event")
+    context.check(ends(stream, 20.0), "it continues when the event is done")
+    context.check(event.query(), "and the event reports that there")
+    context.equal(tensor, same_everywhere(7), "the work after it is done")
+
+
+@cases("events.ipc", slow=True)
+def orders_processes(context: Context) -> None:
+    """Work of another process waits for an event that it has opened by its handle."""
+    stream = context.own("stream")(device=context.device)
+    event = context.own("event")(interprocess=True)
+    event.record(stream)
+    event.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        with WaitingCall(lambda: context.child(waiting_process, folder), 240.0) as call:
+            _awaited(context, folder, "ready")
+            with context.hold(stream) as hold:
+                event.record(stream)
+                _file(folder, "handle", event.ipc_handle().hex())
+                _awaited(context, folder, "seen")
+                hold.must_be_in_flight()
+        context.ended_well(call.value, "the waiting process exits normally")
+    context.check(event.query(), "the event is done in this process")
+
+
+@cases("events.ipc")
+def handle_is_stable(context: Context) -> None:
+    """An event has one handle; an event that is only for its process has none."""
+    event = context.own("event")(interprocess=True)
+    context.check(event.ipc_handle() == event.ipc_handle(), "the handle stays the same")
+    plain = context.own("event")()
+    context.raises((RuntimeError, ValueError), plain.ipc_handle, text="no handle of a plain event")
+
+
+@cases("events.ipc")
+def works_in_its_process(context: Context) -> None:
+    """An interprocess event also orders the streams of its own process."""
+    first, second = _Kind(context, True).two()
+    event, tensor = context.own("event")(interprocess=True), filled(context, 1)
+    with context.hold(first) as hold:
+        event.record(first)
+        event.wait(second)
+        with second:
+            step(tensor, 4)
+        context.check(not ends_early(second, hold), "the other stream waits")
+        context.check(not event.query(), "the event says that it is not done")
+    second.synchronize()
+    context.equal(tensor, same_everywhere(7), "and continues after it")

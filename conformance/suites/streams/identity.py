@@ -1,0 +1,379 @@
+"""Which stream is which, which one is current, and streams of several indices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.in_flight import ends, ends_early
+from conformance.suites.streams.work import filled, learnt, same_everywhere, two
+from devices.failure import Kind
+
+cases = Cases(Kind.ORDER)
+
+
+# -- streams.current: which stream work is queued on
+
+
+def _now(context: Context, index: int = 0) -> Any:
+    return context.current_stream(index)
+
+
+@cases("streams.current")
+def round_trip(context: Context) -> None:
+    """set_stream makes a stream current, and current_stream gives it back."""
+    before, (first, second) = _now(context), two(context)
+    for stream in (first, second, before):
+        torch.accelerator.set_stream(stream)
+        context.same(_now(context), stream, "the current stream is the one that was set")
+
+
+@cases("streams.current")
+def restored(context: Context) -> None:
+    """`with stream:` restores the stream before it on exit."""
+    before, (stream, _) = _now(context), two(context)
+    with stream:
+        context.same(_now(context), stream, "inside, the stream is current")
+    context.same(_now(context), before, "the previous stream is current again")
+
+
+@cases("streams.current")
+def restored_on_an_exception(context: Context) -> None:
+    """`with stream:` restores the stream before it when an exception leaves the block."""
+    before, (stream, _) = _now(context), two(context)
+    try:
+        with stream:
+            raise LookupError("planned")
+    except LookupError:
+        pass
+    context.same(_now(context), before, "the previous stream is current again")
+
+
+@cases("streams.current")
+def nested(context: Context) -> None:
+    """Nested blocks restore one after the other, to the default stream at last."""
+    before, (outer, inner) = _now(context), two(context)
+    with outer:
+        with inner:
+            context.same(_now(context), inner, "the inner stream is current")
+        context.same(_now(context), outer, "after the inner block, the outer stream is")
+    context.same(_now(context), before, "after both, the previous stream is")
+
+
+@cases("streams.current")
+def entered_again(context: Context) -> None:
+    """One stream may be entered inside its own block, and in a second one."""
+    before, (stream, other) = _now(context), two(context)
+    with stream, other, stream:
+        context.same(_now(context), stream, "the innermost block counts")
+    context.same(_now(context), before, "the previous stream is current again")
+    with stream:
+        with stream:
+            pass
+        context.same(_now(context), stream, "the inner of two equal blocks restores it")
+    context.same(_now(context), before, "the previous stream is current again")
+
+
+@cases("streams.current", indices=2)
+def across_indices(context: Context) -> None:
+    """Each index has its own current stream; a block of another index leaves it, and restores."""
+    before = _now(context, 0), _now(context, 1)
+    (here, _), (there, _) = two(context, 0), two(context, 1)
+    with here:
+        with there:
+            context.same(_now(context, 1), there, "the other index has its stream")
+            context.same(_now(context, 0), here, "this index keeps its own")
+        context.same(_now(context, 1), before[1], "the other index's stream is restored")
+        context.same(_now(context, 0), here, "this index keeps its own")
+    context.same((_now(context, 0), _now(context, 1)), before, "everything is as before")
+
+
+@cases("streams.current")
+def of_the_thread(context: Context) -> None:
+    """A thread begins with the default stream, and what it sets is its own."""
+    before, (mine, its) = _now(context), two(context)
+
+    def other_thread() -> tuple[Any, Any]:
+        first = _now(context)
+        torch.accelerator.set_stream(its)
+        return first, _now(context)
+
+    with mine:
+        [(first, then)] = context.together(other_thread)
+        context.same(first, before, "a new thread has the default stream")
+        context.same(then, its, "it sees what it has set")
+        context.same(_now(context), mine, "this thread keeps its own")
+
+
+@cases("streams.current")
+def takes_the_work(context: Context) -> None:
+    """Work is queued on the current stream: inside a block, and after it."""
+    stream, other = two(context)
+    with other, context.hold(stream) as hold:
+        with stream:
+            inside = context.event()
+            inside.record()
+        later = context.event()
+        later.record()
+        context.check(ends(later), "what is queued after the block is on the previous stream")
+        context.check(not inside.query(), "what is queued inside the block waits with its stream")
+        hold.must_be_in_flight()
+    stream.synchronize()
+
+
+# -- streams.identity, priority, native_handle, external: what a stream is, and what it is made from
+
+
+def _triple(stream: Any) -> tuple[int, int, int]:
+    return stream.stream_id, stream.device_index, stream.device_type
+
+
+def _again(stream: Any) -> Any:
+    number, index, kind = _triple(stream)
+    return torch.Stream(stream_id=number, device_index=index, device_type=kind)
+
+
+@cases("streams.identity")
+def made_from_its_triple(context: Context) -> None:
+    """A stream made from the triple of another equals it, and has its hash."""
+    for stream in (context.stream(), context.current_stream()):
+        same = _again(stream)
+        context.same(_triple(same), _triple(stream), "its triple is the one it was made from")
+        context.same(same, stream, "it equals the other")
+        context.same(hash(same), hash(stream), "it has the other's hash")
+
+
+@cases("streams.identity")
+def differs(context: Context) -> None:
+    """Streams that are not equal have different triples."""
+    first, second = context.stream(), context.stream()
+    context.check(first != second, "a new stream is not the one before it", found=(first, second))
+    context.check(_triple(first) != _triple(second), "nor has it that one's triple")
+
+
+@cases("streams.identity")
+def read_again(context: Context) -> None:
+    """The current stream is equal, and has one hash, however often it is read."""
+    stream = context.stream()
+    with stream:
+        seen = [context.current_stream() for _ in range(3)]
+        context.same([hash(each) for each in seen], [hash(stream)] * 3, "the hash is the stream's")
+        context.check(all(each == stream for each in seen), "it equals the stream", found=seen)
+        context.same({stream: "here"}.get(seen[-1]), "here", "it is found as a key")
+
+
+@cases("streams.identity", indices=2)
+def of_its_index(context: Context) -> None:
+    """A stream says the index that it was made on; streams of two indices differ."""
+    here, there = context.stream(0), context.stream(1)
+    context.same((here.device_index, there.device_index), (0, 1), "each says its index")
+    context.same((here.device, there.device), (context.at(0), context.at(1)), "and its device")
+    context.check(here != there, "they differ")
+
+
+@cases("streams.identity")
+def pool(context: Context) -> None:
+    """As many successive new streams as are declared are distinct (two where no number is)."""
+    size = context.descriptor.stream_pool_size or 2
+    made = [context.stream() for _ in range(size)]
+    context.same(len({_triple(each) for each in made}), size, "successive new streams are distinct")
+    context.same(len(set(made)), size, "so are their hashes and equality")
+
+
+# -- priority
+
+
+def _range(context: Context) -> tuple[int, int]:
+    """The least and the greatest priority: as declared, or as the device's own class says."""
+    declared = context.descriptor.priorities
+    least, greatest = declared or context.own("stream").priority_range()
+    context.must(least != greatest, "there are two priorities at least")
+    return int(least), int(greatest)
+
+
+@cases("streams.priority")
+def kept(context: Context) -> None:
+    """A stream has the priority that it was made with."""
+    make = context.own("stream")
+    for priority in _range(context):
+        made = make(device=context.device, priority=priority)
+        context.same(made.priority, priority, "the priority is kept")
+
+
+@cases("streams.priority", over={"too_high": (5,), "too_low": (-5,)})
+def out_of_range(context: Context, beyond: int) -> None:
+    """A priority out of range is clamped, or raises ValueError or RuntimeError."""
+    least, greatest = _range(context)
+    # Lower numbers come first on every device that is known; only the distance is used here.
+    asked = (max if beyond > 0 else min)(least, greatest) + beyond
+    nearest = (max if beyond > 0 else min)(least, greatest)
+    try:
+        made = context.own("stream")(device=context.device, priority=asked)
+    except (ValueError, RuntimeError):
+        context.check(True, "a priority out of range is refused")
+        return
+    context.same(made.priority, nearest, "a priority out of range is clamped")
+
+
+@cases("streams.priority")
+def works(context: Context) -> None:
+    """Work on streams of either priority, made by the generic class, is done and in order."""
+    for priority in _range(context):
+        stream, tensor = context.stream(priority=priority), filled(context, 2)
+        with stream:
+            tensor.mul_(3).add_(1)
+        stream.synchronize()
+        context.equal(tensor, same_everywhere(7), f"work of priority {priority} is done")
+
+
+# -- native handles
+
+
+@cases("streams.native_handle")
+def stable(context: Context) -> None:
+    """A stream has one handle, at every call and through any of its objects."""
+    stream = context.stream()
+    seen = {stream.native_handle, stream.native_handle, _again(stream).native_handle}
+    context.same(len(seen), 1, "one stream has one handle")
+
+
+@cases("streams.native_handle")
+def distinct(context: Context) -> None:
+    """Handles of streams that are not the default are not null, and distinct."""
+    first, second = two(context)
+    handles = first.native_handle, second.native_handle
+    context.check(all(handles), "a new stream's handle is not null", found=handles)
+    context.check(handles[0] != handles[1], "two streams have two handles", found=handles)
+
+
+# -- streams of others
+
+
+@cases("streams.external", requires={"native_handle"})
+def orders_with_its_owner(context: Context) -> None:
+    """Work on a wrapped stream and on its owner is one queue."""
+    owner, _ = two(context)
+    wrapped = context.own("external_stream")(owner.native_handle, 0)
+    tensor = filled(context, 0)
+    with context.hold(owner) as hold:
+        with owner:
+            tensor.add_(2)
+        with wrapped:
+            tensor.mul_(3)
+        with owner:
+            tensor.add_(1)
+        context.check(not ends_early(wrapped, hold), "the wrapped stream waits with its owner")
+    wrapped.synchronize()
+    context.equal(tensor, same_everywhere(7), "the work of both is done in the order of the calls")
+
+
+@cases("streams.external", requires={"native_handle"})
+def does_not_own(context: Context) -> None:
+    """The owner works on when the wrapped stream is gone."""
+    owner, _ = two(context)
+    wrapped = context.own("external_stream")(owner.native_handle, 0)
+    context.same(wrapped.native_handle, owner.native_handle, "it wraps that handle")
+    del wrapped
+    tensor = filled(context, 2)
+    with owner:
+        tensor.mul_(3).add_(1)
+    owner.synchronize()
+    context.equal(tensor, same_everywhere(7), "the owner's work is done")
+
+
+# -- streams.cross_device: streams and events of two indices
+
+
+_CLAUSE = "streams.cross_device"
+
+
+@cases(_CLAUSE, indices=2, over={"forth": (0, 1), "back": (1, 0)})
+def behind_the_source(context: Context, mine: int, other: int) -> None:
+    """A copy between indices sees the work of the source's current stream."""
+    giving, taking = context.stream(mine), context.stream(other)
+    source, target = filled(context, 1, mine), filled(context, 0, other)
+    learnt(context)
+    target.copy_(source)
+    context.settle()
+    with context.hold(giving) as hold:
+        with giving, taking:
+            source.add_(6)
+            target.copy_(source, non_blocking=True)
+        context.check(not ends_early(taking, hold), "the taking stream waits for the copy")
+    taking.synchronize()
+    context.equal(target, same_everywhere(7), "the copy sees the source's earlier work")
+
+
+@cases(_CLAUSE, indices=2, over={"target_forth": (0, 1), "target_back": (1, 0)})
+def behind_the_target(context: Context, mine: int, other: int) -> None:
+    """A copy between indices runs after the work of the target's current stream."""
+    giving, taking = context.stream(mine), context.stream(other)
+    source, target = filled(context, 7, mine), filled(context, 0, other)
+    learnt(context)
+    target.copy_(source)
+    context.settle()
+    with context.hold(taking) as hold:
+        with giving, taking:
+            target.add_(90)
+            target.copy_(source, non_blocking=True)
+            target.add_(1)
+        context.check(not ends_early(taking, hold), "the taking stream's work waits")
+    taking.synchronize()
+    giving.synchronize()
+    context.equal(target, same_everywhere(8), "the copy runs between the work before and after it")
+
+
+@cases(_CLAUSE, indices=2)
+def block_switches(context: Context) -> None:
+    """`with stream:` makes the stream's index current, and restores the one before."""
+    for start, other in ((0, 1), (1, 0)):
+        torch.accelerator.set_device_index(start)
+        with context.stream(other):
+            now = torch.accelerator.current_device_index()
+            context.same(now, other, "inside, the stream's index is current")
+        now = torch.accelerator.current_device_index()
+        context.same(now, start, "after the block, the previous index is current again")
+
+
+@cases(_CLAUSE, indices=2)
+def set_stream_switches(context: Context) -> None:
+    """set_stream makes the stream's index current."""
+    for index in (1, 0, 1):
+        torch.accelerator.set_stream(context.stream(index))
+        now = torch.accelerator.current_device_index()
+        context.same(now, index, "the index of the stream is current")
+
+
+@cases(_CLAUSE, indices=2)
+def record_elsewhere(context: Context) -> None:
+    """Recording an event on a stream of another index than its own raises."""
+    event = context.event(0)
+    event.record(context.stream(0))
+    event.synchronize()
+    there = context.stream(1)
+    context.raises(
+        (RuntimeError, ValueError),
+        event.record,
+        there,
+        text="an event of index 0 is not recorded on index 1",
+    )
+    context.check(event.query(), "and stays as it was")
+
+
+@cases(_CLAUSE, indices=2)
+def waits_across(context: Context) -> None:
+    """A stream waits for an event of another index."""
+    first, second = context.stream(0), context.stream(1)
+    tensor = filled(context, 1, 1)
+    event = context.event(0)
+    with context.hold(first) as hold:
+        event.record(first)
+        second.wait_event(event)
+        with second:
+            tensor.add_(6)
+        context.check(not ends_early(second, hold), "it waits while the other index is busy")
+    second.synchronize()
+    context.equal(tensor, same_everywhere(7), "and continues after it")

@@ -1,0 +1,292 @@
+"""When a copy is done, and pinned memory."""
+
+from __future__ import annotations
+
+import torch
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.in_flight import GLANCE, SOON, WaitingCall, ends, ends_early
+from devices.failure import Kind
+
+cases = Cases(Kind.VALUES)
+
+
+# -- transfer.snapshot, non_blocking: when a copy is done
+
+
+_SIZE = 1000
+
+
+def _numbers(start: int = 0) -> torch.Tensor:
+    return torch.arange(start, start + _SIZE, dtype=torch.float32)
+
+
+def _to_device(context: Context, source: torch.Tensor, way: str) -> torch.Tensor:
+    if way == "copy":
+        return torch.zeros(_SIZE, device=context.device).copy_(source)
+    if way == "tensor":
+        return torch.tensor(source.tolist(), device=context.device)
+    return source.to(context.device, copy=True)
+
+
+def _to_host(source: torch.Tensor, way: str) -> torch.Tensor:
+    if way == "copy":
+        return torch.zeros(_SIZE).copy_(source)
+    return source.cpu() if way == "cpu" else source.to("cpu")
+
+
+# -- blocking
+
+
+@cases("transfer.snapshot", over={"to_device": ("to",), "copy_to_device": ("copy",)})
+def source_may_change(context: Context, way: str) -> None:
+    """What the host does to the source after a copy to the device does not reach the copy."""
+    for start in range(5):
+        source = _numbers(start)
+        made = _to_device(context, source, way)
+        source.fill_(-1)
+        context.equal(made, _numbers(start), "the copy has what was there at the call")
+
+
+@cases("transfer.snapshot", over={"to_host": ("to",), "cpu": ("cpu",), "copy_to_host": ("copy",)})
+def device_may_change(context: Context, way: str) -> None:
+    """A copy to the host is whole at once, and what the device does after it does not reach it."""
+    for start in range(5):
+        source = _to_device(context, _numbers(start), "copy")
+        made = _to_host(source.add_(1), way)
+        if made.data_ptr() == source.data_ptr():  # cpu() of a CPU tensor is the tensor itself
+            made = made.clone()
+        at_once = made.clone()
+        source.fill_(-1)
+        context.equal(at_once, _numbers(start + 1), "the copy is whole when the call returns")
+        context.equal(made, _numbers(start + 1), "and stays so")
+
+
+@cases(
+    "transfer.snapshot",
+    over={"to_behind_work": ("to",), "copy_to_device_behind_work": ("copy",)},
+    requires={"streams"},
+)
+def source_behind_work(context: Context, way: str) -> None:
+    """A copy to the device after work in flight has read its source when the call returns."""
+    stream, source = context.stream(), _numbers(3)
+    _to_device(context, source, way)
+    context.settle()
+
+    def copy() -> torch.Tensor:
+        with stream:
+            made = _to_device(context, source, way)
+        source.fill_(-1)
+        return made
+
+    with context.hold(stream) as hold, WaitingCall(copy) as call:
+        call.ended(GLANCE)  # it returns now, or waits for the stream
+        hold.must_be_in_flight()
+        hold.release()
+        call.join()
+    stream.synchronize()
+    context.equal(call.value, _numbers(3), "the copy has what was there at the call")
+
+
+@cases(
+    "transfer.snapshot",
+    over={"cpu_behind_work": ("cpu",), "copy_to_host_behind_work": ("copy",)},
+    requires={"streams"},
+)
+def result_behind_work(context: Context, way: str) -> None:
+    """A copy to the host after work in flight is whole when the call returns."""
+    stream, there = context.stream(), _to_device(context, _numbers(3), "copy")
+    there.add_(0)
+    context.settle()
+
+    def copy() -> torch.Tensor:
+        with stream:
+            return _to_host(there.add_(1), way).clone()
+
+    with context.hold(stream) as hold, WaitingCall(copy) as call:
+        call.ended(GLANCE)
+        hold.must_be_in_flight()
+        hold.release()
+        call.join()
+    context.equal(call.value, _numbers(4), "the copy is whole when the call returns")
+
+
+# -- not blocking
+
+
+def _pinned(context: Context, start: int) -> torch.Tensor:
+    made = _numbers(start)
+    return made.pin_memory() if context.has("pinned_memory") else made
+
+
+def _stand(context: Context) -> tuple[torch.Tensor, torch.Tensor]:
+    """A tensor on the device, and one on the host, with every kind of work done once."""
+    there, host = torch.zeros(_SIZE, device=context.device), _pinned(context, 3)
+    there.fill_(1).copy_(host, non_blocking=True).add_(1)
+    host.copy_(there, non_blocking=True)
+    context.settle()
+    host.copy_(_numbers(3))
+    return there, host
+
+
+@cases("transfer.non_blocking", requires={"pinned_memory"})
+def to_device_in_order(context: Context) -> None:
+    """A copy to the device runs between the work that its stream has before and after it."""
+    stream = context.stream()
+    there, host = _stand(context)
+    with context.hold(stream) as hold:
+        with stream:
+            there.fill_(1)
+            there.copy_(host, non_blocking=True)
+            there.add_(1)
+        context.check(not ends_early(stream, hold), "it waits with its stream")
+    stream.synchronize()
+    context.equal(there, _numbers(4), "the copy runs between the work before and after it")
+
+
+@cases("transfer.non_blocking", requires={"pinned_memory"})
+def to_host_in_order(context: Context) -> None:
+    """A copy to the host sees the work before it, and nothing after it."""
+    stream = context.stream()
+    there, host = _stand(context)
+    with context.hold(stream) as hold:
+        with stream:
+            there.fill_(5)
+            host.copy_(there, non_blocking=True)
+            there.fill_(6)
+        context.check(not ends_early(stream, hold), "it waits with its stream")
+        context.equal(host, _numbers(3), "nothing is written while the stream is held")
+    stream.synchronize()
+    context.equal(host, torch.full((_SIZE,), 5.0), "it has the value of its turn")
+
+
+@cases(
+    "transfer.non_blocking",
+    over={"stream": ("stream",), "event": ("event",), "device": ("device",), "query": ("query",)},
+)
+def complete_after(context: Context, what: str) -> None:
+    """A copy to the host is whole when the stream, an event after it or the device is waited for."""
+    stream = context.stream()
+    there, host = _stand(context)
+    for start in range(3):
+        with stream:
+            there.fill_(start + 7.0)
+            host.copy_(there, non_blocking=True)
+            event = context.event() if context.has("events") else None
+            if event is not None:
+                event.record()
+        if what == "stream" or event is None:
+            stream.synchronize()
+        elif what == "event":
+            event.synchronize()
+        elif what == "device":
+            torch.accelerator.synchronize(context.device)
+        else:
+            context.must(ends(event, 20 * SOON), "the event is done")
+        context.equal(host.clone(), torch.full((_SIZE,), start + 7.0), "the copy is whole")
+
+
+@cases("transfer.non_blocking")
+def pageable(context: Context) -> None:
+    """Copies with memory that is not pinned are ordered and complete too."""
+    stream = context.stream()
+    there = torch.zeros(_SIZE, device=context.device)
+    context.settle()
+    host, back = _numbers(3), torch.zeros(_SIZE)
+    with stream:
+        there.fill_(1)
+        there.copy_(host, non_blocking=True)
+        there.add_(1)
+        back.copy_(there, non_blocking=True)
+    stream.synchronize()
+    context.equal(back, _numbers(4), "there and back, in the order of the calls")
+    context.equal(there, _numbers(4), "as on the device")
+
+
+@cases("transfer.non_blocking")
+def to_without_waiting(context: Context) -> None:
+    """to(non_blocking=True) there and back gives the values, once the stream is waited for."""
+    stream, host = context.stream(), _pinned(context, 2)
+    with stream:
+        there = host.to(context.device, non_blocking=True)
+        back = there.add(1).to("cpu", non_blocking=True)
+    stream.synchronize()
+    context.equal(back, _numbers(3), "there and back")
+
+
+# -- transfer.pinned: host memory for copies that do not block
+
+
+@cases("transfer.pinned")
+def pins(context: Context) -> None:
+    """pin_memory gives a pinned tensor with a pinned storage and the same values."""
+    plain = torch.arange(1000)
+    pinned = plain.pin_memory()
+    context.check(not plain.is_pinned(), "the tensor itself stays as it is")
+    context.check(pinned.is_pinned(), "the new one is pinned")
+    context.check(pinned.untyped_storage().is_pinned(), "so is its storage")
+    context.equal(pinned, plain, "it has the values")
+    context.check(
+        pinned.pin_memory() is pinned, "pinning a pinned tensor returns the tensor itself"
+    )
+
+
+@cases("transfer.pinned")
+def made_pinned(context: Context) -> None:
+    """Factories with pin_memory=True give pinned tensors; storages can be pinned."""
+    for made in (torch.empty(100, pin_memory=True), torch.zeros(5, 5, pin_memory=True)):
+        context.check(made.is_pinned(), "a factory's tensor is pinned")
+    storage = torch.arange(10).untyped_storage()
+    context.check(storage.pin_memory().is_pinned(), "a pinned storage says so")
+    context.check(not storage.is_pinned(), "the storage before does not")
+
+
+@cases("transfer.pinned")
+def slices(context: Context) -> None:
+    """Slices and views of a pinned tensor are pinned, to the last element."""
+    pinned = torch.arange(5000).pin_memory()
+    views = pinned[10:20], pinned[-1:], pinned[::7], pinned.view(50, 100).t(), pinned[4999]
+    for view in views:
+        context.check(view.is_pinned(), f"a view from element {view.storage_offset()} is pinned")
+    context.check(not pinned.clone().is_pinned(), "a copy in plain memory is not")
+
+
+@cases("transfer.pinned", requires={"streams"})
+def not_reused_early(context: Context) -> None:
+    """A pinned block is not handed out again while a copy reads it."""
+    size, stream = 3000, context.stream()
+    want = torch.arange(size, dtype=torch.float32)
+    there = torch.zeros(size, device=context.device)
+    context.settle()
+    with context.hold(stream) as hold:
+        block = want.pin_memory()
+        with stream:
+            there.copy_(block, non_blocking=True)
+        place = block.data_ptr()
+        del block
+        others = [torch.empty(size, pin_memory=True).fill_(-1) for _ in range(4)]
+        context.check(
+            place not in [each.data_ptr() for each in others], "the block is not handed out again"
+        )
+        hold.must_be_in_flight()
+    stream.synchronize()
+    context.equal(there, want, "the copy reads what was there at the call")
+
+
+@cases("transfer.pinned", requires={"streams"})
+def not_reused_while_written(context: Context) -> None:
+    """A pinned block is not handed out again while a copy writes it."""
+    size, stream = 3000, context.stream()
+    there = torch.ones(size, device=context.device)
+    context.settle()
+    with context.hold(stream) as hold:
+        block = torch.zeros(size, pin_memory=True)
+        with stream:
+            block.copy_(there, non_blocking=True)
+        del block
+        others = [torch.empty(size, pin_memory=True).fill_(-1) for _ in range(4)]
+        hold.must_be_in_flight()
+    stream.synchronize()
+    for other in others:
+        context.equal(other, torch.full((size,), -1.0), "a new block is not written by old copies")

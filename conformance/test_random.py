@@ -1,9 +1,0 @@
-"""The random suite: one item a case, or an op and dtype, which records its cells."""
-
-from __future__ import annotations
-
-from typing import Any
-
-
-def test_random(item_name: str, run_item: Any) -> None:
-    run_item("random", item_name)

@@ -1,0 +1,151 @@
+"""A failed check as data: what was asked for, what was found instead, where, and in which call.
+
+Everything that groups, minimises, matches or shows failures works on these fields. The text for people is made
+from them, and nothing reads it back.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+
+def sentence(
+    subject: str,
+    expected: object,
+    found: object,
+    detail: str,
+    count: int,
+    total: int,
+    first: tuple[int, ...],
+) -> str:
+    """The text of a failure. It uses builtins only: repro scripts carry this function."""
+    values = [
+        f"{name} {value}"
+        for name, value in (("expected", expected), ("found", found))
+        if value != ""
+    ]
+    text = detail or ", ".join(values)
+    if count:
+        text += f"; {count} of {total} differ, the first at {list(first)}"
+    return ": ".join(part for part in (subject, text) if part)
+
+
+class Kind(str, Enum):
+    """What kind of promise was broken. The values are stable: manifests, files and pages use them."""
+
+    VALUES = "values"  # elements differ from the reference
+    SHAPE = "shape"
+    DTYPE = "dtype"
+    DEVICE = "device"  # a tensor is on another device, or another index, than asked for
+    STRIDES = "strides"
+    OFFSET = "offset"  # the storage offset
+    ALIAS = "alias"  # shares memory that it must not share
+    NOT_ALIASED = "not_aliased"  # does not share the memory that it must share
+    BYTES = "bytes"  # bytes changed that nothing may write: outside a view, between elements, of an input
+    STORAGE = "storage"  # the storage is too small, or of the wrong size
+    MOVED = "moved"  # a tensor that must stay in place has a new address or new strides
+    BITS = "bits"  # the conjugate or negative bit
+    RAISED = "raised"  # an exception where the reference raises none
+    NOT_RAISED = "not_raised"  # no exception where one is documented
+    NOT_WARNED = "not_warned"
+    COUNT = "count"  # another number of things: outputs, devices, events, calls
+    ORDER = "order"  # work was not done in the order that the program asked for
+    PRECISION = "precision"
+    NOT_DETERMINISTIC = "not_deterministic"
+    STATE = "state"  # an object or a query answers what is not so
+    MEMORY = "memory"  # the allocator's counters or blocks
+    ENDED = "ended"  # a process died, hung or ended with the wrong status
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Geometry(msgspec.Struct, frozen=True):
+    """Where the elements of a tensor lie. Sizes, strides and offset in elements."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int = 0
+
+    def __str__(self) -> str:
+        where = f", storage offset {self.offset}" if self.offset else ""
+        return f"{self.dtype} of shape {self.shape}, strides {self.stride}{where}"
+
+
+class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where two tensors differ: ``count`` of ``total`` elements (or bytes), the first at ``first``;
+    ``error`` is the largest absolute difference, ``relative`` the largest relative one."""
+
+    count: int
+    total: int
+    first: tuple[int, ...] = ()
+    error: float | None = None
+    relative: float | None = None
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One check that did not hold.
+
+    ``subject`` names what was judged ("output 0", "input 1", "allocated bytes"). ``expected`` and
+    ``found`` are short texts or values as Python writes them. ``detail`` is a sentence of its own for a
+    failure that the other fields do not describe. ``raises`` is the type of the exception that was raised, or
+    that should have been; ``said`` is the text of the exception that the device raised, in its own words: the only
+    text that a manifest's ``match`` is held against. ``check`` says what sort of check it was: ``inputs`` (a call on inputs in a layout),
+    ``target`` (a call into an ``out=`` target in a layout), or the name of a directed check. ``layout`` is the
+    stable id of the failing layout, ``call`` the call as Python, with
+    ``t[0]``, ``t[1]`` … for the tensors whose geometry is in ``inputs``. ``program`` is a drawn program after
+    which it failed, in words. Where neither is known, ``expected`` and ``found`` are empty, and the subject is
+    a sentence that says what must hold.
+    """
+
+    kind: Kind
+    subject: str = ""
+    expected: str = ""
+    found: str = ""
+    detail: str = ""
+    where: Difference | None = None
+    raises: str | None = None
+    said: str | None = None
+    check: str = "inputs"
+    layout: str = ""
+    sample: int | None = None
+    call: str = ""
+    inputs: tuple[Geometry, ...] = ()
+    targets: tuple[Geometry, ...] = ()  # of out=
+    program: str = ""
+
+    @property
+    def title(self) -> str:
+        """How it failed in a word or two, for headings: ``strides``, ``not raised``, ``raised RuntimeError``."""
+        if self.kind is Kind.RAISED and self.raises:
+            return f"raised {self.raises}"
+        return self.kind.value.replace("_", " ")
+
+    @property
+    def message(self) -> str:
+        """What was wrong, for people; without the layout and the call."""
+        where = self.where or Difference(0, 0)
+        after = f"after {self.program}" if self.program else ""
+        return sentence(
+            ": ".join(part for part in (after, self.subject) if part),
+            self.expected,
+            self.found,
+            self.detail,
+            where.count,
+            where.total,
+            where.first,
+        )
+
+    def report(self, failed: int, checks: int) -> str:
+        """The text of a report: in which layout, what was wrong, and how many checks of all failed."""
+        where = f"[{self.layout}] " if self.layout else ""
+        more = f" ({failed} failing checks of {checks})" if failed > 1 else ""
+        return f"{where}{self.message}{more}"
+
+    @property
+    def device_text(self) -> str:
+        """What a manifest's ``match`` is held against: empty where the device raised nothing."""
+        return self.said or ""

@@ -1,0 +1,74 @@
+"""Files: the cache folder, files that are written whole or not at all, names from outside made harmless, TOML."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10: tomli is the same code
+    import tomli as tomllib  # type: ignore[import-not-found, no-redef, unused-ignore]
+
+__all__ = ["cache_root", "file_name", "replacing", "stays_inside", "tomllib", "write_whole"]
+
+
+def cache_root() -> Path:
+    """The folder for what this package can make again: ``$TORCH_CONFORMANCE_CACHE``, else the user's cache folder."""
+    explicit = os.environ.get("TORCH_CONFORMANCE_CACHE")
+    if explicit:
+        return Path(explicit)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "torch-conformance"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A stream whose content takes the place of ``path`` when the block ends, all at once; nothing changes
+    where the block raises. Parent folders are made. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            yield stream
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+        temporary.chmod(mode)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file so that readers see the old content or the new, never a part. Raises OSError."""
+    with replacing(path) as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def file_name(text: str) -> str:
+    """The text as a file name that is harmless on every system."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", text) or "_"
+
+
+def stays_inside(path: str) -> bool:
+    """Whether a relative path that came from outside stays in its folder, on POSIX and on Windows."""
+    parts = PurePosixPath(path.replace("\\", "/"))
+    return (
+        bool(path)
+        and path.isprintable()
+        and not parts.is_absolute()
+        and ".." not in parts.parts
+        and ":" not in path
+    )

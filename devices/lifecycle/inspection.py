@@ -1,0 +1,384 @@
+"""What a manifest says, for people: what is wrong with it (lint), why a cell is expected to fail (explain), and
+its numbers (stats)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from typing import Final
+
+from devices.cell import CellKey
+from devices.errors import suggestion
+from devices.lifecycle.evidence import Seen
+from devices.lifecycle.text import canonical
+from devices.manifest import Block, Condition, Manifest, place
+from devices.verdicts import Judgement, Match, Matcher, conflict_text, pattern_matches
+
+_AXES: Final = ("clause", "op", "dtype")
+
+
+# -- lint -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that lint finds: ``message`` begins with its place; ``blocks`` are those concerned."""
+
+    message: str
+    blocks: tuple[Block, ...]
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def lint(
+    manifest: Manifest,
+    cells: Iterable[CellKey] | None,
+    facts: Mapping[str, str],
+    today: date,
+    text: str | None = None,
+) -> list[Problem]:
+    """The problems of a manifest that was read without error, in the file's order.
+
+    With ``cells`` (those of the plan), blocks that hold with ``facts`` are checked against them: blocks and
+    names that match none, and blocks that conflict. Expired blocks are always reported. With ``text``, from
+    which the manifest was read, its form is checked too. Raises ManifestError if cells are given and a block
+    depends on a fact that is not among ``facts``.
+    """
+    problems = [] if cells is None else _against_plan(manifest.active(facts), cells)
+    problems += [
+        Problem(
+            f"{block.where}: the block expired on {block.expires}: fix its cause, or check it again"
+            " and set a new date",
+            (block,),
+        )
+        for block in manifest.blocks
+        if block.is_expired(today)
+    ]
+    if text is not None:
+        problems += _form(manifest, text)
+    return sorted(problems, key=lambda each: max((block.line for block in each.blocks), default=0))
+
+
+def _against_plan(here: Manifest, cells: Iterable[CellKey]) -> list[Problem]:
+    met = _Met(Matcher(here))
+    for key in cells:
+        met.add(key)
+    names = met.names()
+    problems = []
+    for block in here.blocks:
+        found = names.get(block.line)
+        texts = [met.stale(block)] if found is None else met.stale_names(block, found)
+        problems += [Problem(text, (block,)) for text in texts]
+    problems += [
+        Problem(conflict_text(each.conflict, each.first, each.cells), each.conflict)
+        for each in met.conflicts.values()
+    ]
+    return problems
+
+
+@dataclass(slots=True)
+class _Conflict:
+    """A conflict, the first cell that has it, and the number of such cells."""
+
+    conflict: tuple[Block, Block]
+    first: CellKey
+    cells: int = 0
+
+
+#: The names of cells on each axis.
+_Names = tuple[set[str], set[str], set[str]]
+
+
+@dataclass(slots=True)
+class _Met:
+    """What the blocks match among the planned cells. Cells that the same blocks match share a Match."""
+
+    matcher: Matcher
+    matches: dict[int, tuple[Match, _Names]] = field(default_factory=dict)
+    conflicts: dict[tuple[int, int], _Conflict] = field(default_factory=dict)
+    ops: set[str] = field(default_factory=set)
+
+    def add(self, key: CellKey) -> None:
+        self.ops.add(key.op)
+        match = self.matcher.match(key)
+        if not match.blocks:
+            return
+        _, names = self.matches.setdefault(id(match), (match, (set(), set(), set())))
+        for held, name in zip(names, key, strict=True):
+            held.add(name)
+        if match.conflict is not None:
+            pair = (match.conflict[0].line, match.conflict[1].line)
+            self.conflicts.setdefault(pair, _Conflict(match.conflict, key)).cells += 1
+
+    def names(self) -> dict[int, _Names]:
+        """The names that each block matches, by the block's line."""
+        found: dict[int, _Names] = {}
+        for match, names in self.matches.values():
+            for block in match.blocks:
+                for held, more in zip(
+                    found.setdefault(block.line, (set(), set(), set())), names, strict=True
+                ):
+                    held |= more
+        return found
+
+    def stale(self, block: Block) -> str:
+        """A block that matches nothing, with what may be meant by the ops that it names."""
+        unknown = ", ".join(self._unknown(op) for op in block.op if self._is_unknown(op))
+        why = f" ({unknown})" if unknown else ""
+        return f"{block.where}: the block matches no planned cell{why}: correct it, or remove it"
+
+    def stale_names(self, block: Block, found: _Names) -> Iterable[str]:
+        """Names in a block that add nothing to the cells it matches."""
+        for axis, patterns, names in zip(_AXES, block.axes, found, strict=True):
+            for pattern in patterns:
+                if any(pattern_matches(pattern, name) for name in names):
+                    continue
+                what = f"the {axis} '{pattern}' of the block matches no planned cell"
+                if axis == "op" and self._is_unknown(pattern):
+                    what = f"the block names an {self._unknown(pattern)}"
+                yield f"{block.where}: {what}: correct it, or remove it"
+
+    def _is_unknown(self, op: str) -> bool:
+        return not op.endswith("*") and op not in self.ops
+
+    def _unknown(self, op: str) -> str:
+        return f"unknown op '{op}'{suggestion(op, self.ops)}"
+
+
+def _form(manifest: Manifest, text: str) -> list[Problem]:
+    wanted = canonical(text, manifest)
+    if wanted == text:
+        return []
+    got, other = text.splitlines(), wanted.splitlines()
+    same = (one == two for one, two in zip(got, other, strict=False))
+    line = next((n for n, equal in enumerate(same, 1) if not equal), min(len(got), len(other)) + 1)
+    return [
+        Problem(
+            f"{place(manifest.path, line)}: from here on the file is not in canonical form (order of"
+            " blocks and keys, sorted names, one blank line between blocks): run `conform manifest"
+            " lint --fix`",
+            tuple(block for block in manifest.blocks if block.line <= line)[-1:],
+        )
+    ]
+
+
+# -- explain --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a manifest says of a cell; ``elsewhere`` are blocks that would match, but do not hold here,
+    each with its conditions that are false."""
+
+    key: CellKey
+    match: Match
+    elsewhere: tuple[tuple[Block, tuple[Condition, ...]], ...]
+    facts: Mapping[str, str]
+
+
+def explain(manifest: Manifest, key: CellKey, facts: Mapping[str, str]) -> Explanation:
+    """What a manifest says of one cell. Raises ManifestError where a fact is not known here."""
+    here = manifest.active(facts)
+    elsewhere = [
+        (block, tuple(each for each in block.when if not each.holds(facts)))
+        for block in here.inactive
+        if all(_patterns(block, key))
+    ]
+    return Explanation(key, Matcher(here).match(key), tuple(elsewhere), facts)
+
+
+def _patterns(block: Block, key: CellKey) -> list[list[str]]:
+    """The patterns that match a cell on each axis, the most specific first."""
+    return [
+        sorted((each for each in patterns if pattern_matches(each, name)), key=_rank, reverse=True)
+        for patterns, name in zip(block.axes, key, strict=True)
+    ]
+
+
+def _rank(pattern: str) -> tuple[bool, int]:
+    """How specific a pattern is."""
+    return (not pattern.endswith("*"), len(pattern))
+
+
+def exactness(block: Block, key: CellKey) -> list[tuple[bool, int]]:
+    """How specific a block's match of a cell is on each axis; greater is more specific."""
+    return [_rank(patterns[0]) for patterns in _patterns(block, key)]
+
+
+def explanation_text(
+    explained: Explanation, seen: Sequence[tuple[str, Seen, Judgement]] = ()
+) -> list[str]:
+    """The explanation in lines; ``seen`` holds runs by name, what they saw and the verdict on it."""
+    key, match = explained.key, explained.match
+    lines = [str(key)]
+    if match.conflict is not None:
+        lines.append(f"conflict: {conflict_text(match.conflict, key)}")
+    elif (expectation := match.expectation) is None:
+        lines.append("expected: to pass; no block that holds here matches it")
+    else:
+        layouts = expectation.layouts
+        where = "" if layouts is None else f" in {', '.join(sorted(layouts))}"
+        lines.append(f"expected: '{expectation.outcome}'{where}")
+        deciding = expectation.deciding
+        for block in deciding:
+            lines += _block("decides", block, key)
+        # Their layouts and exceptions count too.
+        for block in expectation.blocks[len(deciding) :]:
+            lines += _block("agrees, less specific", block, key)
+        for block in expectation.overridden:
+            by = next(each for each in deciding if _overrides(each, block, key))
+            lines += _block(f"overridden by {by.where}", block, key, by)
+    for block, false in explained.elsewhere:
+        lines += _block("does not hold here", block, key)
+        lines += [
+            f"    when {each.fact} is {each.wanted!r}; here it is {explained.facts.get(each.fact)!r}"
+            for each in false
+        ]
+    for name, saw, judgement in seen:
+        lines.append(f"{name}: {saw}: {judgement.verdict}")
+        if judgement.why:
+            lines.append(f"    {judgement.why}")
+    return lines
+
+
+def _block(part: str, block: Block, key: CellKey, by: Block | None = None) -> list[str]:
+    """A block in lines: its part, its patterns that match, and what it says; ``by`` overrides it."""
+    lines = [f"{part}: {block.where}, '{block.outcome}'"]
+    if block.layouts:
+        lines[0] += f" in {', '.join(sorted(block.layouts))}"
+    if block.raises:
+        lines[0] += f" with {block.raises}"
+    patterns = _patterns(block, key)
+    matched = (f"{axis} '{each[0]}'" for axis, each in zip(_AXES, patterns, strict=True))
+    lines.append(f"    matched by {', '.join(matched)}")
+    if by is not None:
+        ranks = zip(_AXES, exactness(by, key), exactness(block, key), strict=True)
+        less = " and ".join(axis for axis, one, other in ranks if one > other)
+        lines.append(f"    less specific in {less}")
+    kind = f"{block.kind}: " if block.kind else ""
+    lines.append(f"    {kind}{' '.join(block.reason.split())}")
+    more = [block.issue] if block.issue else []
+    more += [f"expires {block.expires}"] if block.expires else []
+    if block.min_pass_rate is not None:
+        more.append(f"must pass in {block.min_pass_rate:g} of its runs")
+    return [*lines, f"    {'; '.join(more)}"] if more else lines
+
+
+def _overrides(one: Block, other: Block, key: CellKey) -> bool:
+    ranks = list(zip(exactness(one, key), exactness(other, key), strict=True))
+    return all(a >= b for a, b in ranks) and any(a > b for a, b in ranks)
+
+
+# -- stats ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Inactive:
+    """A block that does not hold here, with the conditions that are false."""
+
+    where: str
+    when: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Numbers of blocks, unless stated otherwise. A block counts in each clause family that it names.
+
+    ``covered`` and ``planned`` are numbers of cells, None without a plan.
+    """
+
+    blocks: int
+    by_kind: dict[str, int]
+    by_outcome: dict[str, int]
+    families: dict[str, int]
+    expired: tuple[str, ...]
+    expiring: tuple[str, ...]
+    without_issue: tuple[str, ...]
+    inactive: tuple[Inactive, ...]
+    covered: int | None
+    covered_by_family: dict[str, int]
+    planned: int | None
+
+
+def stats(
+    manifest: Manifest,
+    facts: Mapping[str, str],
+    today: date,
+    *,
+    soon: timedelta = timedelta(days=60),
+    cells: Iterable[CellKey] | None = None,
+) -> Stats:
+    """Count. Raises ManifestError if a block depends on a fact that is not known here."""
+    here, blocks = manifest.active(facts), manifest.blocks
+    covered: Counter[str] = Counter()
+    planned = 0
+    matcher = Matcher(here)
+    for key in cells or ():
+        planned += 1
+        if matcher.match(key).blocks:
+            covered[_family(key.clause)] += 1
+    expired = [block for block in blocks if block.is_expired(today)]
+    dated = (each for each in blocks if not each.is_expired(today))
+    expiring = [each for each in dated if each.is_expired(today + soon)]
+    return Stats(
+        blocks=len(blocks),
+        by_kind=_counted(str(block.kind or "none given") for block in blocks),
+        by_outcome=_counted(str(block.outcome) for block in blocks),
+        families=_counted(name for each in blocks for name in set(map(_family, each.clause))),
+        expired=tuple(f"{block.where} ({block.expires})" for block in expired),
+        expiring=tuple(f"{block.where} ({block.expires})" for block in expiring),
+        without_issue=tuple(block.where for block in blocks if block.issue is None),
+        inactive=tuple(
+            Inactive(
+                block.where,
+                tuple(
+                    f"{each.fact} is {facts[each.fact]!r}, not {each.wanted!r}"
+                    for each in block.when
+                    if not each.holds(facts)
+                ),
+            )
+            for block in here.inactive
+        ),
+        covered=None if cells is None else covered.total(),
+        covered_by_family=dict(sorted(covered.items())),
+        planned=None if cells is None else planned,
+    )
+
+
+def _family(clause: str) -> str:
+    return clause.partition(".")[0]
+
+
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(names).items()))
+
+
+def stats_text(counted: Stats, *, most: int = 10) -> list[str]:
+    """The numbers in lines; lists of blocks are cut after ``most``."""
+    lines = [f"{counted.blocks:,} block{'' if counted.blocks == 1 else 's'}"]
+    if counted.covered is not None:
+        lines[0] += f", which match {counted.covered:,} of {counted.planned:,} planned cells"
+    for title, numbers in (
+        ("by kind", counted.by_kind),
+        ("by outcome", counted.by_outcome),
+        ("by clause family", counted.families),
+        ("cells by clause family", counted.covered_by_family),
+    ):
+        if numbers:
+            listed = ", ".join(f"{name} {number:,}" for name, number in numbers.items())
+            lines.append(f"{title}: {listed}")
+    inactive = tuple(f"{each.where}: {'; '.join(each.when)}" for each in counted.inactive)
+    for title, places in (
+        ("expired", counted.expired),
+        ("expiring soon", counted.expiring),
+        ("without an issue", counted.without_issue),
+        ("do not hold here", inactive),
+    ):
+        lines.append(f"{title}: {len(places)}")
+        lines += [f"    {place}" for place in places[:most]]
+        if len(places) > most:
+            lines.append(f"    and {len(places) - most} more")
+    return lines

@@ -1,0 +1,172 @@
+"""What torch does not know of a renamed backend by itself: DLPack, Dynamo's interface, access from the host."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+
+from devices.simulated.backend import native
+from devices.simulated.backend.streams import ExternalStream, current_stream, default_stream
+
+#: What consumers pass for "the default stream" and "no order wanted".
+_DEFAULT_STREAMS = (0, 1)
+_NO_ORDER = (None, -1)
+
+
+def teach_tensors() -> None:
+    """Give tensors of the device DLPack's protocol. Called once, by the package.
+
+    Torch's C++ exchanges them as kDLExtDev without a copy, but ``Tensor.__dlpack_device__`` compares the name of the
+    device with the literal "privateuse1", which a renamed backend no longer has. So both methods are wrapped.
+    """
+    tensor: Any = torch.Tensor
+    device_of, capsule_of = tensor.__dlpack_device__, tensor.__dlpack__
+
+    def __dlpack_device__(self: torch.Tensor) -> Any:
+        if self.device.type != native.NAME:
+            return device_of(self)
+        from torch.utils.dlpack import DLDeviceType
+
+        return (DLDeviceType.kDLExtDev, self.device.index)
+
+    def __dlpack__(self: torch.Tensor, *, stream: Any = -1, **options: Any) -> Any:
+        if self.device.type != native.NAME:
+            return capsule_of(self, stream=stream, **options)
+        if stream not in _NO_ORDER and not native.on("transfer.dlpack_ignores_stream"):
+            _order(self.device.index, stream)
+        exported = self
+        if native.on("transfer.dlpack_copies"):
+            exported = self.clone()
+        if native.on("transfer.dlpack_ignores_offset"):
+            exported = self.as_strided(self.size(), self.stride(), 0)
+        return capsule_of(exported, stream=-1, **options)
+
+    tensor.__dlpack_device__ = __dlpack_device__
+    tensor.__dlpack__ = __dlpack__
+
+
+def _order(index: int, handle: object) -> None:
+    """Let the consumer's stream wait for the current one. Raises TypeError for what is no handle."""
+    if not isinstance(handle, int):
+        raise TypeError("stream must be ``int`` or ``none``")
+    consumer = (
+        default_stream(index) if handle in _DEFAULT_STREAMS else ExternalStream(handle, index)
+    )
+    producer = current_stream(index)
+    if consumer != producer:
+        consumer.wait_stream(producer)
+
+
+_TARGET: Final = "torch._dynamo.device_interface"
+
+
+def register_when_imported() -> None:
+    """Register the device with Dynamo now if Dynamo is loaded, else when it is imported: that takes seconds."""
+    loaded = sys.modules.get(_TARGET)
+    if loaded is not None:
+        _register(loaded)
+    else:
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder:
+    """Finds one module as everybody else does, and registers the interface after it ran."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != _TARGET:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            run = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                _register(module)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def _register(module: Any) -> None:
+    ours: Any = getattr(torch, native.NAME)
+
+    class SimulatedInterface(module.DeviceInterface):  # type: ignore[misc]
+        """Dynamo's questions, answered by ``torch.simulated``."""
+
+        device = ours.device
+        Event = ours.Event
+        Stream = ours.Stream
+
+        class Worker:
+            """What a process that compiles asks, which may not use the device."""
+
+            @staticmethod
+            def set_device(index: int) -> None:
+                ours.set_device(index)
+
+            @staticmethod
+            def current_device() -> int:
+                return int(ours.current_device())
+
+            @staticmethod
+            def get_device_properties(which: Any = None) -> Any:
+                return ours.get_device_properties(which)
+
+        current_device = staticmethod(ours.current_device)
+        set_device = staticmethod(ours.set_device)
+        exchange_device = staticmethod(ours._exchange_device)
+        maybe_exchange_device = staticmethod(ours._maybe_exchange_device)
+        stream = staticmethod(ours.stream)
+        current_stream = staticmethod(ours.current_stream)
+        set_stream = staticmethod(ours.set_stream)
+        _set_stream_by_id = staticmethod(ours._set_stream_by_id)
+        synchronize = staticmethod(ours.synchronize)
+        get_device_properties = staticmethod(ours.get_device_properties)
+        memory_allocated = staticmethod(ours.memory_allocated)
+        is_available = staticmethod(ours.is_available)
+        is_initialized = staticmethod(ours.is_initialized)
+
+        @staticmethod
+        def device_count() -> int:
+            return int(ours.device_count()) + native.on("compile.interface_wrong_count")
+
+        @staticmethod
+        def is_bf16_supported(including_emulation: bool = False) -> bool:
+            return bool(ours.is_bf16_supported())
+
+        @staticmethod
+        def get_raw_stream(index: int) -> int:
+            return int(ours.current_stream(index).native_handle or 0)
+
+        @staticmethod
+        def get_compute_capability(which: Any = None) -> str:
+            return ""
+
+    module.register_interface_for_device(native.NAME, SimulatedInterface)
+    for index in range(ours.device_count()):
+        module.register_interface_for_device(f"{native.NAME}:{index}", SimulatedInterface)
+
+
+def refuse_host_access() -> None:
+    """Make the one method of torch's that follows a storage's address on the host raise instead of crashing."""
+    storage: Any = torch.storage._StorageBase
+    original = storage.byteswap
+
+    def byteswap(self: Any, dtype: torch.dtype) -> Any:
+        if self.device.type == native.NAME:
+            raise NotImplementedError(
+                "byteswap runs on the host, which cannot reach the simulated device's memory: call .cpu() first"
+            )
+        return original(self, dtype)
+
+    storage.byteswap = byteswap

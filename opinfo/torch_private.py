@@ -1,0 +1,95 @@
+"""The adapter over private names of torch but for its op database: FakeTensor, the dispatcher's tables, the profiler
+below the public one, lazy negation, the identity of a storage. A test pins each name that is used."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+
+# FakeTensor logs a traceback for each call that it refuses; a refusal is an answer here, not news.
+logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
+
+#: FakeTensor says in these ways that it has no answer, not that the call is wrong.
+NO_FAKE_ANSWER = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+    NotImplementedError,
+)
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """The same number for tensors that share a storage, as long as one of them lives."""
+    identity: int = tensor.untyped_storage()._cdata
+    return identity
+
+
+def negated(tensor: torch.Tensor) -> torch.Tensor:
+    """A view whose neg bit is set."""
+    return torch._neg_view(tensor)
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor has been written to."""
+    return tensor._version
+
+
+def key_of(torch_type: str) -> str:
+    """The dispatch key of a device type: ``PrivateUse1``, also of a type whose module is not imported yet."""
+    try:
+        return str(torch._C._dispatch_key_for_device(torch_type))
+    except RuntimeError:  # torch knows no such type: a module will give PrivateUse1 this name
+        return "PrivateUse1"
+
+
+def kernels(name: str, key: str) -> list[str]:
+    """The lines of an op's dispatch table (``aten::add.Tensor``) for a key: none or one. A line ends with
+    ``[backend fallback]`` where the kernel is the one for all ops that have no other."""
+    table = torch._C._dispatch_dump_table(name).splitlines()
+    return [line for line in table if line.startswith(f"{key}: ")]
+
+
+@cache
+def all_overloads() -> dict[str, tuple[str, ...]]:
+    """The full names of every op's overloads: of ``aten::add``, ``aten::add.Tensor``, ``aten::add.out`` …"""
+    found: dict[str, list[str]] = {}
+    for name in sorted(torch._C._dispatch_get_all_op_names()):
+        found.setdefault(name.partition(".")[0], []).append(name)
+    return {packet: tuple(names) for packet, names in found.items()}
+
+
+def profiled(call: Callable[[], Any]) -> list[Any]:
+    """The events of each thread while something was called. Other exceptions than NotImplementedError are not
+    raised: whether the call may raise is judged elsewhere."""
+    from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
+
+    config = ProfilerConfig(
+        ProfilerState.CPU, False, False, False, False, False, _ExperimentalConfig()
+    )
+    torch._C._autograd._enable_profiler_legacy(config)
+    try:
+        call()
+    except NotImplementedError:
+        raise
+    except Exception:
+        pass  # judged by its values
+    finally:
+        threads = torch._C._autograd._disable_profiler_legacy()
+    return list(threads)
+
+
+def schema_of(overload: Any) -> Any:
+    """The schema of an overload of ``torch.ops``."""
+    return overload._schema

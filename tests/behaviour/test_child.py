@@ -1,0 +1,94 @@
+"""The protocol for work in another process."""
+
+from __future__ import annotations
+
+import os
+import select
+
+import pytest
+
+from conformance.checks.child import Child, ChildDied, Ended, Limits, ask, messages
+
+WORK = "tests.behaviour.children:"
+
+
+def test_an_answer_comes_back_whatever_is_printed() -> None:
+    answer, ended = ask(WORK + "answers", {"a": [1, 2]}, environment={"CONFORM_EXAMPLE": "yes"})
+    assert (answer["orders"], answer["seen"]) == ({"a": [1, 2]}, "yes")
+    assert answer["pid"] != os.getpid()
+    assert (ended.well, str(ended)) == (True, "exited with status 0")
+    assert ended.last_line == "the last line"
+
+
+def test_messages_come_in_order() -> None:
+    assert list(messages(WORK + "counts", 5)) == [0, 1, 2, 3, 4]
+
+
+def test_an_exception_ends_the_child_with_its_text() -> None:
+    with pytest.raises(ChildDied, match=r"exited with status 1: RuntimeError: no such device"):
+        list(messages(WORK + "raises", None))
+
+
+@pytest.mark.parametrize("work", ["dies", "dies_with_a_fork_alive"])
+def test_a_signal_is_named(work: str) -> None:
+    answer, ended = ask(WORK + work, None, Limits(total=60.0, silence=60.0))
+    assert (answer, ended.signal, ended.well) == ("begun", "SIGSEGV", False)
+    assert str(ended) == "was killed by SIGSEGV: about to die"
+
+
+@pytest.mark.parametrize(
+    ("orders", "limits", "late"),
+    [
+        ("start", Limits(start=0.5), "had not started after 0.5 s"),
+        ("silent", Limits(silence=0.5), "was silent for 0.5 s"),
+        ("talking", Limits(silence=60.0, total=0.5), "had not ended after 0.5 s"),
+    ],
+)
+def test_each_limit_ends_the_child(orders: str, limits: Limits, late: str) -> None:
+    with pytest.raises(ChildDied) as died:
+        list(messages(WORK + "hangs", orders, limits))
+    assert (died.value.ended.status, died.value.ended.how) == (None, late)
+
+
+def test_a_child_that_answers_and_does_not_end_is_killed() -> None:
+    answer, ended = ask(WORK + "does_not_end", None, Limits(exit=0.2))
+    assert answer == "answered"
+    assert ended.how == "had not ended 0.2 s after its last message"
+
+
+def test_what_the_child_started_is_killed_with_it() -> None:
+    with Child(WORK + "leaves_another", None) as child:
+        other = os.pidfd_open(next(iter(child)))
+        assert child.ready
+    assert child.ended.how == "was stopped"
+    ended, _, _ = select.select([other], [], [], 60.0)  # a signal arrives when it arrives
+    os.close(other)
+    assert ended
+
+
+def test_closing_the_messages_ends_the_child() -> None:
+    found = messages(WORK + "hangs", "silent")
+    pid = next(found)
+    found.close()  # type: ignore[attr-defined]  # a generator; would wait 600 s
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_the_preamble_runs_first() -> None:
+    preamble = "import os; os.environ['CONFORM_EXAMPLE'] = 'set before'"
+    answer, _ = ask(WORK + "answers", None, preamble=preamble)
+    assert answer["seen"] == "set before"
+
+
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [
+        (0, "exited with status 0"),
+        (3, "exited with status 3"),
+        (-9, "was killed by SIGKILL"),
+        (-63, "was killed by signal 63"),
+        (None, "ended unseen"),
+    ],
+)
+def test_how_a_process_ended_is_one_text(status: int | None, how: str) -> None:
+    assert Ended(status).how == how

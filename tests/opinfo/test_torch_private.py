@@ -1,0 +1,36 @@
+"""The private names of torch that opinfo/torch_private.py uses: a torch that changed one fails here, by name."""
+
+from __future__ import annotations
+
+import torch
+
+from opinfo import torch_private as private
+
+
+def test_tensors_of_one_storage_have_one_id() -> None:
+    one, other = torch.ones(4), torch.ones(4)
+    assert private.storage_id(one) == private.storage_id(one[1:]) != private.storage_id(other)
+
+
+def test_a_negated_view_has_its_bit_and_a_write_is_counted() -> None:
+    tensor = torch.ones(2)
+    assert private.negated(tensor).is_neg() and private.version_of(tensor) == 0
+    tensor.add_(1)
+    assert private.version_of(tensor) == 1
+
+
+def test_fake_tensors_know_strides_without_values() -> None:
+    with private.FakeTensorMode():
+        assert torch.empty(3, 2).t().stride() == (1, 2)
+
+
+def test_the_dispatcher_s_tables_tell_a_device_s_kernels() -> None:
+    assert private.key_of("cpu") == "CPU" and private.key_of("no such type") == "PrivateUse1"
+    assert private.kernels("aten::add.Tensor", "CPU")
+    assert "aten::add.Tensor" in private.all_overloads()["aten::add"]
+    assert private.schema_of(torch.ops.aten.add.Tensor).name == "aten::add"
+
+
+def test_the_profiler_sees_the_ops_of_a_call() -> None:
+    events = [e for t in private.profiled(lambda: torch.ones(2) + 1) for e in t]
+    assert "aten::add" in {event.name() for event in events if str(event.kind()) == "push"}
