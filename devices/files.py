@@ -8,14 +8,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
+
+import msgspec
 
 try:
-    import tomllib
+    import tomllib as tomllib
 except ModuleNotFoundError:  # Python 3.10: tomli is the same code
     import tomli as tomllib  # type: ignore[import-not-found, no-redef, unused-ignore]
 
-__all__ = ["cache_root", "file_name", "replacing", "stays_inside", "tomllib", "write_whole"]
+_Made = TypeVar("_Made")
 
 
 def cache_root() -> Path:
@@ -72,3 +74,20 @@ def stays_inside(path: str) -> bool:
         and ".." not in parts.parts
         and ":" not in path
     )
+
+
+def read_toml(path: Path, kind: type[_Made], error: type[Exception]) -> _Made:
+    """What a TOML file says, checked by msgspec. Raises ``error``, which names the file."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise error(f"{path}: expected a file of valid TOML: {problem}") from None
+    return converted(data, kind, str(path), error)
+
+
+def converted(data: object, kind: type[_Made], where: str, error: type[Exception]) -> _Made:
+    """Data as ``kind``, checked by msgspec. Raises ``error``, which names the place."""
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as problem:
+        raise error(f"{where}: {problem}") from None

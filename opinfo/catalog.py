@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 
@@ -30,6 +30,23 @@ class UnsupportedTorch(RuntimeError):
     """The installed torch lacks something that the adapter reads."""
 
 
+_Value = TypeVar("_Value")
+
+
+class _Field(Generic[_Value]):
+    """A field of a database entry; with a default where only some classes of entries have it."""
+
+    def __init__(self, upstream: str, *default: _Value) -> None:
+        self._upstream, self._default = upstream, default
+
+    def __get__(self, op: Op, owner: type[Op]) -> _Value:
+        value: _Value = getattr(op.info, self._upstream, *self._default)
+        return value
+
+
+_Function: TypeAlias = Callable[..., Any]
+
+
 @dataclass(frozen=True, eq=False)
 class Op:
     """One OpInfo, with the fields that the harness uses under stable names.
@@ -39,59 +56,35 @@ class Op:
 
     info: Any
 
-    @cached_property
-    def id(self) -> str:
-        """Name and variant, ``std.unbiased``: unique in the database."""
-        name: str = self.info.full_name
-        return name
-
-    @property
-    def name(self) -> str:
-        name: str = self.info.name
-        return name
+    #: name and variant, ``std.unbiased``: unique in the database
+    id = _Field[str]("full_name")
+    function = _Field[_Function]("op")
+    method = _Field[_Function | None]("method_variant")
+    operator = _Field[_Function | None]("operator_variant")
+    inplace = _Field[_Function | None]("inplace_variant")
+    inplace_operator = _Field[_Function | None]("inplace_operator_variant")
+    has_out = _Field[bool]("supports_out")
+    is_factory = _Field[bool]("is_factory_function")
+    promotes_int_to_float = _Field[bool]("promotes_int_to_float")
+    #: whether a binary op takes a Python scalar as its right operand
+    takes_python_scalar = _Field[bool]("supports_rhs_python_scalar", False)
+    #: of a reduction
+    identity = _Field[Any]("identity", None)
+    #: of a reduction: ``propagate``, ``omit`` or None
+    nan_policy = _Field[str | None]("nan_policy", None)
+    #: whether the database allows conjugated, and negated, views as inputs of the op
+    takes_conj_view = _Field[bool]("test_conjugated_samples")
+    takes_neg_view = _Field[bool]("test_neg_view")
 
     @cached_property
     def dtypes(self) -> frozenset[str]:
         """Names of the dtypes that torch's CPU implements."""
-        return frozenset(dtype_name(d) for d in self.info.dtypes)
+        return frozenset(map(dtype_name, self.info.dtypes))
 
     def dtypes_on(self, torch_type: str) -> frozenset[str]:
         """Names of the dtypes that the database lists for a device type; the CPU's if it lists none."""
         listed = self.info.dtypesIf.get(torch_type) if torch_type != "cpu" else None
-        return frozenset(dtype_name(d) for d in listed) if listed else self.dtypes
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        function: Callable[..., Any] = self.info.op
-        return function
-
-    @property
-    def method(self) -> Callable[..., Any] | None:
-        variant: Callable[..., Any] | None = self.info.method_variant
-        return variant
-
-    @property
-    def operator(self) -> Callable[..., Any] | None:
-        variant: Callable[..., Any] | None = self.info.operator_variant
-        return variant
-
-    @property
-    def inplace(self) -> Callable[..., Any] | None:
-        variant: Callable[..., Any] | None = self.info.inplace_variant
-        return variant
-
-    @property
-    def inplace_operator(self) -> Callable[..., Any] | None:
-        variant: Callable[..., Any] | None = self.info.inplace_operator_variant
-        return variant
-
-    @property
-    def has_out(self) -> bool:
-        return bool(self.info.supports_out)
-
-    @property
-    def is_factory(self) -> bool:
-        return bool(self.info.is_factory_function)
+        return frozenset(map(dtype_name, listed)) if listed else self.dtypes
 
     @cached_property
     def ufunc(self) -> str:
@@ -107,35 +100,17 @@ class Op:
                 return kind
         return ""
 
-    @property
-    def promotes_int_to_float(self) -> bool:
-        return bool(self.info.promotes_int_to_float)
-
-    @property
-    def takes_python_scalar(self) -> bool:
-        """Whether a binary op takes a Python scalar as its right operand."""
-        return bool(getattr(self.info, "supports_rhs_python_scalar", False))
-
-    @property
-    def identity(self) -> Any:
-        """A reduction's declared identity, or None."""
-        return getattr(self.info, "identity", None)
-
-    @property
-    def nan_policy(self) -> str | None:
-        """A reduction's declared NaN policy: ``propagate``, ``omit`` or None."""
-        policy: str | None = getattr(self.info, "nan_policy", None)
-        return policy
+    @cached_property
+    def _overloads(self) -> list[Any]:
+        name: str = self.info.aten_name
+        return _aten(name) or _aten(
+            name.replace("linalg.", "linalg_").replace("special.", "special_")
+        )
 
     @cached_property
     def schemas(self) -> tuple[Any, ...]:
         """The schemas of the aten overloads of this name, empty for ops composed in Python."""
-        name: str = self.info.aten_name
-        for candidate in (name, name.replace("linalg.", "linalg_").replace("special.", "special_")):
-            packet = getattr(torch.ops.aten, candidate, None)
-            if packet is not None:
-                return tuple(getattr(packet, overload)._schema for overload in packet.overloads())
-        return ()
+        return tuple(overload._schema for overload in self._overloads)
 
     @cached_property
     def unsafe_in_graphs(self) -> bool:
@@ -146,9 +121,7 @@ class Op:
             torch.Tag.dynamic_output_shape,
             torch.Tag.data_dependent_output,
         }
-        packet = getattr(torch.ops.aten, self.info.aten_name.replace("linalg.", "linalg_"), None)
-        overloads = [] if packet is None else [getattr(packet, n) for n in packet.overloads()]
-        return any(tags & set(overload.tags) for overload in overloads)
+        return any(tags & set(overload.tags) for overload in self._overloads)
 
     @property
     def packets(self) -> tuple[str, ...]:
@@ -170,30 +143,14 @@ class Op:
     @cached_property
     def declares_view(self) -> bool:
         """Whether some overload's result aliases an argument that it does not write to."""
-        return any(
-            any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-            for schema in self.schemas
-        )
-
-    @property
-    def takes_conj_view(self) -> bool:
-        """Whether the database allows conjugated views as inputs of the op."""
-        return bool(self.info.test_conjugated_samples)
-
-    @property
-    def takes_neg_view(self) -> bool:
-        """Whether the database allows negated views as inputs of the op."""
-        return bool(self.info.test_neg_view)
+        aliases = (r.alias_info for schema in self.schemas for r in schema.returns)
+        return any(alias is not None and not alias.is_write for alias in aliases)
 
     @cached_property
     def restrides_in_place(self) -> bool:
         """Whether the in-place variant is tagged ``inplace_view``: it changes self's shape or strides."""
         name = getattr(self.inplace, "__name__", "")
-        packet = getattr(torch.ops.aten, name, None) if name else None
-        return packet is not None and any(
-            torch.Tag.inplace_view in getattr(packet, overload).tags
-            for overload in packet.overloads()
-        )
+        return any(torch.Tag.inplace_view in overload.tags for overload in _aten(name))
 
     @cached_property
     def takes_memory_format(self) -> bool:
@@ -230,6 +187,12 @@ class Op:
         """
         samples: Iterator[Any] = self.info.sample_inputs_func(self.info, "cpu", dtype, False)
         return samples
+
+
+def _aten(name: str) -> list[Any]:
+    """The overloads of the aten op of this name: none if there is no such op."""
+    packet = getattr(torch.ops.aten, name, None) if name else None
+    return [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
 
 
 def database_entry(op_id: str) -> Any:

@@ -261,7 +261,7 @@ def _clause(path: Path, family: str, position: int, table: dict[str, Any]) -> Cl
     faults = tuple(dict.fromkeys((*BY_CLAUSE.get(clause.id, ()), *clause.faults)))
     if not faults:
         raise ContractError(
-            f"{where}: no planted fault trips it: declare one in devices/simulated/faults.py, or name"
+            f"{where}: no planted fault trips it: declare one in devices/simulated/faults.toml, or name"
             " one of another device in 'faults'"
         )
     texts = {"statement": _joined(clause.statement), "source": _joined(clause.source)}

@@ -19,8 +19,10 @@ from devices.simulated.faults import (
     FAULTS,
     UNPLANTED,
     Fault,
+    FaultsError,
     UnknownFault,
     planted,
+    read,
     switch_on_from_environment,
 )
 from tests import table
@@ -156,6 +158,45 @@ def test_registry_and_library_know_the_same_faults() -> None:
 
 def test_no_item_is_run_twice() -> None:
     assert len(set(ITEMS)) == len(ITEMS)
+
+
+GOOD = """
+[radius]
+order = ["streams.*"]
+[unplanted]
+[[fault]]
+name = "out.restride"
+clauses = ["layout.out_kept"]
+statement = "out= becomes contiguous."
+radius = ["order", "layout.bounds::add"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("[[fault]]", "[fault", "faults.toml: expected a file of valid TOML"),
+        ("statement =", "#", r"\[\[fault\]\] 'out\.restride': .*required field `statement`"),
+        ("name =", "#", r"\[\[fault\]\] 1: .*required field `name`"),
+        ("radius =", "radii =", "'out.restride': .*unknown field `radii`"),
+        ('["order"', '["ordre"', "'out.restride': .*got 'ordre'; did you mean 'order'"),
+    ],
+)
+def test_a_malformed_table_is_named(tmp_path: Path, old: str, new: str, says: str) -> None:
+    file = tmp_path / "faults.toml"
+    file.write_text(GOOD)
+    faults, _ = read(file)
+    assert faults["out.restride"].radius == ("streams.*", "layout.bounds::add")
+    file.write_text(GOOD.replace(old, new, 1))
+    with pytest.raises(FaultsError, match=says):
+        read(file)
+
+
+def test_a_name_that_is_used_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "faults.toml"
+    file.write_text(GOOD + GOOD[GOOD.index("[[fault]]") :])
+    with pytest.raises(FaultsError, match=r"'out\.restride': the name is used twice"):
+        read(file)
 
 
 # Switching

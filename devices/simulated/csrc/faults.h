@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fault_list.h"  // generated from devices/simulated/faults.py (backend/build.py)
+#include "fault_list.h"  // generated from devices/simulated/faults.toml (backend/build.py)
 
 namespace simulated {
 
