@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Final
@@ -52,21 +53,19 @@ class Registry:
         """The device to use where none is named.
 
         ``accelerator`` is the torch type of the machine's accelerator, or None if it has none. Of several
-        descriptors for it (CUDA and ROCm are both "cuda") one that is usable here is taken, preferably the
-        one named like the type. Without a descriptor for it, the one that declares itself the ``default`` is
-        taken, else one of the CPU. Raises UnknownDevice where there is neither.
+        descriptors that declare this type (CUDA and ROCm are both "cuda") the first that is usable here is
+        taken. Without a descriptor for it, the one that declares itself the ``default`` is taken, else one of
+        the CPU. Raises UnknownDevice where there is neither.
         """
-        if accelerator not in (None, "cpu"):
-            fitting = [each for each in self.devices.values() if each.torch_type == accelerator]
-            fitting.sort(key=lambda each: (each.name != accelerator, each.name))
-            for device in fitting:
-                if device.unavailable() is None:
-                    return device
-            if fitting:
-                return fitting[0]  # its unavailable() says why it cannot be used
-        everywhere = [each for each in self.devices.values() if each.default]
-        everywhere += [each for each in self.devices.values() if each.torch_type == "cpu"]
-        return everywhere[0] if everywhere else self.get("cpu")
+        known = self.devices.values()
+        fitting = [each for each in known if each.torch_type == accelerator != "cpu"]
+        candidates = chain(
+            (each for each in fitting if each.unavailable() is None),
+            fitting,  # none is usable: the unavailable() of the first says why
+            (each for each in known if each.default),
+            (each for each in known if each.torch_type == "cpu"),
+        )
+        return next(candidates, None) or self.get("cpu")
 
 
 def discover(
@@ -107,29 +106,14 @@ def discover(
 
 
 @cache
-def registry() -> Registry:
+def installed() -> Registry:
     """The installed devices, looked up once per process."""
     return discover()
 
 
-def all_devices() -> Mapping[str, Descriptor]:
-    """Every device that can be loaded, by name."""
-    return registry().devices
-
-
-def problems() -> tuple[DescriptorError, ...]:
-    """Why other devices cannot be loaded, for the user."""
-    return tuple(registry().broken.values())
-
-
 def get(name: str) -> Descriptor:
-    """The device with this name. Raises UnknownDevice, or DescriptorError if it is broken."""
-    return registry().get(name)
-
-
-def default_device(accelerator: str | None) -> Descriptor:
-    """The device to use where none is named; see ``Registry.default``."""
-    return registry().default(accelerator)
+    """The installed device with this name. Raises UnknownDevice, or DescriptorError if it is broken."""
+    return installed().get(name)
 
 
 def load_file(path: Path) -> Descriptor:
@@ -183,12 +167,11 @@ def _from_entry_point(entry: importlib.metadata.EntryPoint) -> Descriptor:
 
 
 def _descriptor_in(module: ModuleType, source: str) -> Descriptor:
-    missing = object()
-    found = getattr(module, _VARIABLE, missing)
-    if found is missing:
+    if not hasattr(module, _VARIABLE):
         raise DescriptorError(
             f"{source}: there is no {_VARIABLE}: add {_VARIABLE} = Descriptor(...)"
         )
+    found = getattr(module, _VARIABLE)
     if not isinstance(found, Descriptor):
         raise DescriptorError(f"{source}: {_VARIABLE} must be a Descriptor, got {found!r}")
     return found

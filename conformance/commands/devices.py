@@ -98,8 +98,9 @@ def devices(names: tuple[str, ...], as_json: bool, no_probe: bool) -> None:
     Lists what each device declares and answers, or why it is not available. With NAMEs, show each capability of these devices. An available device is asked in a subprocess, which takes
     some seconds to import torch.
     """
-    chosen = [registry.get(name) for name in names] or list(registry.all_devices().values())
-    listing = Listing([*map(Row.of, chosen)], [str(problem) for problem in registry.problems()])
+    known = registry.installed()
+    chosen = [registry.get(name) for name in names] or list(known.devices.values())
+    listing = Listing([*map(Row.of, chosen)], [str(problem) for problem in known.broken.values()])
     here = [row for row in listing.devices if row.unavailable is None]
     replies = ask_all([Question(name=row.name) for row in here]) if not no_probe else []
     for row, reply in zip(here, replies, strict=False):

@@ -72,7 +72,7 @@ class Given:
         elif device is not None:
             given.descriptor = registry.get(device)
         elif loaded:
-            given.descriptor = registry.all_devices().get(loaded[0].provenance.device)
+            given.descriptor = registry.installed().devices.get(loaded[0].provenance.device)
         elif path is None:
             given.descriptor = _own_device()
         return given

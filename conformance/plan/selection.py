@@ -244,7 +244,7 @@ def machines_own() -> Descriptor:
     accelerator = (
         torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     )
-    return registry.default_device(accelerator.type if accelerator else None)
+    return registry.installed().default(accelerator.type if accelerator else None)
 
 
 def shard_of(cells: list[CellKey], request: Request) -> list[CellKey]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
 from pathlib import Path
 
 from devices.descriptor import Descriptor, common_facts, names
@@ -21,7 +20,7 @@ def _model() -> str:
     return platform.processor() or platform.machine()  # 64-bit Arm's cpuinfo names no model
 
 
-def _facts() -> Mapping[str, str]:
+def _facts() -> dict[str, str]:
     """No driver and no runtime: a CPU has neither, and a `when` that asks for one is an error."""
     return common_facts(device_name=_model())
 

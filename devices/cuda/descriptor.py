@@ -7,25 +7,16 @@ written, so every statement here is one that a first run may correct.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from pathlib import Path
 
-from devices.descriptor import (
-    Descriptor,
-    common_facts,
-    first_that_loads,
-    lent,
-    names,
-    plain_version,
-    torch_lacks,
-    version_in,
-)
+from devices import machine
+from devices.descriptor import Descriptor, common_facts, names
 
 
 def _unavailable() -> str | None:
-    if (lacks := torch_lacks("torch_cuda")) is not None:
+    if (lacks := machine.torch_lacks("torch_cuda")) is not None:
         return lacks
-    if first_that_loads(("libcuda.so.1", "nvcuda.dll")) is None:
+    if not machine.loads("libcuda.so.1", "nvcuda.dll"):
         return "no NVIDIA driver: its library (libcuda.so.1) cannot be loaded"
     gpus = Path("/proc/driver/nvidia/gpus")
     if gpus.is_dir() and not any(gpus.iterdir()):
@@ -33,12 +24,12 @@ def _unavailable() -> str | None:
     return None
 
 
-def _facts() -> Mapping[str, str]:
+def _facts() -> dict[str, str]:
     """The driver's release is read from the kernel module: torch knows only which CUDA it serves."""
-    torch = lent("torch")
+    torch = machine.lent("torch")
     return common_facts(
-        driver=version_in("/sys/module/nvidia/version"),
-        runtime=plain_version(torch.version.cuda),
+        driver=machine.version_in("/sys/module/nvidia/version"),
+        runtime=machine.plain_version(torch.version.cuda),
         device_name=torch.cuda.get_device_name(0),
     )
 
@@ -46,7 +37,7 @@ def _facts() -> Mapping[str, str]:
 @functools.cache
 def _cycles_per_ms() -> float:
     """Measured once, as torch's own tests do (torch.testing._internal.common_utils)."""
-    cuda = lent("torch.cuda")
+    cuda = machine.lent("torch.cuda")
     cycles, rates = 1_000_000, []
     for _ in range(5):
         start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
@@ -58,37 +49,10 @@ def _cycles_per_ms() -> float:
     return float(sorted(rates)[len(rates) // 2])
 
 
-def busy(milliseconds: float) -> None:
+def _busy(milliseconds: float) -> None:
     """Keep the current stream busy: torch.cuda._sleep spins for a number of clock cycles."""
-    lent("torch.cuda")._sleep(max(1, int(milliseconds * _cycles_per_ms())))
+    machine.lent("torch.cuda")._sleep(max(1, int(milliseconds * _cycles_per_ms())))
 
-
-def _count() -> int:
-    return int(lent("torch.cuda").device_count())
-
-
-FUNCTIONS = {
-    "record_history": "memory._record_memory_history",
-    "snapshot": "memory._snapshot",
-    "set_fraction": "memory.set_per_process_memory_fraction",
-    "get_fraction": "memory.get_per_process_memory_fraction",
-    "allocator_settings": "memory._set_allocator_settings",
-    "pool": "MemPool",
-    "use_pool": "use_mem_pool",
-    "pluggable": "memory.CUDAPluggableAllocator",
-    "change_allocator": "memory.change_current_allocator",
-    "host_statistics": "memory.host_memory_stats",
-    "stream": "Stream",
-    "event": "Event",
-    "external_stream": "ExternalStream",
-    "properties": "get_device_properties",
-    "can_access_peer": "can_device_access_peer",
-    "manual_seed_all": "manual_seed_all",
-    "get_rng_state": "get_rng_state",
-    "set_rng_state": "set_rng_state",
-    "graph": "CUDAGraph",
-    "graph_callables": "make_graphed_callables",
-}
 
 DESCRIPTOR = Descriptor(
     name="cuda",
@@ -122,15 +86,36 @@ DESCRIPTOR = Descriptor(
     # What is left of a block in a large segment is split off above 1 MiB alone (kSmallSize).
     granularity_above={2**20: 2**20 + 512},
     stream_pool_size=32,  # per priority
-    busy=busy,
+    busy=_busy,
     settings=names(
         "max_split_size_mb max_non_split_rounding_mb garbage_collection_threshold "
         "roundup_power2_divisions expandable_segments"
     ),
     captures_default_stream=False,  # docs/source/notes/cuda ("Constraints")
-    functions=FUNCTIONS,
+    functions={
+        "record_history": "memory._record_memory_history",
+        "snapshot": "memory._snapshot",
+        "set_fraction": "memory.set_per_process_memory_fraction",
+        "get_fraction": "memory.get_per_process_memory_fraction",
+        "allocator_settings": "memory._set_allocator_settings",
+        "pool": "MemPool",
+        "use_pool": "use_mem_pool",
+        "pluggable": "memory.CUDAPluggableAllocator",
+        "change_allocator": "memory.change_current_allocator",
+        "host_statistics": "memory.host_memory_stats",
+        "stream": "Stream",
+        "event": "Event",
+        "external_stream": "ExternalStream",
+        "properties": "get_device_properties",
+        "can_access_peer": "can_device_access_peer",
+        "manual_seed_all": "manual_seed_all",
+        "get_rng_state": "get_rng_state",
+        "set_rng_state": "set_rng_state",
+        "graph": "CUDAGraph",
+        "graph_callables": "make_graphed_callables",
+    },
     workers_per_device=4,  # contexts of some hundred MiB each; a worker's own tensors are small
     facts=_facts,
     unavailable=_unavailable,
-    device_count=_count,
+    device_count=machine.counting("torch.cuda"),
 )

@@ -7,18 +7,10 @@ one that a first run may correct. Eager mode (PT_HPU_LAZY_MODE=0), the documente
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping
 from pathlib import Path
 
-from devices.descriptor import (
-    Descriptor,
-    common_facts,
-    is_installed,
-    lent,
-    names,
-    plain_version,
-    version_in,
-)
+from devices.descriptor import Descriptor, common_facts, names
+from devices.machine import counting, is_installed, lent, plain_version, version_in
 
 
 def _unavailable() -> str | None:
@@ -31,7 +23,7 @@ def _unavailable() -> str | None:
     return None
 
 
-def _facts() -> Mapping[str, str]:
+def _facts() -> dict[str, str]:
     """The driver's version is the kernel module's, the runtime's that of the PyTorch bridge."""
     try:
         runtime = importlib.metadata.version("habana-torch-plugin")
@@ -43,10 +35,6 @@ def _facts() -> Mapping[str, str]:
         runtime=plain_version(runtime),
         device_name=name,
     )
-
-
-def _count() -> int:
-    return int(lent("habana_frameworks.torch.hpu").device_count())
 
 
 DESCRIPTOR = Descriptor(
@@ -79,5 +67,5 @@ DESCRIPTOR = Descriptor(
     permitted_fallbacks=frozenset({"*"}),
     facts=_facts,
     unavailable=_unavailable,
-    device_count=_count,
+    device_count=counting("habana_frameworks.torch.hpu"),
 )

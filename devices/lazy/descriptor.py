@@ -12,7 +12,8 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
-from devices.descriptor import Descriptor, is_installed, lent, names
+from devices.descriptor import Descriptor, names
+from devices.machine import is_installed, lent
 
 #: Barriers until a late error has been told: torch 2.13 raises each one twice.
 _BARRIERS = 4
@@ -35,7 +36,7 @@ def settle(tensors: Sequence[Any]) -> None:
         try:
             if (
                 barrier == 0
-            ):  # again, a graph that failed would fail again, and leave its error behind
+            ):  # a failed graph that is computed again fails again, and leaves an error
                 lazy.sync_multi(list(tensors), [])
             lazy.wait_device_ops()
         except RuntimeError as error:

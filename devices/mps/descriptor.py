@@ -7,9 +7,9 @@ so every statement here is one that a first run may correct.
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
 
-from devices.descriptor import Descriptor, common_facts, is_installed, lent, names
+from devices.descriptor import Descriptor, common_facts, names
+from devices.machine import is_installed, lent
 
 
 def _unavailable() -> str | None:
@@ -22,7 +22,7 @@ def _unavailable() -> str | None:
     return None
 
 
-def _facts() -> Mapping[str, str]:
+def _facts() -> dict[str, str]:
     """macOS brings the driver, so its version is the driver's; there is no runtime beside it."""
     name = lent("torch.backends.mps").get_name()
     return common_facts(driver=platform.mac_ver()[0], device_name=name)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Mapping
 
-from devices.descriptor import Descriptor, common_facts, is_installed, lent, names, torch_lacks
+from devices.descriptor import Descriptor, common_facts, names
+from devices.machine import counting, is_installed, lent, torch_lacks
 
 
 def _unavailable() -> str | None:
@@ -25,15 +25,11 @@ def _unavailable() -> str | None:
     return None if lent("torch.mtia").is_available() else "torch.mtia finds no device"
 
 
-def _facts() -> Mapping[str, str]:
+def _facts() -> dict[str, str]:
     """The name, if the properties hold one; how the driver's version is read is not public."""
     properties = lent("torch.mtia").get_device_properties(0)
     name = str(properties.get("name", "")) or None
     return common_facts(device_name=name)
-
-
-def _count() -> int:
-    return int(lent("torch.mtia").device_count())
 
 
 DESCRIPTOR = Descriptor(
@@ -53,5 +49,5 @@ DESCRIPTOR = Descriptor(
     alignment=64,  # not public: the least that c10 gives anyone (c10::gAlignment)
     facts=_facts,
     unavailable=_unavailable,
-    device_count=_count,
+    device_count=counting("torch.mtia"),
 )

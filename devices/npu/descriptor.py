@@ -7,10 +7,10 @@ statement here is one that a first run may correct.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
-from devices.descriptor import Descriptor, common_facts, is_installed, lent, names, version_in
+from devices.descriptor import Descriptor, common_facts, names
+from devices.machine import counting, is_installed, lent, version_in
 
 #: "24.1.rc1", "8.0.RC2": PEP 440 takes both.
 _VERSION = r"\d+(?:\.\d+)+(?:\.(?:rc|RC)\d+)?"
@@ -26,7 +26,7 @@ def _unavailable() -> str | None:
     return None
 
 
-def _facts() -> Mapping[str, str]:
+def _facts() -> dict[str, str]:
     """The driver writes its version beside itself; the runtime is CANN, found by its set_env.sh."""
     home = os.environ.get("ASCEND_HOME_PATH") or os.environ.get("ASCEND_TOOLKIT_HOME")
     runtime = version_in(Path(home) / "compiler" / "version.info", _VERSION) if home else ""
@@ -35,10 +35,6 @@ def _facts() -> Mapping[str, str]:
         runtime=runtime,
         device_name=str(lent("torch_npu").npu.get_device_name(0)),
     )
-
-
-def _count() -> int:
-    return int(lent("torch_npu").npu.device_count())
 
 
 DESCRIPTOR = Descriptor(
@@ -68,5 +64,5 @@ DESCRIPTOR = Descriptor(
     stream_pool_size=8,  # 2^3 in releases up to 2.7, more in later ones: 8 are distinct in all
     facts=_facts,
     unavailable=_unavailable,
-    device_count=_count,
+    device_count=counting("torch_npu.npu"),
 )

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from devices.cpu.descriptor import DESCRIPTOR as CPU
-from devices.descriptor import Descriptor, common_facts, lent, names
+from devices.descriptor import Descriptor, common_facts, names
+from devices.machine import lent
 
 
 def _facts() -> Mapping[str, str]:

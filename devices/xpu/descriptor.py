@@ -6,24 +6,17 @@ written, so every statement here is one that a first run may correct.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from devices.descriptor import (
-    Descriptor,
-    common_facts,
-    first_that_loads,
-    lent,
-    names,
-    plain_version,
-    torch_lacks,
-)
+from devices import machine
+from devices.cuda.descriptor import DESCRIPTOR as CUDA
+from devices.descriptor import Descriptor, common_facts, names
 
 
 def _unavailable() -> str | None:
-    if (lacks := torch_lacks("torch_xpu")) is not None:
+    if (lacks := machine.torch_lacks("torch_xpu")) is not None:
         return lacks
-    if first_that_loads(("libze_loader.so.1", "ze_loader.dll")) is None:
+    if not machine.loads("libze_loader.so.1", "ze_loader.dll"):
         return "no Level Zero loader (libze_loader.so.1): install the Intel GPU driver"
     dri = Path("/dev/dri")
     if Path("/dev").is_dir() and not any(dri.glob("renderD*")):
@@ -31,20 +24,21 @@ def _unavailable() -> str | None:
     return None
 
 
-def _facts() -> Mapping[str, str]:
+def _facts() -> dict[str, str]:
     """Driver as SYCL gives it ("1.6.33276+16" is "1.6.33276"); runtime is the SYCL compiler's."""
-    torch = lent("torch")
+    torch = machine.lent("torch")
     properties = torch.xpu.get_device_properties(0)
     return common_facts(
-        driver=plain_version(properties.driver_version),
-        runtime=plain_version(str(torch.version.xpu or "")),
+        driver=machine.plain_version(properties.driver_version),
+        runtime=machine.plain_version(str(torch.version.xpu or "")),
         device_name=properties.name,
     )
 
 
-def _count() -> int:
-    return int(lent("torch.xpu").device_count())
-
+_AS_IN_CUDA = names(
+    "record_history snapshot set_fraction get_fraction change_allocator stream event properties "
+    "can_access_peer manual_seed_all get_rng_state set_rng_state"
+)
 
 DESCRIPTOR = Descriptor(
     name="xpu",
@@ -79,22 +73,11 @@ DESCRIPTOR = Descriptor(
     granularity_above={2**20: 2**20 + 512},  # c10/xpu/XPUCachingAllocator.cpp: kSmallSize
     stream_pool_size=32,
     functions={
-        "record_history": "memory._record_memory_history",
-        "snapshot": "memory._snapshot",
-        "set_fraction": "memory.set_per_process_memory_fraction",
-        "get_fraction": "memory.get_per_process_memory_fraction",
+        **{role: CUDA.functions[role] for role in _AS_IN_CUDA},
         "pool": "memory.MemPool",
         "use_pool": "memory.use_mem_pool",
         "pluggable": "memory.XPUPluggableAllocator",
-        "change_allocator": "memory.change_current_allocator",
-        "stream": "Stream",
-        "event": "Event",
         "external_stream": "get_stream_from_external",
-        "properties": "get_device_properties",
-        "can_access_peer": "can_device_access_peer",
-        "manual_seed_all": "manual_seed_all",
-        "get_rng_state": "get_rng_state",
-        "set_rng_state": "set_rng_state",
     },
     busy=None,  # torch.xpu has no _sleep
     workers_per_device=2,
@@ -102,5 +85,5 @@ DESCRIPTOR = Descriptor(
     # a first run says which are left.
     facts=_facts,
     unavailable=_unavailable,
-    device_count=_count,
+    device_count=machine.counting("torch.xpu"),
 )

@@ -15,6 +15,7 @@ from conformance.commands import devices as command
 from conformance.onboarding.questions import Question, Reply, ask
 from devices import registry
 from devices.descriptor import CAPABILITIES, Descriptor
+from devices.registry import Registry
 
 UNTRIED = ("cuda", "hpu", "mps", "mtia", "npu", "rocm", "xpu")
 
@@ -39,8 +40,7 @@ def one(monkeypatch: pytest.MonkeyPatch) -> Descriptor:
         {"device_name": "NPU 1"},
         raised={"streams": "RuntimeError: no driver"},
     )
-    monkeypatch.setattr(registry, "all_devices", lambda: {"one": device})
-    monkeypatch.setattr(registry, "get", lambda name: device)
+    monkeypatch.setattr(registry, "installed", lambda: Registry({"one": device}, {}))
     monkeypatch.setattr(command, "ask_all", lambda questions: [reply for _ in questions])
     return device
 

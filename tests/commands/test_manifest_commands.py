@@ -268,7 +268,7 @@ def test_update_works_on_the_manifest_that_the_run_was_judged_by(
 def test_without_a_manifest_update_says_how_to_name_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "all_devices", dict)
+    monkeypatch.setattr(registry, "installed", lambda: registry.Registry({}, {}))
     result = call("update", write(tmp_path))
     assert result.exit_code == 4 and "name the file with --manifest PATH" in result.stderr
 
@@ -371,7 +371,7 @@ def test_stats_without_a_plan_count_no_cells(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, each in registry.all_devices().items() if each.expectations]
+    "name", [name for name, each in registry.installed().devices.items() if each.expectations]
 )
 def test_the_manifests_of_our_devices_have_no_problem(name: str) -> None:
     result = call("lint", "--device", name, "--no-plan")

@@ -12,7 +12,7 @@ import pytest
 
 from devices import registry
 from devices.descriptor import Descriptor, DescriptorError
-from devices.registry import GROUP, Registry, UnknownDevice, discover, load_file
+from devices.registry import GROUP, UnknownDevice, discover, load_file
 
 GOOD = """
 from devices.descriptor import Descriptor
@@ -62,7 +62,7 @@ def test_the_cpu_is_built_in() -> None:
     cpu = registry.get("cpu")
     assert cpu.folder == Path(registry.__file__).resolve().parent / "cpu"
     assert cpu.expectations == cpu.folder / "expected.toml"
-    assert registry.all_devices()["cpu"] is cpu
+    assert registry.installed().devices["cpu"] is cpu
 
 
 def test_every_built_in_device_loads() -> None:
@@ -271,23 +271,19 @@ def test_of_two_descriptors_for_one_type_the_usable_one_is_the_default(tmp_path:
     assert _default(tmp_path, "cuda", cpu=CPU, cuda=cuda, rocm=rocm) == "rocm"
 
 
-def test_of_two_usable_descriptors_the_one_named_as_the_type_is_the_default(
-    tmp_path: Path,
-) -> None:
-    other, cuda = ("cuda", None), ("cuda", None)
-    assert _default(tmp_path, "cuda", cpu=CPU, blue=other, cuda=cuda) == "cuda"
+def test_a_descriptor_s_name_is_no_reason_to_prefer_it(tmp_path: Path) -> None:
+    named_as_the_type = ("else", None)
+    assert (
+        _default(tmp_path, "cuda", cpu=CPU, cuda=named_as_the_type, mine=("cuda", None)) == "mine"
+    )
+    usable = ("cuda", None)
+    assert _default(tmp_path / "two", "cuda", cpu=CPU, blue=usable, cuda=usable) == "blue"
 
 
 def test_an_accelerator_that_cannot_be_used_is_still_the_default(tmp_path: Path) -> None:
     assert _default(tmp_path, "xpu", own=EVERYWHERE, xpu=("xpu", "driver too old")) == "xpu"
 
 
-def test_the_problems_are_those_of_what_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = DescriptorError("bad: cause")
-    monkeypatch.setattr(registry, "registry", lambda: Registry({}, {"bad": error}))
-    assert registry.problems() == (error,)
-
-
 def test_the_default_device_asks_what_is_installed() -> None:
-    expected = "simulated" if "simulated" in registry.all_devices() else "cpu"
-    assert registry.default_device(None).name == expected
+    expected = "simulated" if "simulated" in registry.installed().devices else "cpu"
+    assert registry.installed().default(None).name == expected

@@ -14,6 +14,7 @@ from conformance.cli import conform
 from devices import registry
 from devices.cell import CellKey, Verdict
 from devices.descriptor import Descriptor
+from devices.registry import Registry
 from reports.run import CellResult, write_run
 from tests.reports.builders import ADD, PROVENANCE, failed, passed, plan_document, results
 
@@ -114,7 +115,7 @@ def test_devices_are_listed_with_why_they_are_not_here(monkeypatch: pytest.Monke
             ("three", broken),
         )
     }
-    monkeypatch.setattr(registry, "all_devices", lambda: made)
+    monkeypatch.setattr(registry, "installed", lambda: Registry(made, {}))
     rows = {
         row["name"]: row
         for row in json.loads(call("devices", "--json", "--no-probe").stdout)["devices"]
