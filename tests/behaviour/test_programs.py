@@ -8,34 +8,32 @@ from pathlib import Path
 import pytest
 import torch
 
+from conformance.checks.cases.drawing import Operation
 from conformance.suites.streams.programs import (
-    Across,
-    Add,
-    Copy,
-    Equal,
-    Instruction,
     Order,
     Program,
-    Record,
-    Step,
-    Wait,
-    WaitStream,
+    across,
     afterwards,
     arange,
+    copy,
     drawn_programs,
     fresh_buffers,
     instruction_of,
     on_the_cpu,
     ordered,
     program_of,
+    record,
+    step,
+    wait,
+    wait_stream,
 )
 from devices.cell import CellKey, Outcome
 from tests.behaviour.server import Server, serving
 from tests.plugin.running import environment
 
 
-def after(*instructions: Instruction, streams: tuple[int, ...] = (0, 0)) -> Order:
-    order = Order(streams)
+def after(*instructions: Operation) -> Order:
+    order = Order(2)
     for instruction in instructions:
         order.take(instruction)
     return order
@@ -45,46 +43,46 @@ def after(*instructions: Instruction, streams: tuple[int, ...] = (0, 0)) -> Orde
 
 
 def test_another_streams_write_is_unseen() -> None:
-    assert after(Step(0, 0, 1)).unseen(Copy(1, 0, 1)) == [0]
+    assert after(step(0, 0, 1)).unseen(copy(1, 0, 1)) == [0]
 
 
 def test_two_reads_need_no_order() -> None:
-    assert after(Copy(0, 0, 1)).unseen(Copy(1, 0, 2)) == []
+    assert after(copy(0, 0, 1)).unseen(copy(1, 0, 2)) == []
 
 
 def test_a_read_is_before_a_later_write() -> None:
-    assert after(Copy(0, 0, 1)).unseen(Copy(1, 2, 0)) == [0]
+    assert after(copy(0, 0, 1)).unseen(copy(1, 2, 0)) == [0]
 
 
 def test_a_stream_sees_its_own_work() -> None:
-    assert after(Step(0, 0, 1)).unseen(Step(0, 0, 1)) == []
+    assert after(step(0, 0, 1)).unseen(step(0, 0, 1)) == []
 
 
 @pytest.mark.parametrize(
-    "waits", [(Record(0, 0), Wait(1, 0)), (WaitStream(1, 0),)], ids=["event", "stream"]
+    "waits", [(record(0, 0), wait(1, 0)), (wait_stream(1, 0),)], ids=["event", "stream"]
 )
-def test_a_wait_orders(waits: tuple[Instruction, ...]) -> None:
-    assert after(Step(0, 0, 1), *waits).unseen(Copy(1, 0, 1)) == []
+def test_a_wait_orders(waits: tuple[Operation, ...]) -> None:
+    assert after(step(0, 0, 1), *waits).unseen(copy(1, 0, 1)) == []
 
 
 def test_a_wait_takes_the_record_of_the_call() -> None:
-    late = after(Record(0, 0), Wait(1, 0), Step(0, 0, 1), Record(0, 0))
-    assert late.unseen(Copy(1, 0, 1)) == [0]
+    late = after(record(0, 0), wait(1, 0), step(0, 0, 1), record(0, 0))
+    assert late.unseen(copy(1, 0, 1)) == [0]
 
 
 def test_a_record_is_of_the_work_before_it() -> None:
-    early = after(Record(0, 0), Step(0, 0, 1), Wait(1, 0))
-    assert early.unseen(Copy(1, 0, 1)) == [0]
+    early = after(record(0, 0), step(0, 0, 1), wait(1, 0))
+    assert early.unseen(copy(1, 0, 1)) == [0]
 
 
 def test_waiting_for_no_record_orders_nothing() -> None:
-    assert after(Step(0, 0, 1), Wait(1, 0)).unseen(Copy(1, 0, 1)) == [0]
+    assert after(step(0, 0, 1), wait(1, 0)).unseen(copy(1, 0, 1)) == [0]
 
 
 def test_a_copy_between_indices_orders_both_streams() -> None:
-    copied = after(Across(0, 1, 0, 1), streams=(0, 1))
-    assert copied.unseen(Copy(1, 1, 0)) == []
-    assert copied.unseen(Copy(0, 1, 0)) == []
+    copied = after(across(0, 1, 0, 1))
+    assert copied.unseen(copy(1, 1, 0)) == []
+    assert copied.unseen(copy(0, 1, 0)) == []
 
 
 @pytest.mark.parametrize(
@@ -100,13 +98,13 @@ def test_an_unknown_instruction_is_refused(literal: tuple[object, ...]) -> None:
 
 def test_missing_waits_are_put_in() -> None:
     made = ordered((0, 0), [("step", 0, 0, 1), ("step", 1, 0, 1)], (0, 1), 1)
-    assert made.instructions == (Step(0, 0, 1), WaitStream(1, 0), Step(1, 0, 1))
+    assert made.instructions == (step(0, 0, 1), wait_stream(1, 0), step(1, 0, 1))
 
 
 def test_drawn_programs_hold_no_race() -> None:
     raced = []
     for program in _sample(60):
-        order = Order(program.streams)
+        order = Order(len(program.streams))
         for instruction in program.instructions:
             raced += order.unseen(instruction)
             order.take(instruction)
@@ -118,8 +116,8 @@ def test_the_same_programs_are_drawn_every_time() -> None:
 
 
 def test_drawn_programs_use_every_instruction() -> None:
-    used = {type(each) for program in _sample(60) for each in program.instructions}
-    assert used == {Step, Add, Copy, Across, Record, Wait, WaitStream}
+    used = {each.name for program in _sample(60) for each in program.instructions}
+    assert used == {"step", "add", "copy", "across", "record", "wait", "wait_stream"}
 
 
 def _sample(count: int) -> list[Program]:
@@ -173,9 +171,9 @@ def test_a_program_is_written_down_and_read_back() -> None:
 
 def test_what_is_expected_of_a_buffer_is_what_one_order_leaves() -> None:
     for program in _sample(60):
-        wanted = [each for each in afterwards(program) if isinstance(each, Equal)]
-        for each, want in zip(wanted, on_the_cpu(program), strict=True):
-            assert torch.equal(arange(each.factor, each.more), want)
+        wanted = [each.literal for each in afterwards(program) if each.name == "equal"]
+        for (_, _, factor, more), want in zip(wanted, on_the_cpu(program), strict=True):
+            assert torch.equal(arange(factor, more), want)
 
 
 # What they find

@@ -12,8 +12,10 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 from conformance.checks.cases.attempts import PATIENCE
 from conformance.checks.cases.cases import Drawn
@@ -22,6 +24,7 @@ from conformance.checks.cases.endings import CheckFailed, NotInFlight, NotShown,
 from devices.errors import ConformError
 
 Program = tuple[Any, ...]
+_Given = ParamSpec("_Given")
 
 #: Seconds that random search takes to shrink a program.
 SHRINKING = 20.0
@@ -176,116 +179,125 @@ class Trial:
             raise CheckFailed(replace(failure_of(cause), program=text)) from None
 
 
-# -- straight-line code
+# -- operations, and straight-line code
 
 
-def straight(operations: Iterable[Any], names: Mapping[str, str], depth: int) -> str:
-    """Operations as lines of Python, indented so many times: the body of each one's ``do(run)`` with its fields
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a run does: a function of the run, and its other arguments by name. See ``operation``."""
+
+    function: Callable[..., None]
+    given: dict[str, Any]
+
+    def do(self, run: Any) -> None:
+        self.function(run, **self.given)
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+    @property
+    def literal(self) -> tuple[Any, ...]:
+        return self.name, *self.given.values()
+
+
+def operation(function: Callable[Concatenate[Any, _Given], None]) -> Callable[_Given, Operation]:
+    """Defines an operation once, for runs and for scripts: ``free(3)`` is then the operation whose ``do(run)``
+    calls the function with ``(run, 3)``. Raises ValueError if there are too many arguments, or too few."""
+    _, *names = inspect.signature(function).parameters
+
+    @wraps(function)
+    def made(*arguments: _Given.args, **named: _Given.kwargs) -> Operation:
+        assert not named
+        return Operation(function, dict(zip(names, arguments, strict=True)))
+
+    return made
+
+
+def straight(operations: Iterable[Operation], names: Mapping[str, str], depth: int) -> str:
+    """Operations as lines of Python, indented so many times: the body of each one's function with its arguments
     filled in.
 
     ``run.context`` becomes ``context``; what a table of the run holds, such as ``run.streams[1]``, becomes a
     variable, ``s1``, by the prefix that ``names`` has for the table.
     """
-    lines = (line for each in operations for line in _lines_of(each, names))
-    return textwrap.indent("\n".join(lines), "    " * depth) + "\n"
+    lines = (ast.unparse(node) for each in operations for node in _body_of(each, names))
+    return textwrap.indent("".join(f"{line}\n" for line in lines), "    " * depth)
 
 
-def _lines_of(operation: Any, names: Mapping[str, str]) -> list[str]:
-    tree = ast.parse(textwrap.dedent(inspect.getsource(type(operation).do)))
-    [function] = tree.body
+def _body_of(operation: Operation, names: Mapping[str, str]) -> list[ast.stmt]:
+    module = ast.parse(inspect.getsource(operation.function))
+    [function] = module.body
     assert isinstance(function, ast.FunctionDef)
-    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
-    filled = _Filled(operation, names)
-    found: list[ast.stmt] = []
-    for statement in body:
-        made = filled.visit(statement)
-        found += made if isinstance(made, list) else [made]
-    return [ast.unparse(ast.fix_missing_locations(each)) for each in found]
+    module.body = function.body[ast.get_docstring(function) is not None :]
+    given = {name: _expression_of(value) for name, value in operation.given.items()}
+    _Filled(given, names).visit(module)
+    return ast.fix_missing_locations(module).body
+
+
+def _expression_of(value: Any) -> ast.expr:
+    """A literal, or a lambda that is on a separate line."""
+    text = inspect.getsource(value).strip().rstrip(",") if callable(value) else repr(value)
+    return ast.parse(text, mode="eval").body
 
 
 class _Filled(ast.NodeTransformer):
-    """Fills an operation's fields into the body of its ``do``."""
+    """Fills an operation's arguments into the body of its function."""
 
-    def __init__(self, operation: Any, names: Mapping[str, str]) -> None:
-        self.operation = operation
+    def __init__(self, given: Mapping[str, ast.expr], names: Mapping[str, str]) -> None:
+        self.given = given
         self.names = names
 
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.given.get(node.id, node)
+
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        if _is_name(node.value, "self"):
-            return _literal(getattr(self.operation, node.attr))
-        if _is_name(node.value, "run"):
-            return ast.Name(node.attr, node.ctx)
+        match node:
+            case ast.Attribute(ast.Name("run"), name):
+                return ast.Name(name, node.ctx)
         return self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        table = node.value
-        if (
-            isinstance(table, ast.Attribute)
-            and _is_name(table.value, "run")
-            and table.attr in self.names
-        ):
-            key = ast.literal_eval(self.visit(node.slice))
-            parts = map(str, key if isinstance(key, tuple) else (key,))
-            return ast.Name(self.names[table.attr] + "_".join(parts), node.ctx)
+        match node:
+            case ast.Subscript(ast.Attribute(ast.Name("run"), table)) if table in self.names:
+                key = ast.literal_eval(self.visit(node.slice))
+                parts = map(str, key if isinstance(key, tuple) else (key,))
+                return ast.Name(self.names[table] + "_".join(parts), node.ctx)
         return self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> Any:
-        test = self.visit(node.test)
-        if not any(isinstance(each, ast.Name) for each in ast.walk(test)):  # it is known
-            holds = eval(compile(ast.fix_missing_locations(ast.Expression(test)), "", "eval"))
-            chosen = node.body if holds else node.orelse
-            made = (self.visit(each) for each in chosen)
-            return [one for each in made for one in (each if isinstance(each, list) else [each])]
+        """A condition that is an argument: what is done if it holds, or if it does not."""
+        match self.visit(node.test):
+            case ast.Constant(holds):
+                chosen = ast.Module(node.body if holds else node.orelse, [])
+                self.generic_visit(chosen)
+                return chosen.body
         return self.generic_visit(node)
 
     def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
-        [loop] = node.generators
-        places = self.visit(loop.iter)
-        if not isinstance(places, ast.Tuple) or not isinstance(loop.target, ast.Name):
-            return self.generic_visit(node)
-        each = loop.target.id  # over a field: one element for each of its values
-        elements = []
-        for value in places.elts:
-            element = ast.parse(ast.unparse(node.elt), mode="eval").body
-            elements.append(self.visit(_Renamed(each, value).visit(element)))
-        return ast.List(elements, ast.Load())
+        """A list over an argument: one element for each of its values."""
+        match node.generators:
+            case [ast.comprehension(ast.Name(each), ast.Name(over))] if over in self.given:
+                values = self.given[over]
+                assert isinstance(values, ast.Tuple)
+                made = (self._with({each: value}, node.elt) for value in values.elts)
+                return ast.List(list(made), ast.Load())
+        return self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         made = self.generic_visit(node)
-        assert isinstance(made, ast.JoinedStr)
-        parts = [p.value if isinstance(p, ast.FormattedValue) else p for p in made.values]
-        if all(isinstance(part, ast.Constant) for part in parts):
-            return ast.Constant("".join(str(ast.literal_eval(part)) for part in parts))
-        return made
+        open_ = any(isinstance(each, ast.Name) for each in ast.walk(made))
+        return made if open_ else ast.Constant(eval(ast.unparse(made)))
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """A field that is a lambda, on a separate line: its expression."""
-        function = node.func
-        if isinstance(function, ast.Attribute) and _is_name(function.value, "self"):
-            given = getattr(self.operation, function.attr)
-            text = inspect.getsource(given).strip().rstrip(",")
-            defined = ast.parse(text, mode="eval").body
-            assert isinstance(defined, ast.Lambda)
-            made: Any = defined.body
-            for parameter, argument in zip(defined.args.args, node.args, strict=True):
-                made = _Renamed(parameter.arg, self.visit(argument)).visit(made)
-            return made  # type: ignore[no-any-return]
-        return self.generic_visit(node)
+        """A call of an argument that is a lambda: its expression."""
+        self.generic_visit(node)
+        match node.func:
+            case ast.Lambda(parameters, expression):
+                names = (each.arg for each in parameters.args)
+                return self._with(dict(zip(names, node.args, strict=True)), expression)
+        return node
 
-
-class _Renamed(ast.NodeTransformer):
-    """Replaces a name by an expression."""
-
-    def __init__(self, name: str, value: ast.AST) -> None:
-        self.name, self.value = name, value
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return self.value if node.id == self.name else node
-
-
-def _is_name(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
-
-
-def _literal(value: Any) -> ast.AST:
-    return ast.parse(repr(value), mode="eval").body
+    def _with(self, given: Mapping[str, ast.expr], expression: ast.expr) -> ast.expr:
+        made: ast.expr = _Filled({**self.given, **given}, self.names).visit(deepcopy(expression))
+        return made

@@ -7,7 +7,7 @@ script. ``Watch`` sees the counters after every step, and judges one clause.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 
 from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import Context, Counters
-from conformance.checks.cases.drawing import Trial, pinned, straight
+from conformance.checks.cases.drawing import Operation, Trial, operation, pinned, straight
 from conformance.suites.allocator.memory import (
     KIB,
     MIB,
@@ -174,243 +174,198 @@ class Watch:
 # -- operations
 
 
-@dataclass(slots=True)
 class Running:
-    """What the operations of a run work on."""
+    """A run: the model of its steps, and what their operations work on."""
 
-    context: Context
-    watch: Watch
-    streams: dict[tuple[int, int], Any] = field(default_factory=dict)
-    blocks: dict[int, Block] = field(default_factory=dict)
-    views: dict[int, torch.Tensor] = field(default_factory=dict)
-    pools: dict[int, Any] = field(default_factory=dict)
+    def __init__(self, context: Context, clause: str) -> None:
+        self.context = context
+        self.lowering = Lowering(context.descriptor, clause)
+        self.watch = Watch(context, clause, self.lowering.indices)
+        self.streams: dict[tuple[int, int], Any] = {}
+        self.blocks: dict[int, Block] = {}
+        self.views: dict[int, torch.Tensor] = {}
+        self.pools: dict[int, Any] = {}
+        self.do(self.lowering.begin())
+
+    def do(self, operations: Iterable[Operation]) -> None:
+        for each in operations:
+            each.do(self)
+
+    def drop(self) -> None:
+        """Let go of everything."""
+        self.blocks.clear()
+        self.views.clear()
+        self.pools.clear()
 
 
 #: How a script names what is in the tables of a run.
 _NAMES = {"streams": "s", "blocks": "b", "views": "view", "pools": "pool"}
 
 
-@dataclass(frozen=True, slots=True)
-class MakeStream:
+@operation
+def make_stream(run: Running, index: int, number: int) -> None:
     """A stream of an index; number 0 is the current one."""
-
-    index: int
-    number: int
-
-    def do(self, run: Running) -> None:
-        if self.number == 0:
-            run.streams[self.index, self.number] = run.context.current_stream(self.index)
-        else:
-            run.streams[self.index, self.number] = run.context.stream(self.index)
+    if number:
+        run.streams[index, number] = run.context.stream(index)
+    else:
+        run.streams[index, number] = run.context.current_stream(index)
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
-    block: int
-    size: int
-    index: int
-
-    def do(self, run: Running) -> None:
-        run.blocks[self.block] = taken(run.context, self.size, self.index, self.block)
-        run.watch.look()
+@operation
+def take(run: Running, block: int, size: int, index: int) -> None:
+    run.blocks[block] = taken(run.context, size, index, block)
+    run.watch.look()
 
 
-@dataclass(frozen=True, slots=True)
-class TakeOn:
-    """The same, on a stream."""
-
-    block: int
-    size: int
-    index: int
-    stream: int
-
-    def do(self, run: Running) -> None:
-        with run.streams[self.index, self.stream]:
-            run.blocks[self.block] = taken(run.context, self.size, self.index, self.block)
-        run.watch.look()
+@operation
+def take_on(run: Running, block: int, size: int, index: int, stream: int) -> None:
+    with run.streams[index, stream]:
+        run.blocks[block] = taken(run.context, size, index, block)
+    run.watch.look()
 
 
-@dataclass(frozen=True, slots=True)
-class TakeFromPool:
-    block: int
-    size: int
-    pool: int
-
-    def do(self, run: Running) -> None:
-        with run.context.own("use_pool")(run.pools[self.pool], 0):
-            run.blocks[self.block] = taken(run.context, self.size, 0, self.block)
-        run.watch.look()
+@operation
+def take_from_pool(run: Running, block: int, size: int, pool: int) -> None:
+    with run.context.own("use_pool")(run.pools[pool], 0):
+        run.blocks[block] = taken(run.context, size, 0, block)
+    run.watch.look()
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+@operation
+def view(run: Running, view: int, block: int, start: int) -> None:
     """One more tensor that holds a block."""
-
-    view: int
-    block: int
-    start: int
-
-    def do(self, run: Running) -> None:
-        run.views[self.view] = run.blocks[self.block].tensor[self.start :]
+    run.views[view] = run.blocks[block].tensor[start:]
 
 
-@dataclass(frozen=True, slots=True)
-class Free:
-    block: int
-
-    def do(self, run: Running) -> None:
-        del run.blocks[self.block]
+@operation
+def free(run: Running, block: int) -> None:
+    del run.blocks[block]
 
 
-@dataclass(frozen=True, slots=True)
-class FreeView:
-    view: int
-
-    def do(self, run: Running) -> None:
-        del run.views[self.view]
+@operation
+def free_view(run: Running, view: int) -> None:
+    del run.views[view]
 
 
-@dataclass(frozen=True, slots=True)
-class UseElsewhere:
+@operation
+def use_elsewhere(
+    run: Running, block: int, size: int, index: int, stream: int, judged: bool
+) -> None:
     """A block is read on another stream, marked, and freed while that stream is busy."""
-
-    block: int
-    size: int
-    index: int
-    stream: int
-    judged: bool
-
-    def do(self, run: Running) -> None:
-        result = run.context.bytes_of(self.size, self.index)
-        place = span(run.blocks[self.block].tensor)
-        run.context.settle()
-        with run.context.hold(run.streams[self.index, self.stream]) as hold:
-            with run.streams[self.index, self.stream]:
-                result.copy_(run.blocks[self.block].tensor)
-            run.blocks[self.block].tensor.record_stream(run.streams[self.index, self.stream])
-            del run.blocks[self.block]
-            early = [run.context.bytes_of(self.size, self.index) for _ in range(2)]
-            hold.must_be_in_flight()
-            if self.judged:
-                wrong = [span(each) for each in early if inside(each, [place])]
-                text = "a marked block is not handed out while it is used"
-                run.context.same(wrong, [], text)
-            del early
-        run.streams[self.index, self.stream].synchronize()
-        if self.judged:
-            want = known(self.size, self.block)
-            run.context.equal(result, want, "the other stream reads what was there")
-        del result
+    result = run.context.bytes_of(size, index)
+    place = span(run.blocks[block].tensor)
+    run.context.settle()
+    with run.context.hold(run.streams[index, stream]) as hold:
+        with run.streams[index, stream]:
+            result.copy_(run.blocks[block].tensor)
+        run.blocks[block].tensor.record_stream(run.streams[index, stream])
+        del run.blocks[block]
+        early = [run.context.bytes_of(size, index) for _ in range(2)]
+        hold.must_be_in_flight()
+        if judged:
+            wrong = [span(each) for each in early if inside(each, [place])]
+            text = "a marked block is not handed out while it is used"
+            run.context.same(wrong, [], text)
+        del early
+    run.streams[index, stream].synchronize()
+    if judged:
+        want = known(size, block)
+        run.context.equal(result, want, "the other stream reads what was there")
+    del result
 
 
-@dataclass(frozen=True, slots=True)
-class EmptyCache:
-    def do(self, run: Running) -> None:
-        torch.accelerator.memory.empty_cache()
+@operation
+def empty_cache(run: Running) -> None:
+    torch.accelerator.memory.empty_cache()
 
 
-@dataclass(frozen=True, slots=True)
-class ResetPeaks:
-    index: int
-
-    def do(self, run: Running) -> None:
-        torch.accelerator.memory.reset_peak_memory_stats(run.context.at(self.index))
-        run.watch.peaks_were_reset(self.index)
+@operation
+def reset_peaks(run: Running, index: int) -> None:
+    torch.accelerator.memory.reset_peak_memory_stats(run.context.at(index))
+    run.watch.peaks_were_reset(index)
 
 
-@dataclass(frozen=True, slots=True)
-class ResetTotals:
-    index: int
-
-    def do(self, run: Running) -> None:
-        torch.accelerator.memory.reset_accumulated_memory_stats(run.context.at(self.index))
-        run.watch.totals_were_reset(self.index)
+@operation
+def reset_accumulated(run: Running, index: int) -> None:
+    torch.accelerator.memory.reset_accumulated_memory_stats(run.context.at(index))
+    run.watch.totals_were_reset(index)
 
 
-@dataclass(frozen=True, slots=True)
-class AskTooMuch:
+@operation
+def ask_too_much(run: Running, index: int, judged: bool) -> None:
     """A request that no device can serve."""
-
-    index: int
-    judged: bool
-
-    def do(self, run: Running) -> None:
-        try:
-            run.context.bytes_of(TOO_MUCH, self.index)
-            found = "the request succeeded"
-        except RuntimeError as error:
-            found = type(error).__name__
-        run.watch.ooms[self.index] += 1
-        if self.judged:
-            text = "32 TiB raise torch.OutOfMemoryError"
-            run.context.same(found, "OutOfMemoryError", text)
-            size = run.context.bytes_of(64 * KIB, self.index).numel()
-            run.context.same(size, 64 * KIB, "the next request that fits succeeds")
+    try:
+        run.context.bytes_of(TOO_MUCH, index)
+        found = "the request succeeded"
+    except RuntimeError as error:
+        found = type(error).__name__
+    run.watch.ooms[index] += 1
+    if judged:
+        text = "32 TiB raise torch.OutOfMemoryError"
+        run.context.same(found, "OutOfMemoryError", text)
+        size = run.context.bytes_of(64 * KIB, index).numel()
+        run.context.same(size, 64 * KIB, "the next request that fits succeeds")
 
 
-@dataclass(frozen=True, slots=True)
-class MakePool:
-    pool: int
-
-    def do(self, run: Running) -> None:
-        run.pools[self.pool] = run.context.own("pool")()
+@operation
+def make_pool(run: Running, pool: int) -> None:
+    run.pools[pool] = run.context.own("pool")()
 
 
-@dataclass(frozen=True, slots=True)
-class FreePool:
+@operation
+def free_pool(run: Running, pool: int) -> None:
     """The pool dies; its live blocks stay."""
-
-    pool: int
-
-    def do(self, run: Running) -> None:
-        del run.pools[self.pool]
+    del run.pools[pool]
 
 
-@dataclass(frozen=True, slots=True)
-class Threads:
-    size: int
-    index: int
-
-    def do(self, run: Running) -> None:
-        in_threads(run.context, self.size, self.index)
+@operation
+def use_threads(run: Running, size: int, index: int) -> None:
+    in_threads(run.context, size, index)
 
 
-@dataclass(frozen=True, slots=True)
-class Settle:
-    def do(self, run: Running) -> None:
-        run.context.settle()
+@operation
+def settle(run: Running) -> None:
+    run.context.settle()
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    def do(self, run: Running) -> None:
-        run.watch.look()
+@operation
+def look(run: Running) -> None:
+    run.watch.look()
 
 
-@dataclass(frozen=True, slots=True)
-class Judge:
-    blocks: tuple[int, ...]
-    touched: tuple[int, ...]
-
-    def do(self, run: Running) -> None:
-        run.watch.judge([run.blocks[block] for block in self.blocks], self.touched)
+@operation
+def judge(run: Running, blocks: tuple[int, ...], touched: tuple[int, ...]) -> None:
+    run.watch.judge([run.blocks[block] for block in blocks], touched)
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
-    blocks: tuple[int, ...]
-
-    def do(self, run: Running) -> None:
-        run.watch.read([run.blocks[block] for block in self.blocks])
+@operation
+def read(run: Running, blocks: tuple[int, ...]) -> None:
+    run.watch.read([run.blocks[block] for block in blocks])
 
 
-@dataclass(frozen=True, slots=True)
-class Fresh:
-    def do(self, run: Running) -> None:
-        fresh(run.context)
+@operation
+def release(run: Running) -> None:
+    fresh(run.context)
 
 
 # -- from steps to operations
+
+
+#: The steps of a program, and the numbers that each takes. One with an index moves the counters of that index alone.
+NUMBERS = {
+    "take": ("size", "stream", "index"),
+    "take_and_split": ("stream", "index"),
+    "view": ("which",),
+    "free": ("which",),
+    "use_elsewhere": ("which", "stream"),
+    "empty_cache": (),
+    "reset_peaks": ("index",),
+    "reset_totals": ("index",),
+    "too_much": ("index",),
+    "pool_take": ("size",),
+    "pool_end": (),
+    "threads": ("size", "index"),
+}
 
 
 @dataclass(slots=True)
@@ -435,37 +390,79 @@ class Lowering:
         self.numbers = 0  # of blocks, views and pools so far
         self.pool: int | None = None
 
-    def begin(self) -> list[Any]:
-        return [MakeStream(i, number) for i in self.indices for number in range(self.streams)]
+    def begin(self) -> list[Operation]:
+        return [make_stream(i, number) for i in self.indices for number in range(self.streams)]
 
-    def step(self, step: Step) -> Iterator[Any]:
-        """What a step does. The counters are judged after it, by ``judge``."""
-        name, *numbers = step
-        found: Iterator[Any] = getattr(self, f"_{name}")(*numbers)
-        yield from found
-        yield Settle()
-
-    def judge(self, step: Step) -> Judge:
-        """Every invariant holds."""
-        name, *numbers = step
+    def step(self, step: Step, judged: bool = True) -> Iterator[Operation]:
+        """What a step does. After it the counters are seen, and ``judged``: every invariant holds."""
+        yield from self._lowered(step)
+        yield settle()
         touched = self.indices
-        if name in _MOVES_ONE:
-            touched = (self._index(numbers[-1]),)
-        return Judge(tuple(block.number for block in self.live), touched)
+        if "index" in NUMBERS[step[0]]:
+            touched = (self._index(step[-1]),)
+        yield judge(self._blocks(), touched) if judged else look()
 
-    def end(self) -> Iterator[Any]:
+    def end(self) -> Iterator[Operation]:
         """Read every block, free all, and look once more."""
-        yield Settle()
+        yield settle()
         if self.clause == "allocator.contents":
-            yield Read(tuple(block.number for block in self.live))
+            yield read(self._blocks())
         while self.live:
             yield from self._freed(self.live.pop())
-        yield from self._pool_end()
-        yield Judge((), self.indices)
-        yield Fresh()
+        yield from self._lowered(("pool_end",))
+        yield judge((), self.indices)
+        yield release()
 
-    def _judged(self, clause: str) -> bool:
-        return self.clause == f"allocator.{clause}"
+    def _lowered(self, step: Step) -> Iterator[Operation]:
+        live = self.live
+        match step:
+            case "take", size, stream, index if len(live) < MOST:
+                yield self._taken(SIZES[size % len(SIZES)], self._index(index), stream)
+            case "take_and_split", stream, index if len(live) < MOST - 1:
+                # A large block that is freed, and two small ones that are cut from it.
+                where = self._index(index)
+                yield self._taken(900 * KIB, where, stream)
+                yield from self._freed(live.pop())
+                yield self._taken(4 * KIB, where, stream)
+                yield self._taken(40_001, where, stream)
+            case "view", which if live:
+                block = live[which % len(live)]
+                block.views.append(self._next())
+                yield view(block.views[-1], block.number, block.size // 3)
+            case "free", which if live:  # one tensor less; the block goes with its last
+                block = live[which % len(live)]
+                if block.views:
+                    yield free_view(block.views.pop())
+                else:
+                    live.remove(block)
+                    yield free(block.number)
+            case "use_elsewhere", which, stream if live and self.streams:
+                block = live.pop(which % len(live))
+                yield from map(free_view, block.views)
+                judged = self.clause == "allocator.record_stream"
+                yield use_elsewhere(block.number, block.size, block.index, 1 + stream % 2, judged)
+            case ("empty_cache",):
+                yield empty_cache()
+            case "reset_peaks", index:
+                yield reset_peaks(self._index(index))
+            case "reset_totals", index:
+                yield reset_accumulated(self._index(index))
+            case "too_much", index:
+                yield ask_too_much(self._index(index), self.clause == "allocator.oom")
+            case "pool_take", size if self.has_pools and len(live) < MOST:
+                if self.pool is None:
+                    self.pool = self._next()
+                    yield make_pool(self.pool)
+                count = SIZES[size % len(SIZES)]
+                yield take_from_pool(self._kept(count, 0), count, self.pool)
+            case ("pool_end",) if self.pool is not None:
+                yield free_pool(self.pool)
+                self.pool = None
+            case "threads", size, index:
+                yield use_threads(SIZES[size % 4], self._index(index))
+
+    def _blocks(self) -> tuple[int, ...]:
+        return tuple(block.number for block in self.live)
 
     def _index(self, number: int) -> int:
         return self.indices[number % len(self.indices)]
@@ -478,141 +475,34 @@ class Lowering:
         self.live.append(Live(self._next(), size, index))
         return self.numbers
 
-    def _taken(self, size: int, index: int, stream: int) -> Take | TakeOn:
+    def _taken(self, size: int, index: int, stream: int) -> Operation:
         block = self._kept(size, index)
         if not self.streams:
-            return Take(block, size, index)
-        return TakeOn(block, size, index, stream % self.streams)
+            return take(block, size, index)
+        return take_on(block, size, index, stream % self.streams)
 
-    def _freed(self, block: Live) -> Iterator[Any]:
-        yield from (FreeView(view) for view in block.views)
-        yield Free(block.number)
-
-    def _take(self, size: int, stream: int, index: int) -> Iterator[Any]:
-        """A block of a size, on a stream of an index."""
-        if len(self.live) < MOST:
-            yield self._taken(SIZES[size % len(SIZES)], self._index(index), stream)
-
-    def _take_and_split(self, stream: int, index: int) -> Iterator[Any]:
-        """A large block that is freed, and two small ones that are cut from it."""
-        if len(self.live) < MOST - 1:
-            where = self._index(index)
-            yield self._taken(900 * KIB, where, stream)
-            yield from self._freed(self.live.pop())
-            yield self._taken(4 * KIB, where, stream)
-            yield self._taken(40_001, where, stream)
-
-    def _view(self, which: int) -> Iterator[Any]:
-        if self.live:
-            block = self.live[which % len(self.live)]
-            block.views.append(self._next())
-            yield View(block.views[-1], block.number, block.size // 3)
-
-    def _free(self, which: int) -> Iterator[Any]:
-        """One tensor less; the block goes with its last."""
-        if self.live:
-            block = self.live[which % len(self.live)]
-            if block.views:
-                yield FreeView(block.views.pop())
-            else:
-                self.live.remove(block)
-                yield Free(block.number)
-
-    def _use_elsewhere(self, which: int, stream: int) -> Iterator[Any]:
-        if self.live and self.streams:
-            block = self.live.pop(which % len(self.live))
-            yield from (FreeView(view) for view in block.views)
-            judged = self._judged("record_stream")
-            yield UseElsewhere(block.number, block.size, block.index, 1 + stream % 2, judged)
-
-    def _empty_cache(self) -> Iterator[Any]:
-        yield EmptyCache()
-
-    def _reset_peaks(self, index: int) -> Iterator[Any]:
-        yield ResetPeaks(self._index(index))
-
-    def _reset_totals(self, index: int) -> Iterator[Any]:
-        yield ResetTotals(self._index(index))
-
-    def _too_much(self, index: int) -> Iterator[Any]:
-        yield AskTooMuch(self._index(index), self._judged("oom"))
-
-    def _pool_take(self, size: int) -> Iterator[Any]:
-        """A block from a private pool, which lives until ``pool_end``."""
-        if self.has_pools and len(self.live) < MOST:
-            if self.pool is None:
-                self.pool = self._next()
-                yield MakePool(self.pool)
-            count = SIZES[size % len(SIZES)]
-            yield TakeFromPool(self._kept(count, 0), count, self.pool)
-
-    def _pool_end(self) -> Iterator[Any]:
-        if self.pool is not None:
-            yield FreePool(self.pool)
-            self.pool = None
-
-    def _threads(self, size: int, index: int) -> Iterator[Any]:
-        yield Threads(SIZES[size % 4], self._index(index))
-
-
-#: Steps that move the counters of one index, the last of their numbers.
-_MOVES_ONE = frozenset(
-    {"take", "take_and_split", "threads", "too_much", "reset_peaks", "reset_totals"}
-)
-#: How many numbers each step takes.
-_NUMBERS = {
-    **dict.fromkeys(("empty_cache", "pool_end"), 0),
-    **dict.fromkeys(("view", "free", "reset_peaks", "reset_totals", "too_much", "pool_take"), 1),
-    **dict.fromkeys(("take_and_split", "use_elsewhere", "threads"), 2),
-    "take": 3,
-}
+    def _freed(self, block: Live) -> Iterator[Operation]:
+        yield from map(free_view, block.views)
+        yield free(block.number)
 
 
 # -- running programs
 
 
-class Machine:
-    """Runs steps on the device, and judges a clause after each."""
-
-    def __init__(self, context: Context, clause: str) -> None:
-        self.lowering = Lowering(context.descriptor, clause)
-        self.run = Running(context, Watch(context, clause, self.lowering.indices))
-        self._do(self.lowering.begin())
-
-    def do(self, step: Step) -> None:
-        """One step, and every invariant after it. Raises CheckFailed."""
-        self._do(self.lowering.step(step))
-        self._do([self.lowering.judge(step)])
-
-    def end(self) -> None:
-        self._do(self.lowering.end())
-
-    def drop(self) -> None:
-        """Let go of everything."""
-        self.run.blocks.clear()
-        self.run.views.clear()
-        self.run.pools.clear()
-
-    def _do(self, operations: Any) -> None:
-        for operation in operations:
-            operation.do(self.run)
-
-
 def replay(context: Context, clause: str, program: Sequence[Step]) -> None:
     """Run a program that was written down."""
-    machine = Machine(context, clause)
+    run = Running(context, clause)
     for step in program:
-        machine.do(tuple(step))
-    machine.end()
+        run.do(run.lowering.step(step))
+    run.do(run.lowering.end())
 
 
 def source(descriptor: Descriptor, clause: str, program: Sequence[Step]) -> str:
     """The same as a function, line by line; what holds after the last step alone is judged."""
     lowering = Lowering(descriptor, clause)
     operations = lowering.begin()
-    for place, step in enumerate(program):
-        operations += lowering.step(step)
-        operations.append(lowering.judge(step) if place == len(program) - 1 else Look())
+    for place, step in enumerate(program, 1):
+        operations += lowering.step(step, judged=place == len(program))
     operations += lowering.end()
     return (
         f'def program(context: Context) -> None:\n    """{told(program)}"""\n'
@@ -633,7 +523,7 @@ def validate(clause: str, program: Sequence[Step]) -> None:
         raise ValueError(f"{clause!r} is not a clause of the allocator")
     for name, *numbers in program:
         whole = all(type(number) is int and number >= 0 for number in numbers)
-        if _NUMBERS.get(name) != len(numbers) or not whole:
+        if name not in NUMBERS or len(NUMBERS[name]) != len(numbers) or not whole:
             raise ValueError(f"not a step: {(name, *numbers)!r}")
 
 
@@ -662,15 +552,14 @@ def _drawn(context: Context, clause: str, seed: int, programs: int) -> None:
 
 @cache
 def _machine() -> Any:
-    """The state machine: rules draw numbers, the machine does what they say.
+    """The state machine: rules draw numbers, a run does what they say.
 
     One class for all searches: hypothesis keeps what it knows of every class for ever.
     """
     from hypothesis.stateful import RuleBasedStateMachine, rule
     from hypothesis.strategies import integers
 
-    number, few = integers(0, 11), integers(0, 2)
-    size, index = integers(0, 6), integers(0, 1)
+    highest = {"size": len(SIZES) - 1, "stream": 2, "index": 1, "which": MOST - 1}
 
     class Drawing(RuleBasedStateMachine):
         def __init__(self, trial: Trial, clause: str) -> None:
@@ -678,83 +567,38 @@ def _machine() -> Any:
             self.trial = trial
             self.program: list[Step] = []
             self.literal = (clause, self.program)
-            self.machine: Machine | None = None
+            self.running: Running | None = None
             self.goes_on = trial.begin() and trial.run(self.literal, self.set_up)
 
         def set_up(self) -> None:
-            self.machine = Machine(self.trial.context, self.literal[0])
+            self.running = Running(self.trial.context, self.literal[0])
 
         def do(self, *step: Any) -> None:
-            if self.goes_on and (machine := self.machine) is not None:
+            if self.goes_on and (run := self.running) is not None:
                 self.program.append(step)
                 self.goes_on = False  # where it raises
-                self.goes_on = self.trial.run(self.literal, lambda: machine.do(step))
+                operations = run.lowering.step(step)
+                self.goes_on = self.trial.run(self.literal, lambda: run.do(operations))
 
         def teardown(self) -> None:
-            machine, self.machine = self.machine, None
-            if machine is None:
+            run, self.running = self.running, None
+            if run is None:
                 return
             if self.goes_on:
-                self.trial.run(self.literal, machine.end)
-            machine.drop()
+                self.trial.run(self.literal, lambda: run.do(run.lowering.end()))
+            run.drop()
 
-        @rule(size=size, stream=few, index=index)
-        def take(self, size: int, stream: int, index: int) -> None:
-            self.do("take", size, stream, index)
+    def rule_of(step: str, name: str) -> Any:
+        def act(self: Drawing, **numbers: int) -> None:
+            self.do(step, *(numbers[each] for each in NUMBERS[step]))
 
-        @rule(size=size, stream=few, index=index)
-        def take_more(self, size: int, stream: int, index: int) -> None:
-            self.do("take", size, stream, index)
+        act.__name__ = name  # hypothesis switches rules off by their names
+        drawn: Any = {each: integers(0, highest[each]) for each in NUMBERS[step]}
+        decorated: Any = rule(**drawn)
+        return decorated(act)
 
-        @rule(stream=few, index=index)
-        def take_and_split(self, stream: int, index: int) -> None:
-            self.do("take_and_split", stream, index)
-
-        @rule(which=number)
-        def view(self, which: int) -> None:
-            self.do("view", which)
-
-        @rule(which=number)
-        def free(self, which: int) -> None:
-            self.do("free", which)
-
-        @rule(which=number)
-        def free_more(self, which: int) -> None:
-            self.do("free", which)
-
-        @rule(which=number, stream=few)
-        def use_elsewhere(self, which: int, stream: int) -> None:
-            self.do("use_elsewhere", which, stream)
-
-        @rule()
-        def empty_cache(self) -> None:
-            self.do("empty_cache")
-
-        @rule(index=index)
-        def reset_peaks(self, index: int) -> None:
-            self.do("reset_peaks", index)
-
-        @rule(index=index)
-        def reset_totals(self, index: int) -> None:
-            self.do("reset_totals", index)
-
-        @rule(index=index)
-        def too_much(self, index: int) -> None:
-            self.do("too_much", index)
-
-        @rule(size=size)
-        def pool_take(self, size: int) -> None:
-            self.do("pool_take", size)
-
-        @rule()
-        def pool_end(self) -> None:
-            self.do("pool_end")
-
-        @rule(size=size, index=index)
-        def threads(self, size: int, index: int) -> None:
-            self.do("threads", size, index)
-
-    return Drawing
+    steps = {name: name for name in NUMBERS} | {"take_more": "take", "free_more": "free"}
+    return type("Drawing", (Drawing,), {name: rule_of(steps[name], name) for name in steps})
 
 
 #: The clauses whose invariants hold after every step, and what a program needs to judge them.

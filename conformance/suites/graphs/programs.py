@@ -23,7 +23,7 @@ import torch
 
 from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import Context
-from conformance.checks.cases.drawing import Trial, search, straight
+from conformance.checks.cases.drawing import Operation, Trial, operation, search, straight
 from conformance.suites.graphs.capturing import captured, give, new_graph, replay, there
 from devices.descriptor import Descriptor
 from devices.failure import Kind
@@ -73,59 +73,32 @@ class Running:
 _NAMES = {"values": "v", "streams": "s"}
 
 
-@dataclass(frozen=True, slots=True)
-class MakeValue:
-    value: int
-    make: Make
-    a: int
-    b: int
-
-    def do(self, run: Running) -> None:
-        run.values[self.value] = self.make(run.values[self.a], run.values[self.b])
+@operation
+def make_value(run: Running, value: int, make: Make, a: int, b: int) -> None:
+    run.values[value] = make(run.values[a], run.values[b])
 
 
-@dataclass(frozen=True, slots=True)
-class MakeAside:
+@operation
+def make_aside(run: Running, stream: int, value: int, make: Make, a: int, b: int) -> None:
     """A value that a side stream makes."""
-
-    stream: int
-    value: int
-    make: Make
-    a: int
-    b: int
-
-    def do(self, run: Running) -> None:
-        with run.streams[self.stream]:
-            run.values[self.value] = self.make(run.values[self.a], run.values[self.b])
+    with run.streams[stream]:
+        run.values[value] = make(run.values[a], run.values[b])
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    write: Make
-    a: int
-    b: int
-
-    def do(self, run: Running) -> None:
-        self.write(run.values[self.a], run.values[self.b])
+@operation
+def write(run: Running, change: Make, a: int, b: int) -> None:
+    change(run.values[a], run.values[b])
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+@operation
+def wait(run: Running, stream: int, other: int) -> None:
     """A stream goes on after another: a fork, or a join."""
-
-    stream: int
-    other: int
-
-    def do(self, run: Running) -> None:
-        run.streams[self.stream].wait_stream(run.streams[self.other])
+    run.streams[stream].wait_stream(run.streams[other])
 
 
-@dataclass(frozen=True, slots=True)
-class Free:
-    value: int
-
-    def do(self, run: Running) -> None:
-        del run.values[self.value]
+@operation
+def free(run: Running, value: int) -> None:
+    del run.values[value]
 
 
 @dataclass(slots=True)
@@ -138,7 +111,7 @@ class Lowering:
         default_factory=dict
     )  # the same, and how many at first
     count: int = INPUTS
-    operations: list[Any] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
 
     def step(self, step: Step) -> None:
         name, *numbers = step
@@ -147,7 +120,7 @@ class Lowering:
         elif name == "write" and not self.sides:
             kind, a, b = numbers
             target, source = self.main[a % len(self.main)], self.main[b % len(self.main)]
-            self.operations.append(Write(WRITES[kind % len(WRITES)], target, source))
+            self.operations.append(write(WRITES[kind % len(WRITES)], target, source))
         elif name == "fork" and numbers[0] not in self.sides:
             (side,) = numbers
             self.wait(side, 0)
@@ -156,20 +129,20 @@ class Lowering:
             self.join(numbers[0])
         elif name == "free" and not self.sides and len(self.main) > INPUTS:
             place = INPUTS + numbers[0] % (len(self.main) - INPUTS)
-            self.operations.append(Free(self.main.pop(place)))
+            self.operations.append(free(self.main.pop(place)))
 
     def make(self, stream: int, kind: int, a: int, b: int) -> None:
         stream = stream if stream in self.sides else 0
         sees = self.sides[stream][0] if stream else self.main
         given = self.count, MAKES[kind % len(MAKES)], sees[a % len(sees)], sees[b % len(sees)]
         aside = stream and self.streams
-        self.operations.append(MakeAside(stream, *given) if aside else MakeValue(*given))
+        self.operations.append(make_aside(stream, *given) if aside else make_value(*given))
         sees.append(self.count)
         self.count += 1
 
     def wait(self, stream: int, other: int) -> None:
         if self.streams:
-            self.operations.append(Wait(stream, other))
+            self.operations.append(wait(stream, other))
 
     def join(self, side: int) -> None:
         sees, given = self.sides.pop(side)
@@ -243,8 +216,8 @@ def run(program: Iterable[Step], *given: Any) -> list[torch.Tensor]:
     streams = dict(enumerate(given[INPUTS:]))
     lowering = lowered(program, streams=bool(streams))
     running = Running(dict(enumerate(given[:INPUTS])), streams)
-    for operation in lowering.operations:
-        operation.do(running)
+    for each in lowering.operations:
+        each.do(running)
     return [running.values[value] for value in lowering.main]
 
 
@@ -261,7 +234,7 @@ def source(descriptor: Descriptor, program: Sequence[Step]) -> str:
 
     def function(name: str, parameters: str, lowering: Lowering) -> str:
         left = ", ".join(f"v{value}" for value in lowering.main)
-        lines = straight(lowering.operations, _NAMES, 1) if lowering.operations else ""
+        lines = straight(lowering.operations, _NAMES, 1)
         return f"def {name}({parameters}):\n{lines}    return [{left}]\n"
 
     return "\n\n".join(
@@ -277,7 +250,7 @@ def source(descriptor: Descriptor, program: Sequence[Step]) -> str:
 def works_aside(program: Sequence[Step]) -> bool:
     """Whether a side stream makes a value."""
     operations = lowered(program, streams=True).operations
-    return any(isinstance(each, MakeAside) for each in operations)
+    return any(each.name == "make_aside" for each in operations)
 
 
 #: How many numbers each step takes.

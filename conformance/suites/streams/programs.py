@@ -12,25 +12,25 @@ script shows the very same operations, line by line.
 from __future__ import annotations
 
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import astuple, dataclass, field
-from functools import cache
-from typing import Any, ClassVar
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from functools import cache, reduce
+from operator import or_
+from typing import Any
 
 import torch
 
 from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import Context
-from conformance.checks.cases.drawing import Trial, search, straight
+from conformance.checks.cases.drawing import Operation, Trial, operation, search, straight
 from conformance.checks.cases.in_flight import Hold, ends
 from conformance.suites.streams.work import SIZE
 from devices.descriptor import Descriptor
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
-
-Clock = dict[int, int]  # by stream, how much of it has gone before
 
 #: Buffers, and events that a program may record more than once, on every index.
 BUFFERS, EVENTS = 3, 1
@@ -40,15 +40,22 @@ _MOST_STREAMS = 4
 _FEW, _MORE = (0, 20), (1, 80)  # seed, programs: of every plan, and of those beyond quick
 
 
-class Running:
+@dataclass
+class Tables:
+    """What instructions work on, by number."""
+
+    streams: dict[int, Any] = field(default_factory=dict)
+    buffers: dict[int, torch.Tensor] = field(default_factory=dict)
+    events: dict[int, Any] = field(default_factory=dict)
+
+
+class Running(Tables):
     """What the operations of a run work on."""
 
     def __init__(self, context: Context, stack: ExitStack) -> None:
+        super().__init__()
         self.context = context
         self.stack = stack
-        self.streams: dict[int, Any] = {}
-        self.buffers: dict[int, torch.Tensor] = {}
-        self.events: dict[int, Any] = {}
         self.holds: dict[int, Hold] = {}
 
 
@@ -56,181 +63,91 @@ class Running:
 _NAMES = {"streams": "s", "buffers": "x", "events": "e", "holds": "hold"}
 
 
-# -- instructions
+# -- instructions: the operations of a program. Their numbers are of streams (``on``, ``peer``), events and buffers: a
+# ``source`` is read, a ``target`` is written, a ``buffer`` is both.
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """One instruction of a program. Its fields are numbers of streams, buffers and events."""
-
-    name: ClassVar[str]
-    uses: ClassVar[tuple[str, ...]] = ("on",)  # the fields that are the streams it uses
-    gets: ClassVar[tuple[str, ...]] = ()  # … buffers that it reads
-    puts: ClassVar[tuple[str, ...]] = ()  # … buffers that it writes
-
-    @property
-    def literal(self) -> tuple[Any, ...]:
-        return self.name, *astuple(self)
-
-    @property
-    def places(self) -> tuple[int, ...]:
-        return tuple(getattr(self, name) for name in self.uses)
-
-    @property
-    def reads(self) -> tuple[int, ...]:
-        return tuple(getattr(self, name) for name in self.gets)
-
-    @property
-    def writes(self) -> tuple[int, ...]:
-        return tuple(getattr(self, name) for name in self.puts)
-
-    def do(self, run: Running) -> None:
-        """Queue it."""
-        raise NotImplementedError
-
-    def compute(self, buffers: Sequence[torch.Tensor]) -> None:
-        """What it makes of the buffers, on the CPU."""
+@operation
+def step(run: Tables, on: int, buffer: int, number: int) -> None:
+    """Two kernels: with another number, or in another order, the result is another."""
+    with run.streams[on]:
+        run.buffers[buffer].mul_(3).add_(number)
 
 
-@dataclass(frozen=True, slots=True)
-class Step(Instruction):
-    """x = 3 x + number, in two kernels: with another number, or in another order, the result is another."""
-
-    name, gets, puts = "step", ("buffer",), ("buffer",)
-    on: int
-    buffer: int
-    number: int
-
-    def do(self, run: Running) -> None:
-        with run.streams[self.on]:
-            run.buffers[self.buffer].mul_(3).add_(self.number)
-
-    def compute(self, buffers: Sequence[torch.Tensor]) -> None:
-        buffers[self.buffer].mul_(3).add_(self.number)
-
-    def __str__(self) -> str:
-        return f"s{self.on}: x{self.buffer} = 3 x{self.buffer} + {self.number}"
+@operation
+def add(run: Tables, on: int, buffer: int, source: int) -> None:
+    with run.streams[on]:
+        run.buffers[buffer].add_(run.buffers[source])
 
 
-@dataclass(frozen=True, slots=True)
-class Add(Instruction):
-    """x = x + other."""
-
-    name, gets, puts = "add", ("buffer", "other"), ("buffer",)
-    on: int
-    buffer: int
-    other: int
-
-    def do(self, run: Running) -> None:
-        with run.streams[self.on]:
-            run.buffers[self.buffer].add_(run.buffers[self.other])
-
-    def compute(self, buffers: Sequence[torch.Tensor]) -> None:
-        buffers[self.buffer].add_(buffers[self.other])
-
-    def __str__(self) -> str:
-        return f"s{self.on}: x{self.buffer} += x{self.other}"
+@operation
+def copy(run: Tables, on: int, source: int, target: int) -> None:
+    with run.streams[on]:
+        run.buffers[target].copy_(run.buffers[source], non_blocking=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Copy(Instruction):
-    """target = source."""
-
-    name, gets, puts = "copy", ("source",), ("target",)
-    on: int
-    source: int
-    target: int
-
-    def do(self, run: Running) -> None:
-        with run.streams[self.on]:
-            run.buffers[self.target].copy_(run.buffers[self.source], non_blocking=True)
-
-    def compute(self, buffers: Sequence[torch.Tensor]) -> None:
-        buffers[self.target].copy_(buffers[self.source])
-
-    def __str__(self) -> str:
-        return f"s{self.on}: x{self.target} = x{self.source}"
+@operation
+def across(run: Tables, on: int, peer: int, source: int, target: int) -> None:
+    """The source is on the index of the first stream, the target on the index of the other."""
+    with run.streams[on], run.streams[peer]:
+        run.buffers[target].copy_(run.buffers[source], non_blocking=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Across(Instruction):
-    """target = source; the source is on the index of the first stream, the target on the index of the other."""
-
-    name, gets, puts, uses = "across", ("source",), ("target",), ("on", "other")
-    on: int
-    other: int
-    source: int
-    target: int
-
-    def do(self, run: Running) -> None:
-        with run.streams[self.on], run.streams[self.other]:
-            run.buffers[self.target].copy_(run.buffers[self.source], non_blocking=True)
-
-    def compute(self, buffers: Sequence[torch.Tensor]) -> None:
-        buffers[self.target].copy_(buffers[self.source])
-
-    def __str__(self) -> str:
-        return f"s{self.on} to s{self.other}: x{self.target} = x{self.source}"
+@operation
+def record(run: Tables, event: int, on: int) -> None:
+    run.events[event].record(run.streams[on])
 
 
-@dataclass(frozen=True, slots=True)
-class Record(Instruction):
-    """Record an event on a stream."""
-
-    name = "record"
-    event: int
-    on: int
-
-    def do(self, run: Running) -> None:
-        run.events[self.event].record(run.streams[self.on])
-
-    def __str__(self) -> str:
-        return f"record e{self.event} on s{self.on}"
+@operation
+def wait(run: Tables, on: int, event: int) -> None:
+    run.streams[on].wait_event(run.events[event])
 
 
-@dataclass(frozen=True, slots=True)
-class Wait(Instruction):
-    """A stream waits for an event."""
-
-    name = "wait"
-    on: int
-    event: int
-
-    def do(self, run: Running) -> None:
-        run.streams[self.on].wait_event(run.events[self.event])
-
-    def __str__(self) -> str:
-        return f"s{self.on} waits for e{self.event}"
+@operation
+def wait_stream(run: Tables, on: int, peer: int) -> None:
+    run.streams[on].wait_stream(run.streams[peer])
 
 
-@dataclass(frozen=True, slots=True)
-class WaitStream(Instruction):
-    """A stream waits for another."""
-
-    name, uses = "wait_stream", ("on", "other")
-    on: int
-    other: int
-
-    def do(self, run: Running) -> None:
-        run.streams[self.on].wait_stream(run.streams[self.other])
-
-    def __str__(self) -> str:
-        return f"s{self.on} waits for s{self.other}"
+_KINDS = {each.__name__: each for each in (step, add, copy, across, record, wait, wait_stream)}
+_TEXTS = {
+    "step": "s{on}: x{buffer} = 3 x{buffer} + {number}",
+    "add": "s{on}: x{buffer} += x{source}",
+    "copy": "s{on}: x{target} = x{source}",
+    "across": "s{on} to s{peer}: x{target} = x{source}",
+    "record": "record e{event} on s{on}",
+    "wait": "s{on} waits for e{event}",
+    "wait_stream": "s{on} waits for s{peer}",
+}
 
 
-_KINDS = {kind.name: kind for kind in (Step, Add, Copy, Across, Record, Wait, WaitStream)}
-
-
-def instruction_of(literal: Sequence[Any]) -> Instruction:
+def instruction_of(literal: Sequence[Any]) -> Operation:
     """The instruction of a literal. Raises ValueError if it is not one."""
     name, *numbers = literal
-    kind = _KINDS.get(name)
-    if kind is None or not all(type(each) is int for each in numbers):
-        raise ValueError(f"not an instruction: {literal!r}")
     try:
-        return kind(*numbers)
-    except TypeError:  # too many numbers, or too few
-        raise ValueError(f"not an instruction: {literal!r}") from None
+        if all(type(each) is int for each in numbers):
+            return _KINDS[name](*numbers)
+    except (KeyError, ValueError):  # an unknown name; too many numbers, or too few
+        pass
+    raise ValueError(f"not an instruction: {literal!r}")
+
+
+def _numbers(instruction: Operation, *names: str) -> list[int]:
+    return [instruction.given[name] for name in names if name in instruction.given]
+
+
+def places(instruction: Operation) -> list[int]:
+    """The streams that it uses."""
+    return _numbers(instruction, "on", "peer")
+
+
+def reads(instruction: Operation) -> list[int]:
+    """The buffers that it reads."""
+    return _numbers(instruction, "buffer", "source")
+
+
+def writes(instruction: Operation) -> list[int]:
+    """The buffers that it writes."""
+    return _numbers(instruction, "buffer", "target")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +157,7 @@ class Program:
 
     indices: int
     streams: tuple[int, ...]
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[Operation, ...]
     released: tuple[int, ...]
 
     @property
@@ -251,7 +168,7 @@ class Program:
 
     def __str__(self) -> str:
         where = ", ".join(f"s{place} on {index}" for place, index in enumerate(self.streams))
-        lines = "; ".join(map(str, self.instructions))
+        lines = "; ".join(_TEXTS[each.name].format(**each.given) for each in self.instructions)
         order = ", ".join(f"s{place}" for place in self.released)
         return f"[{where}] {lines or 'nothing'} [let go: {order}]"
 
@@ -270,63 +187,50 @@ def program_of(
 # -- what a program orders, and what it computes
 
 
-def _later(mine: Clock, other: Clock) -> Clock:
-    return {key: max(mine.get(key, 0), other.get(key, 0)) for key in {*mine, *other}}
-
-
-@dataclass(slots=True)
 class Order:
-    """What has gone before what: by stream and event, a clock of all streams.
+    """What has gone before what: by stream and event, a clock of all streams. Clocks are replaced, never changed.
 
     A stream begins with what holds it, its first tick.
     """
 
-    streams: tuple[int, ...]
-    clocks: list[Clock] = field(default_factory=list)
-    events: dict[int, Clock] = field(default_factory=dict)
-    writes: dict[int, tuple[int, int]] = field(default_factory=dict)  # buffer -> stream, tick
-    reads: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    def __init__(self, streams: int) -> None:
+        self.clocks = [Counter({place: 1}) for place in range(streams)]
+        self.events: dict[int, Counter[int]] = {}
+        self.writes: dict[int, tuple[int, int]] = {}  # buffer -> stream, tick
+        self.reads: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
 
-    def __post_init__(self) -> None:
-        self.clocks = [{place: 1} for place in range(len(self.streams))]
+    def _before(self, instruction: Operation) -> Counter[int]:
+        """What has gone before on the streams that an instruction uses."""
+        return reduce(or_, (self.clocks[place] for place in places(instruction)))
 
-    def unseen(self, instruction: Instruction) -> list[int]:
+    def unseen(self, instruction: Operation) -> list[int]:
         """Streams that must be waited for before an instruction may use its buffers."""
-        clock: Clock = {}
-        for place in instruction.places:
-            clock = _later(clock, self.clocks[place])
-        used = (*instruction.reads, *instruction.writes)
+        clock = self._before(instruction)
+        used = {*reads(instruction), *writes(instruction)}
         before = [self.writes[buffer] for buffer in used if buffer in self.writes]
-        before += [access for buffer in instruction.writes for access in self.reads.get(buffer, ())]
-        return sorted({stream for stream, tick in before if clock.get(stream, 0) < tick})
+        before += [access for buffer in writes(instruction) for access in self.reads[buffer]]
+        return sorted({stream for stream, tick in before if clock[stream] < tick})
 
-    def take(self, instruction: Instruction) -> None:
+    def take(self, instruction: Operation) -> None:
         """Go on by one instruction."""
-        match instruction:
-            case Record(event, on):
-                self.events[event] = dict(self.clocks[on])
-            case Wait(on, event):
-                self.clocks[on] = _later(self.clocks[on], self.events.get(event, {}))
-            case WaitStream(on, other):
-                self.clocks[on] = _later(self.clocks[on], self.clocks[other])
-            case _:
-                self._work(instruction)
-
-    def _work(self, instruction: Instruction) -> None:
-        """Work on one stream, or a copy that uses two."""
-        on, clock = instruction.places, Clock()
-        for place in on:
-            clock = _later(clock, self.clocks[place])
-        for place in on:
-            clock[place] = clock.get(place, 0) + 1
-        for place in on:
-            self.clocks[place] = dict(clock)
-        at = on[0], clock[on[0]]
-        for buffer in instruction.reads:
-            self.reads.setdefault(buffer, []).append(at)
-        for buffer in instruction.writes:
-            self.writes[buffer] = at
-            self.reads[buffer] = []
+        match instruction.literal:
+            case "record", event, on:
+                self.events[event] = self.clocks[on]
+            case "wait", on, event:
+                self.clocks[on] = self.clocks[on] | self.events.get(event, Counter())
+            case "wait_stream", on, peer:
+                self.clocks[on] = self.clocks[on] | self.clocks[peer]
+            case _:  # work on one stream, or a copy that uses two
+                on = places(instruction)
+                clock = self._before(instruction) + Counter(on)
+                for place in on:
+                    self.clocks[place] = clock
+                at = on[0], clock[on[0]]
+                for buffer in reads(instruction):
+                    self.reads[buffer].append(at)
+                for buffer in writes(instruction):
+                    self.writes[buffer] = at
+                    self.reads[buffer] = []
 
 
 def fresh_buffers(indices: int) -> list[torch.Tensor]:
@@ -339,130 +243,85 @@ def fresh_buffers(indices: int) -> list[torch.Tensor]:
 def on_the_cpu(program: Program) -> list[torch.Tensor]:
     """The buffers after the instructions, one by one."""
     buffers = fresh_buffers(program.indices)
+    run = Tables(defaultdict(nullcontext), dict(enumerate(buffers)))
     for instruction in program.instructions:
-        instruction.compute(buffers)
+        if writes(instruction):
+            instruction.do(run)
     return buffers
 
 
 # -- a run, as operations
 
 
-@dataclass(frozen=True, slots=True)
-class MakeStream:
-    place: int
-    index: int
-
-    def do(self, run: Running) -> None:
-        run.streams[self.place] = run.context.stream(self.index)
+@operation
+def make_stream(run: Running, place: int, index: int) -> None:
+    run.streams[place] = run.context.stream(index)
 
 
-@dataclass(frozen=True, slots=True)
-class TheyDiffer:
-    places: tuple[int, ...]
-
-    def do(self, run: Running) -> None:
-        streams = [run.streams[place] for place in self.places]
-        run.context.must(len(set(streams)) == len(streams), "the streams differ")
+@operation
+def they_differ(run: Running, places: tuple[int, ...]) -> None:
+    streams = [run.streams[place] for place in places]
+    run.context.must(len(set(streams)) == len(streams), "the streams differ")
 
 
-@dataclass(frozen=True, slots=True)
-class MakeBuffer:
-    buffer: int
-    factor: int
-    index: int
-
-    def do(self, run: Running) -> None:
-        run.buffers[self.buffer] = arange(self.factor, 0).to(run.context.at(self.index))
+@operation
+def make_buffer(run: Running, buffer: int, factor: int, index: int) -> None:
+    run.buffers[buffer] = arange(factor, 0).to(run.context.at(index))
 
 
-@dataclass(frozen=True, slots=True)
-class MakeEvent:
-    event: int
-    index: int
-
-    def do(self, run: Running) -> None:
-        run.events[self.event] = run.context.event(self.index)
+@operation
+def make_event(run: Running, event: int, index: int) -> None:
+    run.events[event] = run.context.event(index)
 
 
-@dataclass(frozen=True, slots=True)
-class Settle:
-    def do(self, run: Running) -> None:
-        run.context.settle()
+@operation
+def settle(run: Running) -> None:
+    run.context.settle()
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    place: int
-
-    def do(self, run: Running) -> None:
-        run.holds[self.place] = run.stack.enter_context(run.context.hold(run.streams[self.place]))
+@operation
+def hold(run: Running, place: int) -> None:
+    run.holds[place] = run.stack.enter_context(run.context.hold(run.streams[place]))
 
 
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    place: int
-
-    def do(self, run: Running) -> None:
-        run.holds[self.place].must_be_in_flight()
+@operation
+def in_flight(run: Running, place: int) -> None:
+    run.holds[place].must_be_in_flight()
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    place: int
-
-    def do(self, run: Running) -> None:
-        run.holds[self.place].release()
+@operation
+def release(run: Running, place: int) -> None:
+    run.holds[place].release()
 
 
-@dataclass(frozen=True, slots=True)
-class GoesOn:
+@operation
+def let_go(run: Running, place: int) -> None:
     """Nothing that the stream waits for is held."""
-
-    place: int
-
-    def do(self, run: Running) -> None:
-        goes_on(run.context, run.streams[self.place], f"s{self.place}")
+    goes_on(run.context, run.streams[place], f"s{place}")
 
 
-@dataclass(frozen=True, slots=True)
-class MustWait:
+@operation
+def kept_waiting(run: Running, places: tuple[int, ...], held: str, glance: float) -> None:
     """Something that the streams wait for is held."""
-
-    places: tuple[int, ...]
-    held: str
-    glance: float
-
-    def do(self, run: Running) -> None:
-        must_wait(
-            run.context, [run.streams[place] for place in self.places], self.held, self.glance
-        )
+    must_wait(run.context, [run.streams[place] for place in places], held, glance)
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    place: int
-
-    def do(self, run: Running) -> None:
-        run.context.check(
-            ends(run.streams[self.place], 20.0), "all work of a stream is done", at=f"s{self.place}"
-        )
+@operation
+def done(run: Running, place: int) -> None:
+    run.context.check(
+        ends(run.streams[place], 20.0), "all work of a stream is done", at=f"s{place}"
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Equal:
+@operation
+def equal(run: Running, buffer: int, factor: int, more: int) -> None:
     """A buffer is ``factor`` times 0, 1, 2 … plus ``more``: steps and sums keep it of that form."""
-
-    buffer: int
-    factor: int
-    more: int
-
-    def do(self, run: Running) -> None:
-        run.context.equal(
-            run.buffers[self.buffer],
-            arange(self.factor, self.more),
-            "a buffer is as in one order",
-            at=f"x{self.buffer}",
-        )
+    run.context.equal(
+        run.buffers[buffer],
+        arange(factor, more),
+        "a buffer is as in one order",
+        at=f"x{buffer}",
+    )
 
 
 def arange(factor: int, more: int) -> torch.Tensor:
@@ -486,55 +345,52 @@ def must_wait(context: Context, streams: Sequence[Any], held: str, glance: float
 
 def before_and_while_held(
     program: Program, gate: bool, glance: float
-) -> tuple[list[Any], list[Any]]:
+) -> tuple[list[Operation], list[Operation]]:
     """Making what a program uses; and what is done while its streams are held.
 
     Every stream is held where a gate does it; else the one that is let go last, for a time.
     """
-    places = range(len(program.streams))
-    make: list[Any] = [MakeStream(place, program.streams[place]) for place in places]
-    make.append(TheyDiffer(tuple(places)))
     indices = program.indices
-    make += [MakeBuffer(each, each + 1, each % indices) for each in range(BUFFERS * indices)]
+    make = [make_stream(place, index) for place, index in enumerate(program.streams)]
+    make.append(they_differ(tuple(range(len(make)))))
+    make += [make_buffer(each, each + 1, each % indices) for each in range(BUFFERS * indices)]
     events: dict[int, int] = {}
     for instruction in program.instructions:
-        if isinstance(instruction, (Record, Wait)):
-            events.setdefault(instruction.event, program.streams[instruction.on])
-    make += [MakeEvent(event, index) for event, index in events.items()]
+        if "event" in instruction.given:
+            index = program.streams[instruction.given["on"]]
+            events.setdefault(instruction.given["event"], index)
+    make += [make_event(event, index) for event, index in events.items()]
     held = program.released if gate else program.released[-1:]
-    queued: list[Any] = [Held(place) for place in held]
-    queued += program.instructions
-    queued += [InFlight(place) for place in held]
-    return [*make, Settle()], [*queued, *(_let_go(program, glance) if gate else ())]
+    queued = [*map(hold, held), *program.instructions, *map(in_flight, held)]
+    return [*make, settle()], [*queued, *(_let_go(program, glance) if gate else ())]
 
 
-def _let_go(program: Program, glance: float) -> Iterator[Any]:
+def _let_go(program: Program, glance: float) -> Iterator[Operation]:
     """Release one stream after the other. What waits for one that is held must not be done; what does not
     must be."""
-    order = Order(program.streams)
+    order = Order(len(program.streams))
     for instruction in program.instructions:
         order.take(instruction)
     waiting = set(program.released)
     for place in program.released:
-        yield Release(place)
+        yield release(place)
         waiting.discard(place)
-        let_go = [each for each in program.released if each not in waiting]
-        behind = [each for each in let_go if waiting & set(order.clocks[each])]
-        yield from (GoesOn(each) for each in let_go if each not in behind)
+        going = [each for each in program.released if each not in waiting]
+        behind = [each for each in going if waiting & set(order.clocks[each])]
+        yield from (let_go(each) for each in going if each not in behind)
         if behind:
             held = ", ".join(f"s{one}" for one in sorted(waiting))
             late = ", ".join(f"s{one}" for one in behind)
-            yield MustWait(tuple(behind), f"{late}; held: {held}", glance)
+            yield kept_waiting(tuple(behind), f"{late}; held: {held}", glance)
 
 
-def afterwards(program: Program) -> list[Any]:
+def afterwards(program: Program) -> list[Operation]:
     """All streams end, and every buffer is what the instructions make of it one by one."""
-    done: list[Any] = [Done(place) for place in range(len(program.streams))]
     ends_as = [
-        Equal(number, int(want[1] - want[0]), int(want[0]))
+        equal(number, int(want[1] - want[0]), int(want[0]))
         for number, want in enumerate(on_the_cpu(program))
     ]
-    return [*done, Settle(), *ends_as]
+    return [*map(done, range(len(program.streams))), settle(), *ends_as]
 
 
 def run_once(context: Context, program: Program, glance: float) -> None:
@@ -543,10 +399,10 @@ def run_once(context: Context, program: Program, glance: float) -> None:
     before, held = before_and_while_held(program, gate, glance)
     with ExitStack() as stack:
         run = Running(context, stack)
-        for operation in (*before, *held):
-            operation.do(run)
-    for operation in afterwards(program):
-        operation.do(run)
+        for each in (*before, *held):
+            each.do(run)
+    for each in afterwards(program):
+        each.do(run)
 
 
 def replay(context: Context, *literal: Any) -> None:
@@ -579,16 +435,17 @@ def validate(
 ) -> None:
     """Raises an exception if these are not a program: an unknown instruction, a stream or a buffer that does
     not exist, accesses that nothing orders."""
-    order = Order(tuple(streams))
+    order = Order(len(streams))
     if not set(streams) <= set(range(indices)):
         raise ValueError(f"indices {streams!r}, of {indices}")
     if sorted(released) != list(range(len(streams))):
         raise ValueError(f"streams {released!r} are let go, of {len(streams)}")
     program = program_of(indices, streams, instructions, released)
     for each in program.instructions:
-        buffers = (*each.reads, *each.writes)
-        known = all(place in range(len(streams)) for place in each.places)
-        if not known or not all(buffer in range(BUFFERS * indices) for buffer in buffers):
+        known = set(range(len(streams))), set(range(BUFFERS * indices))
+        if not known[0].issuperset(places(each)) or not known[1].issuperset(
+            reads(each) + writes(each)
+        ):
             raise ValueError(f"not an instruction of this program: {each.literal!r}")
         if order.unseen(each):
             raise ValueError(f"nothing orders {each.literal!r} after what went before")
@@ -646,22 +503,22 @@ def ordered(
     streams: tuple[int, ...], drawn: Iterable[Any], ranks: Sequence[int], indices: int
 ) -> Program:
     """The program of drawn numbers, with the waits that it lacks: by an event, or for a stream."""
-    order, made = Order(streams), list[Instruction]()
+    order, made = Order(len(streams)), list[Operation]()
     fresh = EVENTS * indices
 
-    def put(*instructions: Instruction) -> None:
+    def put(*instructions: Operation) -> None:
         for instruction in instructions:
             order.take(instruction)
             made.append(instruction)
 
-    def after(instruction: Instruction, way: int) -> None:
+    def after(instruction: Operation, way: int) -> None:
         nonlocal fresh
-        on = instruction.places[0]
+        on = instruction.given["on"]
         for other in order.unseen(instruction):
             if way % 2:
-                put(WaitStream(on, other))
+                put(wait_stream(on, other))
                 continue
-            put(Record(fresh, other), Wait(on, fresh))
+            put(record(fresh, other), wait(on, fresh))
             fresh += 1
         put(instruction)
 
@@ -674,25 +531,25 @@ def ordered(
         first, second = buffer(one, index), buffer(two, index)
         others = [each for each, where in enumerate(streams) if where != index]
         if kind == "step":
-            after(Step(on, first, two), two)
+            after(step(on, first, two), two)
         elif kind == "record":
-            put(Record(one % EVENTS * indices + index, on))
+            put(record(one % EVENTS * indices + index, on))
         elif kind == "wait":
-            put(Wait(on, one % (EVENTS * indices)))
+            put(wait(on, one % (EVENTS * indices)))
         elif kind == "hand_over":  # an event that is recorded again after a wait for it
             event = one % EVENTS * indices + index
             alike = [each for each, where in enumerate(streams) if where == index]
-            put(Record(event, on))
-            put(Wait(one % len(streams), event))
-            put(Record(event, alike[two % len(alike)]))
+            put(record(event, on))
+            put(wait(one % len(streams), event))
+            put(record(event, alike[two % len(alike)]))
         elif kind == "wait_stream" and one % len(streams) != on:
-            put(WaitStream(on, one % len(streams)))
+            put(wait_stream(on, one % len(streams)))
         elif kind == "across" and others:
             other = others[one % len(others)]
-            after(Across(on, other, first, buffer(two, streams[other])), two)
+            after(across(on, other, first, buffer(two, streams[other])), two)
         elif kind == "add" and first != second:
-            after(Add(on, first, second), one)
+            after(add(on, first, second), one)
         elif kind == "copy" and first != second:
-            after(Copy(on, first, second), one)
+            after(copy(on, first, second), one)
     released = sorted(range(len(streams)), key=lambda each: (ranks[each], each))
     return Program(indices, streams, tuple(made), tuple(released))
