@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,32 +79,29 @@ def container(form: str, tensors: Sequence[torch.Tensor]) -> Any:
     return list(tensors) if form == "list" else tuple(tensors)
 
 
-def called(call: Call, read: bool = True) -> Answer:
+def copies(call: Call) -> list[torch.Tensor]:
+    """Contiguous copies of the tensors, on the device."""
+    return [call.move(each.clone()) for each in call.values]
+
+
+def called(
+    call: Call, read: bool = True, targets: Sequence[Guarded | torch.Tensor] = (), form: str = ""
+) -> Answer:
     """Make the call, and ``read`` its result back: a late failure is also a failure of the call. A result that
-    reaches past its storage is not read unless its values are judged: that can end the process."""
-    answer = Answer()
+    reaches past its storage is not read unless its values are judged: that can end the process. With a ``form``
+    the targets are given as ``out=``."""
+    given = views(targets)
+    answer = Answer(targets=targets, addresses=tuple(each.data_ptr() for each in given))
     args, kwargs = call.arguments(views(call.inputs), call.device)
+    out = {"out": container(form, given)} if form else {}
     try:
-        answer.result = call.function(*args, **kwargs)
+        answer.result = call.function(*args, **kwargs, **out)
         call.settle(answer.result)
         if read and call.back is identity:
             answer.read = answer.result
         elif read:
             answer.read = replace_tensors(answer.result, call.back)
     except Exception as error:  # anything may come out of a kernel; it is judged, not swallowed
-        answer.raised = error
-    return answer
-
-
-def called_into(call: Call, targets: Sequence[Guarded | torch.Tensor], form: str) -> Answer:
-    """Make the call with ``out=`` these targets."""
-    given = views(targets)
-    answer = Answer(targets=targets, addresses=tuple(each.data_ptr() for each in given))
-    args, kwargs = call.arguments(views(call.inputs), call.device)
-    try:
-        answer.result = call.function(*args, **kwargs, out=container(form, given))
-        call.settle(answer.result)
-    except Exception as error:
         answer.raised = error
     return answer
 
@@ -140,3 +137,7 @@ class Ambiguous:
     """Two references differ, and the device agrees with neither."""
 
     text: str
+
+
+#: What a judge yields for each thing that it judged.
+Found = Iterator[Wrong | Ambiguous | None]

@@ -25,7 +25,7 @@ import devices.failure
 from conformance.checks.cases.cases import OpCheck
 from conformance.checks.cells import CellRecord, Failed, Recorder
 from conformance.checks.guard import UNWATCHED, Guard
-from conformance.checks.ops.calls import Ambiguous, Call, called, laid_out, repeated
+from conformance.checks.ops.calls import Ambiguous, Call, Found, called, laid_out, repeated
 from conformance.checks.ops.script import (
     Carried,
     dense,
@@ -83,22 +83,24 @@ class Laid:
 
 
 #: Judges a call for a clause.
-Judge = Callable[[Call, Any, Any], Iterator[Wrong | Ambiguous | None]]
+Judge = Callable[[Call, Any, Any], Found]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a reference: how the run computes it, and how a script does if it is not a literal there."""
+    """A part of a reference (its value, or what computes it) that is no literal in a script: the ``code``, and the
+    ``functions`` that it names."""
 
-    compute: Callable[[], Any] | None
-    code: str = ""
-    functions: tuple[Any, ...] = ()
+    value: Any
+    code: str
+    functions: tuple[Any, ...]
 
 
 class Reference:
     """What the answer to a call should be, in parts; each is computed when a judge first asks for it.
 
-    A repro script contains the parts that its judge reads. ``parts`` are in addition to the ones defined here.
+    A repro script contains the parts that its judge reads. ``parts`` are in addition to the ones defined here;
+    a function among them computes its part.
     """
 
     def __init__(self, ctx: ItemContext, laid: Laid, **parts: Any) -> None:
@@ -110,17 +112,14 @@ class Reference:
             part = self._parts[name]
         except KeyError:
             raise AttributeError(name) from None
-        if isinstance(part, Part):
-            if part.compute is None:
-                raise AttributeError(name)
-            part = part.compute()
-        self.__dict__[name] = part
-        return part
+        found = part.value if isinstance(part, Part) else part
+        self.__dict__[name] = found = found() if callable(found) else found
+        return found
 
     def source(self, name: str) -> tuple[str, tuple[Any, ...]]:
         """How a script has a part: source text, and the functions and classes that it names."""
         part = self._parts.get(name)
-        if isinstance(part, Part) and part.code:
+        if isinstance(part, Part):
             return part.code, part.functions
         sample = self.laid.sample
         if name == "value":
@@ -356,46 +355,43 @@ class ItemContext:
     def judge(
         self,
         judges: Mapping[str, Judge],
-        call: Call,
         procedure: Callable[..., Any],
-        arguments: tuple[Any, ...],
+        given: tuple[Any, ...],
         reference: Reference,
         *,
+        function: Callable[..., Any] | None = None,
         layout: str = "",
-        check: str = "inputs",
+        check: str = "",
         refusable: bool = True,
-        variant: str = "",
     ) -> Any:
-        """Make a call with the ``procedure``, and judge it. Findings go to the clauses' cells.
+        """Make the call of the op, or of another ``function``, by ``procedure(call, *given)``, and judge it. Findings
+        go to the clauses' cells. Returns the answer.
 
-        ``layout`` names the layout where it is not that of the inputs, ``check`` the sort of check. Where
-        ``refusable``, NotImplementedError says that the device does not implement the call. Returns the answer.
+        ``layout`` names the layout where it is not that of the inputs, ``check`` the sort of check where that is not
+        the layout. Where ``refusable``, NotImplementedError says that the device does not implement the call.
         """
-        laid = reference.laid
-        layout = layout or laid.case.id
-        answer = procedure(call, *arguments)
+        sample, check = reference.laid.sample, check or layout or "inputs"
+        layout = layout or reference.laid.case.id
+        call = self.call(reference.laid, function)
+        answer = procedure(call, *given)
         refused = getattr(answer, "raised", None) if refusable else None
         for clause, judge in judges.items():
             record = self.recorder.get(clause)
             if record is None:
                 continue
             for found in judge(call, answer, reference):
-                record.check(laid.sample.index, layout)
+                record.check(sample.index, layout)
                 if found is None and self.scripts is None:
                     continue
-                made = (self, clause, judge, call, procedure, arguments, reference, layout, variant)
+                script = CallScript(self, clause, judge, call, procedure, given, reference, layout)
                 if self.scripts is not None:
-                    self.scripts.setdefault(clause, CallScript(*made))
-                if found is None:
-                    continue
+                    self.scripts.setdefault(clause, script)
                 if isinstance(found, Ambiguous):
                     record.ambiguous.append(f"[{layout}] {found.text}")
-                elif isinstance(refused, NotImplementedError) and found.kind == "raised":
+                elif isinstance(refused, NotImplementedError) and found and found.kind == "raised":
                     record.refuse(refused)
-                else:
-                    script = CallScript(*made)
-                    size = laid.sample.numel
-                    record.fail(failed(found, layout, size, script, script.complete, check=check))
+                elif found is not None:
+                    record.fail(failed(found, layout, sample.numel, script, script.complete, check))
         return answer
 
     # -- references
@@ -481,7 +477,6 @@ class CallScript:
     given: tuple[Any, ...]  # what the procedure takes after the call
     reference: Reference
     layout: str
-    variant: str = ""
 
     @property
     def laid(self) -> Laid:
@@ -595,7 +590,8 @@ class CallScript:
         parts += [f"{name}={literal(value)}" for name, value in kwargs.items()]
         if self.layout.startswith("out="):
             parts.append("out=…")
-        of = f", as {self.variant}" if self.variant else ""
+        variant = getattr(self.reference, "variant", "")
+        of = f", as {variant}" if variant else ""
         name = public_name(self.made.function) or self.ctx.op.id
         return f"{name}({', '.join(parts)}){of}"
 
@@ -616,7 +612,7 @@ def script_for_call(
     return made.until_it_ends(seconds)
 
 
-def never(call: Call, answer: Any, reference: Any) -> Iterator[Wrong | Ambiguous | None]:
+def never(call: Call, answer: Any, reference: Any) -> Found:
     """Judges nothing: the call does not return."""
     yield from ()
 
@@ -627,7 +623,6 @@ def failed(
     size: int,
     repro: Callable[[], str] | None,
     complete: Callable[[Failure], Failure] | None = None,
-    *,
     check: str = "inputs",
 ) -> Failed:
     """What is wrong, as a cell keeps it. ``check`` is the sort of check that found it."""

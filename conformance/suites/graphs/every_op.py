@@ -46,11 +46,8 @@ def check(ctx: ItemContext) -> None:
         for sample in ctx.samples:
             if not sample.tensors or any(t.layout != torch.strided for t in sample.tensors):
                 continue
-            laid = ctx.plain(sample)
-            call = ctx.call(laid)
-            answer = ctx.judge(
-                {CLAUSE: judge_replay}, call, called_in_graph, (SEED, own), Reference(ctx, laid)
-            )
+            reference = Reference(ctx, ctx.plain(sample))
+            answer = ctx.judge({CLAUSE: judge_replay}, called_in_graph, (SEED, own), reference)
             if answer.refused is not None:
                 refusals.append(answer.refused)
         if not record.checks:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ from conformance.checks.ops.calls import (
     Ambiguous,
     Answer,
     Call,
+    Found,
     called,
+    copies,
     damages,
     differs,
     strided,
@@ -27,8 +30,6 @@ from opinfo.device import Guarded, identity
 from opinfo.reference import OutputSpec, output_specs, significant, value_answer
 from opinfo.samples import Sample
 from opinfo.torch_private import negated, storage_id
-
-Found = Iterator[Wrong | Ambiguous | None]
 
 PRECISION, DETERMINISM = "layout.fp32_precision", "layout.determinism"
 
@@ -48,10 +49,10 @@ def _one_call(ctx: ItemContext, laid: Laid) -> None:
     if not _as_asked(ctx, laid):
         return
     judges = _EXPANDED if laid.expands else _PLAIN
-    reference = Reference(ctx, laid, eager_specs=Part(lambda: _eager_specs(ctx, laid)))
+    reference = Reference(ctx, laid, eager_specs=partial(_eager_specs, ctx, laid))
     values = ctx.recorder.get("layout.expanded_read" if laid.expands else "layout.values")
     unread = (False,) if values is None else ()
-    answer = ctx.judge(judges, ctx.call(laid), called, unread, reference)
+    answer = ctx.judge(judges, called, unread, reference)
     if answer.damages is None:
         return
     for each, damage in zip(laid.inputs, answer.damages, strict=True):
@@ -342,7 +343,7 @@ def _turned(ctx: ItemContext, sample: Sample, turn: str) -> None:
     laid = ctx.lay(sample, ctx.cases[0], ctx.geometries(sample, ctx.cases[0]))
     parts = {
         name: Part(
-            lambda found=found: found,  # type: ignore[misc]
+            found,
             f"value_answer(op, arguments, {make.__name__}(values, {turn!r}))",
             (value_answer, make),
         )
@@ -352,8 +353,7 @@ def _turned(ctx: ItemContext, sample: Sample, turn: str) -> None:
         )
     }
     reference = Reference(ctx, laid, turn=turn, **parts)
-    judges = {"layout.views": judge_turned}
-    ctx.judge(judges, ctx.call(laid), called_turned, (turn,), reference, layout=turn, check=turn)
+    ctx.judge({"layout.views": judge_turned}, called_turned, (turn,), reference, layout=turn)
 
 
 def turned(values: Sequence[torch.Tensor], turn: str) -> list[torch.Tensor]:
@@ -374,15 +374,9 @@ def resolve(result: Any) -> Any:
 
 def called_turned(call: Call, turn: str) -> Answer:
     """Make the call with the first tensor as such a view."""
-    inputs = turned([call.move(each.clone()) for each in call.values], turn)
-    answer, (args, kwargs) = Answer(), call.arguments(inputs, call.device)
-    try:
-        answer.result = call.function(*args, **kwargs)
-        call.settle(answer.result)
-    except Exception as error:
-        answer.raised = error
-        return answer
-    answer.read = resolve(replace_tensors(answer.result, call.back))
+    answer = called(replace(call, inputs=turned(copies(call), turn)), False)
+    if answer.raised is None:
+        answer.read = resolve(replace_tensors(answer.result, call.back))
     return answer
 
 
@@ -419,8 +413,7 @@ def determinism(ctx: ItemContext) -> None:
             for laid in ctx.laid_out(sample, _LAYOUTS):
                 reference = Reference(ctx, laid)
                 mutable = bool(reference.mutable)
-                judges = {DETERMINISM: judge_same_bits}
-                ctx.judge(judges, ctx.call(laid), called_twice, (mutable,), reference)
+                ctx.judge({DETERMINISM: judge_same_bits}, called_twice, (mutable,), reference)
                 if mutable:
                     ctx.rebuild(sample)
             ctx.release(sample)
@@ -527,11 +520,9 @@ def precision(ctx: ItemContext) -> None:
             if wide.raises is not None or ctx.expected(laid).raises is not None:
                 continue
             code = "value_answer(op, arguments, doubled(values), mutates=True)"
-            part = Part(lambda wide=wide: wide, code, (value_answer, doubled))  # type: ignore[misc]
-            reference = Reference(ctx, laid, wide=part)
-            given: Mapping[str, Any] = {"layout": "highest", "check": "highest"}
+            reference = Reference(ctx, laid, wide=Part(wide, code, (value_answer, doubled)))
             judges = {PRECISION: judge_precision}
-            ctx.judge(judges, ctx.call(laid), called_precisely, (), reference, **given)
+            ctx.judge(judges, called_precisely, (), reference, layout="highest")
 
 
 def doubled(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -6,18 +6,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
 from conformance.checks.ops import directed
 from conformance.checks.ops.calls import (
-    Ambiguous,
     Answer,
     Call,
+    Found,
     called,
-    called_into,
     container,
+    copies,
     differs,
     views,
 )
@@ -25,11 +26,9 @@ from conformance.checks.ops.context import ItemContext, Laid, Part, Reference
 from opinfo.compare import Wrong, raised, replace_tensors, tensors_of
 from opinfo.device import Guarded, Move, identity
 from opinfo.layouts import CONTIGUOUS, Geometry, Layout
-from opinfo.reference import StrideAnswer, fake_strided, significant, value_answer
+from opinfo.reference import fake_strided, significant, value_answer
 from opinfo.samples import Sample
 from opinfo.torch_private import FakeTensorMode
-
-Found = Iterator[Wrong | Ambiguous | None]
 
 BOUNDS = "layout.bounds"
 OUT_KEPT, OUT_RESIZE, IN_PLACE = "layout.out_kept", "layout.out_resize", "layout.inplace"
@@ -97,15 +96,9 @@ def out_kept(ctx: ItemContext) -> None:
                     continue
                 seen.add(geometries)
                 specs = [(t.dtype, g) for t, g in zip(wanted or (), geometries, strict=True)]
-                given = (specs, form_of(reference.value.result))
+                given, name = (specs, form_of(reference.value.result)), f"out={layout.id}"
                 ctx.judge(
-                    judges,
-                    ctx.call(reference.laid),
-                    called_into_guarded,
-                    given,
-                    reference,
-                    layout=f"out={layout.id}",
-                    check="target",
+                    judges, called_into_guarded, given, reference, layout=name, check="target"
                 )
             ctx.release(sample)
 
@@ -118,7 +111,7 @@ def called_into_guarded(
         Guarded(torch.zeros(g.shape, dtype=dtype), g, call.move, fill=prefill(dtype))
         for dtype, g in specs
     ]
-    return called_into(call, targets, form)
+    return called(call, False, targets, form)
 
 
 def judge_kept(call: Call, answer: Answer, reference: Any) -> Found:
@@ -172,43 +165,44 @@ def outside_changed(target: Guarded, back: Move) -> Wrong | None:
 
 def out_resize(ctx: ItemContext) -> None:
     """Targets that do not fit."""
-    if not ctx.traits.has_out or not ctx.traits.returns_tensors:
-        return
     with ctx.running(OUT_RESIZE):
         for sample in ctx.samples:
             laid = ctx.plain(sample)
             wanted = wanted_outputs(Reference(ctx, laid))
             if wanted is None:
                 continue
-            answer = _unfit(ctx, laid, wanted, "empty")
+            answer = _unfit(ctx, laid, "empty")
             if answer.raised is not None and takes_no_out(answer.raised):
                 continue
-            _unfit(ctx, laid, wanted, "wrong_shape")
+            _unfit(ctx, laid, "wrong_shape")
             # A factory without a dtype takes that of its out=; some dtypes have no unsafe one.
             factory = ctx.op.is_factory and sample.call.kwargs.get("dtype") is None
             dtypes = [unsafe_dtype(each.dtype) for each in wanted]
             if not factory and None not in dtypes and _must_refuse(ctx, laid, "wrong_dtype"):
-                _unfit(ctx, laid, wanted, "wrong_dtype")
+                _unfit(ctx, laid, "wrong_dtype")
             # On the CPU there is neither a second opinion nor a rule about a wrong device.
             if not ctx.device.fake_only and _must_refuse(ctx, laid, "wrong_device"):
-                _unfit(ctx, laid, wanted, "wrong_device")
+                _unfit(ctx, laid, "wrong_device")
 
 
-def _unfit(ctx: ItemContext, laid: Laid, wanted: Sequence[torch.Tensor], how: str) -> Answer:
-    specs = [(tuple(each.shape), each.dtype) for each in wanted]
-    warns = Part(lambda: _cpu_warns(ctx, laid, specs))
-    reference = Reference(ctx, laid, how=how, warns=warns)
+def _unfit(ctx: ItemContext, laid: Laid, how: str) -> Answer:
+    reference = Reference(ctx, laid, how=how, warns=partial(_cpu_warns, ctx, laid))
+    given = (*_specs_and_form(ctx.expected(laid).result), how)
     answer: Answer = ctx.judge(
         {OUT_RESIZE: judge_unfit},
-        ctx.call(laid),
         called_into_unfit,
-        (specs, form_of(reference.value.result), how),
+        given,
         reference,
         layout=f"out={how}",
-        check=f"out={how}",
         refusable=False,
     )
     return answer
+
+
+def _specs_and_form(result: Any) -> tuple[list[tuple[tuple[int, ...], torch.dtype]], str]:
+    """The shapes and dtypes of the targets for a result, and their container."""
+    outputs = outputs_of(result) or ()
+    return [(tuple(each.shape), each.dtype) for each in outputs], form_of(result)
 
 
 def unsafe_dtype(dtype: torch.dtype) -> torch.dtype | None:
@@ -239,9 +233,16 @@ def called_into_unfit(
 ) -> Answer:
     """Make the call into targets that do not fit."""
     targets = [unfit_target(shape, dtype, how, call) for shape, dtype in specs]
+    return called_and_warned(call, targets, form)
+
+
+def called_and_warned(
+    call: Call, targets: Sequence[Guarded | torch.Tensor], form: str = ""
+) -> Answer:
+    """Make the call, into the targets if there is a ``form``, and record its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        answer = called_into(call, targets, form)
+        answer = called(call, False, targets, form)
     answer.warnings = tuple(str(each.message) for each in caught)
     return answer
 
@@ -286,33 +287,26 @@ def judge_unfit(call: Call, answer: Answer, reference: Any) -> Found:
 
 def _on_cpu(ctx: ItemContext, laid: Laid) -> Call:
     """The same call on the CPU."""
-    call = ctx.call(laid)
-    inputs = [each.clone() for each in call.values]
     cpu = torch.device("cpu")
-    return replace(
-        call, inputs=inputs, device=cpu, move=identity, back=identity, settle=lambda _: None
-    )
+    call = replace(ctx.call(laid), device=cpu, move=identity, back=identity, settle=lambda _: None)
+    return replace(call, inputs=copies(call))
 
 
-def _cpu_warns(ctx: ItemContext, laid: Laid, specs: Sequence[Any]) -> bool:
+def _cpu_into_unfit(ctx: ItemContext, laid: Laid, how: str) -> Answer:
+    return called_into_unfit(_on_cpu(ctx, laid), *_specs_and_form(ctx.expected(laid).result), how)
+
+
+def _cpu_warns(ctx: ItemContext, laid: Laid) -> bool:
     """Whether the CPU warns of a target that is resized. On the CPU itself the documented rule counts: it warns."""
     if ctx.device.fake_only:
         return True
-    form = form_of(ctx.expected(laid).result)
-    answer = called_into_unfit(_on_cpu(ctx, laid), specs, form, "wrong_shape")
+    answer = _cpu_into_unfit(ctx, laid, "wrong_shape")
     return answer.raised is None and any("resized" in text for text in answer.warnings)
 
 
 def _must_refuse(ctx: ItemContext, laid: Laid, how: str) -> bool:
     """Whether the CPU refuses such a target, a rule on the CPU itself."""
-    if ctx.device.fake_only:
-        return True
-    result = ctx.expected(laid).result
-    call = _on_cpu(ctx, laid)
-    targets = [
-        unfit_target(tuple(each.shape), each.dtype, how, call) for each in outputs_of(result) or ()
-    ]
-    return called_into(call, targets, form_of(result)).raised is not None
+    return ctx.device.fake_only or _cpu_into_unfit(ctx, laid, how).raised is not None
 
 
 # -- in place
@@ -330,11 +324,11 @@ def in_place(ctx: ItemContext) -> None:
                 target = laid.inputs[0] if laid.inputs else None
                 if not isinstance(target, Guarded) or target.geometry.expanded is not None:
                     continue  # writing to an expanded self: layout.overlap_raises
-                fake = Part(lambda laid=laid: _in_place_fake(ctx, laid).raises is not None)  # type: ignore[misc]
+                refuses = partial(_refuses_in_place, ctx, laid)
                 reference = Reference(
-                    ctx, laid, raises_in_place=fake, restrides=ctx.op.restrides_in_place
+                    ctx, laid, raises_in_place=refuses, restrides=ctx.op.restrides_in_place
                 )
-                answer = ctx.judge(judges, ctx.call(laid, variant), called_in_place, (), reference)
+                answer = ctx.judge(judges, called_in_place, (), reference, function=variant)
                 for each in laid.guarded:
                     each.restore(ctx.device.to_device)
                 if not target.as_asked() or target.view.data_ptr() != answer.addresses[0]:
@@ -345,20 +339,16 @@ def in_place(ctx: ItemContext) -> None:
             directed.run(ctx, record, "self=broadcast", refuses_to_grow, **given)
 
 
-def _in_place_fake(ctx: ItemContext, laid: Laid) -> StrideAnswer:
-    return ctx.stride_answer(laid, ctx.op.inplace, "@inplace")
+def _refuses_in_place(ctx: ItemContext, laid: Laid) -> bool:
+    """Whether FakeTensor refuses the in-place form (``float_power_`` of a float32 base, say)."""
+    return ctx.stride_answer(laid, ctx.op.inplace, "@inplace").raises is not None
 
 
 def called_in_place(call: Call) -> Answer:
     """Make the call; its first tensor is what it writes to."""
-    given = views(call.inputs)
-    answer = Answer(addresses=(given[0].data_ptr(),))
-    args, kwargs = call.arguments(given, call.device)
-    try:
-        answer.result = call.function(*args, **kwargs)
-        call.settle(answer.result)
-    except Exception as error:
-        answer.raised = error
+    address = views(call.inputs)[0].data_ptr()
+    answer = called(call, False)
+    answer.addresses = (address,)
     return answer
 
 
@@ -433,33 +423,17 @@ def variants(ctx: ItemContext) -> None:
                     continue
                 result = ctx.expected(laid).result
             function = Part(
-                lambda plain=plain: plain,  # type: ignore[misc]
+                plain,
                 "called_on_copies(replace_call(call, op))",
                 (called_on_copies, replace_call),
             )
+            refuses = partial(_refuses_in_place, ctx, laid)
             for name, variant, procedure, given in _others(ctx, sample, result):
                 reference = Reference(
-                    ctx,
-                    laid,
-                    variant=name,
-                    function=function,
-                    raises_in_place=Part(lambda laid=laid: _refuses_in_place(ctx, laid)),  # type: ignore[misc]
+                    ctx, laid, variant=name, function=function, raises_in_place=refuses
                 )
-                ctx.judge(
-                    {VARIANTS: judge_variant},
-                    ctx.call(laid, variant),
-                    procedure,
-                    given,
-                    reference,
-                    layout=name,
-                    check=name,
-                    variant=name,
-                )
-
-
-def _refuses_in_place(ctx: ItemContext, laid: Laid) -> bool:
-    """Whether FakeTensor refuses the in-place form (``float_power_`` of a float32 base, say)."""
-    return _in_place_fake(ctx, laid).raises is not None
+                judges = {VARIANTS: judge_variant}
+                ctx.judge(judges, procedure, given, reference, function=variant, layout=name)
 
 
 def _others(
@@ -479,10 +453,8 @@ def _others(
         ):
             if variant is not None and possible:
                 yield name, variant, called_on_copies, ()
-    wanted = outputs_of(result) if op.has_out and not tensors_of(sample.call.kwargs) else None
-    if wanted is not None:
-        specs = [(tuple(each.shape), each.dtype) for each in wanted]
-        yield "out", op.function, called_into_prefilled, (specs, form_of(result))
+    if op.has_out and not tensors_of(sample.call.kwargs) and outputs_of(result) is not None:
+        yield "out", op.function, called_into_prefilled, _specs_and_form(result)
 
 
 def replace_call(call: Call, function: Callable[..., Any]) -> Call:
@@ -492,7 +464,7 @@ def replace_call(call: Call, function: Callable[..., Any]) -> Call:
 
 def called_on_copies(call: Call) -> Answer:
     """Make the call on copies of the tensors."""
-    return called(replace(call, inputs=[call.move(each.clone()) for each in call.values]))
+    return called(replace(call, inputs=copies(call)))
 
 
 def called_into_prefilled(
@@ -500,9 +472,8 @@ def called_into_prefilled(
 ) -> Answer:
     """Make the call on copies, into targets that hold known values: fresh memory may hold the right result by
     chance."""
-    inputs = [call.move(each.clone()) for each in call.values]
     targets = [call.move(torch.full(shape, prefill(dtype), dtype=dtype)) for shape, dtype in specs]
-    answer = called_into(replace(call, inputs=inputs), targets, form)
+    answer = called(replace(call, inputs=copies(call)), False, targets, form)
     if answer.raised is None:
         answer.result = container(form, targets)
         answer.read = replace_tensors(answer.result, call.back)
@@ -546,66 +517,66 @@ def judge_variant(call: Call, answer: Answer, reference: Any) -> Found:
 
 _EXPANDED = Layout("contiguous", expand="first")
 
-#: A function, the geometries of its inputs, and its targets.
-_Fake = tuple[Callable[..., Any], list[Geometry], list[tuple[torch.dtype, Geometry]]]
-
 #: Samples that are enough: the question is about the op's entry, not about its values.
 _ENOUGH = 3
 
 
+class _Attempt(NamedTuple):
+    """A call that overlaps, and what it takes. FakeTensor is asked about ``inputs`` and ``targets`` of these
+    geometries; ``expanded`` is the dimension of the first input that has stride 0, if one has."""
+
+    procedure: Callable[..., Answer]
+    given: tuple[Any, ...] = ()
+    inputs: Sequence[Geometry] = ()
+    targets: Sequence[tuple[torch.dtype, Geometry]] = ()
+    expanded: int | None = None
+
+
 def overlap(ctx: ItemContext) -> None:
     """Expanded self, expanded ``out=``, and an ``out=`` shifted by one element against the input."""
-    attempts: list[tuple[str, Callable[[ItemContext, Sample, str], bool]]] = []
+    attempts: list[tuple[str, Callable[[ItemContext, Sample], _Attempt | None]]] = []
     if ctx.op.inplace is not None:
         attempts.append(("self=expanded", _expanded_self))
     if ctx.op.has_out:
-        attempts.append(("out=expanded", _expanded_out))
-        attempts.append(("out=partial_overlap", _partial_overlap))
+        attempts += [("out=expanded", _expanded_out), ("out=partial_overlap", _partial_overlap)]
     with ctx.running(OVERLAP):
         done = dict.fromkeys((name for name, _ in attempts), 0)
         for sample in ctx.samples:
             for name, attempt in attempts:
-                if done[name] < _ENOUGH:
-                    done[name] += attempt(ctx, sample, name)
+                made = attempt(ctx, sample) if done[name] < _ENOUGH else None
+                if made is not None:
+                    done[name] += 1
+                    _overlapping(ctx, sample, name, made)
 
 
-def _expanded_self(ctx: ItemContext, sample: Sample, name: str) -> bool:
+def _expanded_self(ctx: ItemContext, sample: Sample) -> _Attempt | None:
     first = sample.call.args[0]
     if not isinstance(first, torch.Tensor) or first.layout != torch.strided:
-        return False
+        return None
     geometry = _EXPANDED.geometry(first.shape)
     if geometry.expanded is None or first.numel() == 0:
-        return False
-    assert ctx.op.inplace is not None
-    rest = [CONTIGUOUS.geometry(each.shape) for each in sample.tensors[1:]]
-    fake: _Fake = (ctx.op.inplace, [geometry, *rest], [])
-    _overlapping(ctx, sample, name, called_on_expanded, (geometry,), fake, geometry.expanded)
-    return True
+        return None
+    inputs = [geometry, *(CONTIGUOUS.geometry(each.shape) for each in sample.tensors[1:])]
+    return _Attempt(called_on_expanded, (geometry,), inputs, expanded=geometry.expanded)
 
 
 def called_on_expanded(call: Call, geometry: Geometry) -> Answer:
     """Make the call in place, on a self that is expanded."""
     target = Guarded(call.values[0], geometry, call.move)
-    inputs: list[Guarded | torch.Tensor] = [
-        target,
-        *(call.move(each.clone()) for each in call.values[1:]),
-    ]
-    return _refused(replace(call, inputs=inputs), [target], {})
+    return called_and_warned(replace(call, inputs=[target, *copies(call)[1:]]), [target])
 
 
-def _expanded_out(ctx: ItemContext, sample: Sample, name: str) -> bool:
+def _expanded_out(ctx: ItemContext, sample: Sample) -> _Attempt | None:
     result = _functional(ctx, sample)
     outputs = outputs_of(result)
     if outputs is None:
-        return False
+        return None
     geometries = [_EXPANDED.geometry(each.shape) for each in outputs]
     if geometries[0].expanded is None or outputs[0].numel() == 0:
-        return False
+        return None
     specs = [(t.dtype, g) for t, g in zip(outputs, geometries, strict=True)]
     plain = [CONTIGUOUS.geometry(each.shape) for each in sample.tensors]
-    fake = (ctx.op.function, plain, specs)
-    _overlapping(ctx, sample, name, called_into_expanded, (specs, form_of(result)), fake)
-    return True
+    return _Attempt(called_into_expanded, (specs, form_of(result)), plain, specs)
 
 
 def called_into_expanded(
@@ -613,23 +584,19 @@ def called_into_expanded(
 ) -> Answer:
     """Make the call into targets that are expanded."""
     targets = [Guarded(torch.zeros(g.shape, dtype=d), g, call.move) for d, g in specs]
-    inputs = [call.move(each.clone()) for each in call.values]
-    out = {"out": container(form, [each.view for each in targets])}
-    return _refused(replace(call, inputs=inputs), targets, out)
+    return called_and_warned(replace(call, inputs=copies(call)), targets, form)
 
 
-def _partial_overlap(ctx: ItemContext, sample: Sample, name: str) -> bool:
+def _partial_overlap(ctx: ItemContext, sample: Sample) -> _Attempt | None:
     """The target starts one element after the input's start, in the same storage."""
     if ctx.traits.ufunc not in ("unary", "binary"):
-        return False
+        return None
     outputs, first = outputs_of(_functional(ctx, sample)), sample.call.args[0]
     if outputs is None or len(outputs) > 1 or not isinstance(first, torch.Tensor):
-        return False
+        return None
     out = outputs[0]
-    if out.dtype != first.dtype or out.shape != first.shape or out.numel() < 2:
-        return False
-    _overlapping(ctx, sample, name, called_into_its_input, (), None)
-    return True
+    fits = out.dtype == first.dtype and out.shape == first.shape and out.numel() > 1
+    return _Attempt(called_into_its_input) if fits else None
 
 
 def called_into_its_input(call: Call) -> Answer:
@@ -642,26 +609,10 @@ def called_into_its_input(call: Call) -> Answer:
     view = both.view[:-1].view(shape)
     view.copy_(call.move(first))
     both.remember(call.back)
-    target = both.view[1:].view(shape)
-    inputs = [view, *(call.move(each.clone()) for each in call.values[1:])]
-    answer = _refused(replace(call, inputs=inputs), [both], {"out": target})
-    both.view = target  # what is judged; the storage around it stays guarded
-    both.geometry = Geometry(shape, tuple(target.stride()), 1, count)
-    return answer
-
-
-def _refused(call: Call, targets: Sequence[Guarded], extra: dict[str, Any]) -> Answer:
-    """Make the call, and take down what it warns of."""
-    answer = Answer(targets=targets)
-    args, kwargs = call.arguments(views(call.inputs), call.device)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            call.function(*args, **kwargs, **extra)
-        except Exception as error:  # a refusal is the answer
-            answer.raised = error
-    answer.warnings = tuple(str(each.message) for each in caught)
-    return answer
+    both.view = both.view[1:].view(shape)  # what is judged; the storage around it stays guarded
+    both.geometry = Geometry(shape, tuple(both.view.stride()), 1, count)
+    inputs = [view, *copies(call)[1:]]
+    return called_and_warned(replace(call, inputs=inputs), [both], "tensor")
 
 
 def is_refused(answer: Answer) -> bool:
@@ -703,46 +654,36 @@ def first_repeated(values: Sequence[torch.Tensor], dim: int | None) -> list[torc
     return [values[0].narrow(dim, 0, 1).expand(values[0].shape), *values[1:]]
 
 
-def _overlapping(
-    ctx: ItemContext,
-    sample: Sample,
-    name: str,
-    procedure: Callable[..., Answer],
-    given: tuple[Any, ...],
-    fake: _Fake | None,
-    expanded: int | None = None,
-) -> None:
-    """``expanded`` is the dimension of the first input that has stride 0, if one has; ``fake`` what FakeTensor is
-    asked where the CPU is the device."""
+def _overlapping(ctx: ItemContext, sample: Sample, name: str, made: _Attempt) -> None:
     rule = ctx.traits.ufunc in ("unary", "binary")
     laid = ctx.lay(sample, ctx.cases[0], ctx.geometries(sample, ctx.cases[0]))
-    function = ctx.op.function
-    if name == "self=expanded" and ctx.op.inplace is not None:
-        function = ctx.op.inplace
+    in_place = ctx.op.inplace if name == "self=expanded" else None
+    function = in_place or ctx.op.function
 
     def must() -> bool:
         if ctx.device.fake_only:
-            return rule or (fake is not None and _fake_raises(ctx, sample, *fake))
+            return rule or _fake_raises(ctx, sample, function, made)
         on_cpu = replace(_on_cpu(ctx, laid), function=function)
-        return is_refused(procedure(on_cpu, *given))
+        return is_refused(made.procedure(on_cpu, *made.given))
 
     mutates = ", mutates=True" if ctx.mutates else ""
-    values = first_repeated(sample.tensors, expanded)
+    values = first_repeated(sample.tensors, made.expanded)
     functional = Part(
         lambda: value_answer(ctx.op.function, sample.call.on, values, mutates=ctx.mutates),
-        f"value_answer(op, arguments, first_repeated(values, {expanded}){mutates})",
+        f"value_answer(op, arguments, first_repeated(values, {made.expanded}){mutates})",
         (value_answer, first_repeated),
     )
-    reference = Reference(
-        ctx,
-        laid,
-        must=Part(must),
-        idempotent=rule and ctx.device.fake_only,
-        functional=functional,
+    idempotent = rule and ctx.device.fake_only
+    reference = Reference(ctx, laid, must=must, idempotent=idempotent, functional=functional)
+    ctx.judge(
+        {OVERLAP: judge_overlap},
+        made.procedure,
+        made.given,
+        reference,
+        function=function,
+        layout=name,
+        refusable=False,
     )
-    call = ctx.call(laid, function)
-    judges = {OVERLAP: judge_overlap}
-    ctx.judge(judges, call, procedure, given, reference, layout=name, check=name, refusable=False)
 
 
 def _functional(ctx: ItemContext, sample: Sample) -> Any:
@@ -753,22 +694,18 @@ def _functional(ctx: ItemContext, sample: Sample) -> Any:
 
 
 def _fake_raises(
-    ctx: ItemContext,
-    sample: Sample,
-    function: Callable[..., Any],
-    geometries: list[Geometry],
-    specs: list[tuple[torch.dtype, Geometry]],
+    ctx: ItemContext, sample: Sample, function: Callable[..., Any], made: _Attempt
 ) -> bool:
     """Whether FakeTensor refuses the call on tensors of these geometries."""
     device = ctx.device.torch_device
     with FakeTensorMode():
-        targets = [fake_strided(dtype, g, device, False) for dtype, g in specs]
+        targets = [fake_strided(dtype, g, device, False) for dtype, g in made.targets]
         tensors = [
             fake_strided(t.dtype, g, device, False)
-            for t, g in zip(sample.tensors, geometries, strict=True)
+            for t, g in zip(sample.tensors, made.inputs, strict=True)
         ]
         form = form_of(_functional(ctx, sample))
-        out = {"out": container(form, targets)} if specs else {}
+        out = {"out": container(form, targets)} if targets else {}
         args, kwargs = sample.call.on(tensors, device)
         try:
             function(*args, **kwargs, **out)
