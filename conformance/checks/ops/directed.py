@@ -11,15 +11,13 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
-import torch
 
-from conformance.checks.cells import CellRecord
 from conformance.checks.ops.context import ItemContext, failed
 from conformance.checks.ops.script import (
-    Carried,
     NotApplicable,
     dense,
     function_source,
@@ -39,7 +37,7 @@ Check = Callable[..., Wrong | None]
 
 def run(
     ctx: ItemContext,
-    record: CellRecord,
+    clause: str,
     layout: str,
     check: Check,
     number: int = 0,
@@ -48,12 +46,15 @@ def run(
     inplace: bool = False,
     **parameters: Any,
 ) -> bool:
-    """Make one directed check under the layout name ``layout``; ``number`` tells its cases apart. Returns whether it
-    could be made.
+    """Make one directed check of a clause, if it is wanted, under the layout name ``layout``; ``number`` tells its
+    cases apart. Returns whether it could be made.
 
     With ``inplace`` the check is given the in-place variant as its op. NotImplementedError says that the device does
     not implement the op: the cell is unsupported then.
     """
+    record = ctx.recorder.get(clause)
+    if record is None:
+        return False
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -70,7 +71,7 @@ def run(
     finally:
         if sample is not None or not layout:
             let_go(ctx)
-    found(ctx, record, layout, check, wrong, number, sample=sample, inplace=inplace, **parameters)
+    found(ctx, clause, layout, check, wrong, number, sample=sample, inplace=inplace, **parameters)
     return True
 
 
@@ -80,10 +81,7 @@ def given(ctx: ItemContext, sample: Sample | None, *, inplace: bool = False) -> 
     shared = (function, ctx.device.to_device, ctx.device.from_device)
     if sample is None:
         return shared
-
-    def arguments(tensors: list[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return sample.call.on(tensors, ctx.device.torch_device)
-
+    arguments = partial(sample.call.on, device=ctx.device.torch_device)
     return (*shared, [tensor.clone() for tensor in sample.tensors], arguments)
 
 
@@ -98,7 +96,7 @@ def let_go(ctx: ItemContext) -> None:
 
 def found(
     ctx: ItemContext,
-    record: CellRecord,
+    clause: str,
     layout: str,
     check: Check,
     wrong: Wrong | None,
@@ -109,21 +107,19 @@ def found(
     **parameters: Any,
 ) -> None:
     """Record the finding of a check: what is wrong, or None."""
+    record = ctx.recorder.cells[clause]
     if layout:
         record.check(number, layout)
     else:
         record.count(1)
         if sample is not None:
             record.samples.add(sample.index)
-    made = (ctx, record.key.clause, layout, check, sample, inplace, parameters)
+    script = DirectedScript(ctx, clause, layout, check, sample, inplace, parameters)
     if ctx.scripts is not None:
-        ctx.scripts.setdefault(record.key.clause, DirectedScript(*made))
+        ctx.scripts.setdefault(clause, script)
     if wrong is not None:
-        script = DirectedScript(*made)
-        size = sample.numel if sample is not None else number
-        record.fail(
-            failed(wrong, layout, size, script, script.complete, check=layout or check.__name__)
-        )
+        size, name = sample.numel if sample is not None else number, layout or check.__name__
+        record.fail(failed(wrong, layout, size, script, script.complete, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +136,7 @@ class DirectedScript:
 
     def __call__(self) -> str:
         ctx, op = self.ctx, self.ctx.op
-        function = op.inplace if self.inplace else op.function
-        assert function is not None
-        name = function_source(op.id, function, "inplace_variant" if self.inplace else "op")
+        name = function_source(op.id, self.function, "inplace_variant" if self.inplace else "op")
         functions: list[Any] = [self.check, NotApplicable, report_check]
         functions += [database_entry] if name.startswith("database_entry(") else []
         lines, more = [f"op = {name}"], ""
@@ -153,8 +147,14 @@ class DirectedScript:
         check = self.check.__name__
         lines += ["", f"report_check({check}, op, move, back, {more}{self.arguments()})"]
         layout = f", layout {self.layout}" if self.layout else ""
-        title = f"{self.clause}: {op.id}[{ctx.dtype}]{layout}"
-        return written(ctx, title, lines, functions, carried=Carried())
+        return written(ctx, f"{self.clause}: {op.id}[{ctx.dtype}]{layout}", lines, functions)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What the check is given as the op."""
+        function = self.ctx.op.inplace if self.inplace else self.ctx.op.function
+        assert function is not None
+        return function
 
     def complete(self, failure: Failure) -> Failure:
         """The failure with its call."""
@@ -166,6 +166,5 @@ class DirectedScript:
 
     def call(self) -> str:
         """The check in one line: ``ignores_input(torch.addmm, shapes=…, poison=…)``."""
-        function = self.ctx.op.inplace if self.inplace else self.ctx.op.function
-        name = (public_name(function) if function else None) or self.ctx.op.id
+        name = public_name(self.function) or self.ctx.op.id
         return f"{self.check.__name__}({', '.join(filter(None, (name, self.arguments())))})"

@@ -57,7 +57,7 @@ def check(ctx: ItemContext) -> None:
         samples = dense_samples(ctx)
         for sample in samples:
             given: dict[str, Any] = {"key": key, "permitted": ["*"] if permitted else listed}
-            if directed.run(ctx, record, "", stays, sample=sample, **given) and native:
+            if directed.run(ctx, CLAUSE, "", stays, sample=sample, **given) and native:
                 args, kwargs = sample.call.bind([ctx.place(t.clone()) for t in sample.tensors])
                 native = not went(ctx.op.function, args, kwargs, key)[0]
         if native and record.checks:

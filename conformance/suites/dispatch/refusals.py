@@ -58,9 +58,7 @@ def unmixed(descriptor: Descriptor, op: str) -> str:
 
 def cross_device(ctx: ItemContext) -> None:
     """One call, with each of its operands in turn on another device; for a binary op also with a CPU scalar."""
-    with ctx.running(CROSS_DEVICE) as (record,):
-        if record is None:
-            return
+    with ctx.running(CROSS_DEVICE):
         sample = _most_telling(dense_samples(ctx))
         index = ctx.device.torch_device.index or 0
         others, count = ["cpu"], ctx.device.descriptor.device_count()
@@ -72,10 +70,12 @@ def cross_device(ctx: ItemContext) -> None:
                 design = indexes and _INDICES in ctx.traits.families
                 if other == "cpu" and (tensor.dim() == 0 or design):
                     continue
-                directed.run(ctx, record, "", refuses, sample=sample, place=place, other=other)
+                directed.run(
+                    ctx, CROSS_DEVICE, "", refuses, sample=sample, place=place, other=other
+                )
         if ctx.traits.ufunc == "binary":
             for first in (False,) if _FIRST in ctx.traits.families else (False, True):
-                directed.run(ctx, record, "", takes_scalar, dtype=ctx.dtype, first=first)
+                directed.run(ctx, CROSS_DEVICE, "", takes_scalar, dtype=ctx.dtype, first=first)
 
 
 def _most_telling(samples: list[Sample]) -> Sample | None:
@@ -170,7 +170,7 @@ def error_inputs(ctx: ItemContext) -> None:
                 record.refuse(exc)
                 continue
             where: dict[str, Any] = {"id": ctx.op.id, "which": number, "device": device}
-            directed.found(ctx, record, "", raises, wrong, **where)
+            directed.found(ctx, ERROR_INPUTS, "", raises, wrong, **where)
             if said:
                 unlike.append(said)
         if unlike:
@@ -268,7 +268,7 @@ def unsupported(ctx: ItemContext) -> None:
             if not any(
                 fnmatchcase(plain.partition(".")[0], p) for p in descriptor.permitted_fallbacks
             ):
-                directed.run(ctx, record, "", lacks, name=plain)
+                directed.run(ctx, UNSUPPORTED, "", lacks, name=plain)
         sample = _smallest(dense_samples(ctx), ctx.dtype)
         if sample is None:
             return
@@ -282,7 +282,7 @@ def unsupported(ctx: ItemContext) -> None:
             }
             returned, wrong = given_dtype(*directed.given(ctx, sample), **given)
             directed.let_go(ctx)
-            directed.found(ctx, record, "", refuses_dtype, wrong, sample=sample, **given)
+            directed.found(ctx, UNSUPPORTED, "", refuses_dtype, wrong, sample=sample, **given)
             if returned and not wrong:
                 works.append(dtype)
         if works:

@@ -51,21 +51,22 @@ _VIEWS = (
 def as_strided(ctx: ItemContext) -> None:
     """Run what applies to the op's family."""
     families = ctx.traits.families
-    with ctx.running(AS_STRIDED) as (record,):
-        assert record is not None
+    with ctx.running(AS_STRIDED):
         for number, (size, stride, offset) in enumerate(_VIEWS):
             given: dict[str, Any] = {"size": size, "stride": stride, "dtype": ctx.dtype}
             if "as_strided.read" in families:
-                run(ctx, record, "addresses", addresses, number, offset=offset, **given)
-                run(ctx, record, "set_", set_addresses, number, offset=offset, **given)
+                run(ctx, AS_STRIDED, "addresses", addresses, number, offset=offset, **given)
+                run(ctx, AS_STRIDED, "set_", set_addresses, number, offset=offset, **given)
             if "as_strided.scatter" in families and not overlaps(size, stride):
-                run(ctx, record, "addresses", scatters, number, offset=offset, **given)
-            if "as_strided.allocate" in families:
-                run(ctx, record, "allocates", allocates, number, **given)
-            if "as_strided.allocate_like" in families:
-                run(ctx, record, "allocates", allocates_like, number, **given)
+                run(ctx, AS_STRIDED, "addresses", scatters, number, offset=offset, **given)
+            for family, like in (
+                ("as_strided.allocate", False),
+                ("as_strided.allocate_like", True),
+            ):
+                if family in families:
+                    run(ctx, AS_STRIDED, "allocates", allocates, number, like=like, **given)
         if "as_strided.read" in families:
-            run(ctx, record, "out_of_range", out_of_range, dtype=ctx.dtype)
+            run(ctx, AS_STRIDED, "out_of_range", out_of_range, dtype=ctx.dtype)
 
 
 def overlaps(size: Any, stride: Any) -> bool:
@@ -85,32 +86,38 @@ def element_places(size: Any, stride: Any, offset: Any) -> list[int]:
     return places
 
 
+def numbered(dtype: Any) -> torch.Tensor:
+    """What storages hold here: 60 elements, each its own number where the dtype can."""
+    return (torch.arange(60) % (2 if dtype == "bool" else 60)).to(getattr(torch, dtype))
+
+
+def misread(got: Any, base: Any, size: Any, stride: Any, offset: Any, what: Any) -> Wrong | None:
+    """What is wrong with the elements of a view of ``base``; both are on the CPU."""
+    want = base.to(torch.complex64).real[element_places(size, stride, offset)].tolist()
+    held = got.to(torch.complex64).real.reshape(-1).tolist()
+    return None if held == want else Wrong("values", f"elements {want}", held, what)
+
+
 def addresses(
     op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
 ) -> Wrong | None:
-    values = [n % 2 for n in range(60)] if dtype == "bool" else list(range(60))
-    base = move(torch.tensor(values).to(getattr(torch, dtype)))
-    got = back(op(base, size, stride, offset))
+    base = numbered(dtype)
+    got = back(op(move(base), size, stride, offset))
     if tuple(got.shape) != size:
         return Wrong("shape", f"shape {size}", tuple(got.shape))
-    want = [float(values[i]) for i in element_places(size, stride, offset)]
-    held = got.to(torch.complex64).real.reshape(-1).tolist()
-    return None if held == want else Wrong("values", f"elements {want}", held)
+    return misread(got, base, size, stride, offset, "")
 
 
 def set_addresses(
     op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
 ) -> Wrong | None:
-    values = [n % 2 for n in range(60)] if dtype == "bool" else list(range(60))
-    base = move(torch.tensor(values).to(getattr(torch, dtype)))
-    view = move(torch.empty(0, dtype=getattr(torch, dtype)))
-    view.set_(base.untyped_storage(), offset, size, stride)
+    base = numbered(dtype)
+    view = move(torch.empty(0, dtype=base.dtype))
+    view.set_(move(base).untyped_storage(), offset, size, stride)
     made = tuple(view.stride()), view.storage_offset()
     if made != (stride, offset):
         return Wrong("strides", f"strides and offset {(stride, offset)}", made, "set_")
-    want = [float(values[i]) for i in element_places(size, stride, offset)]
-    held = back(view).to(torch.complex64).real.reshape(-1).tolist()
-    return None if held == want else Wrong("values", f"elements {want}", held, "set_")
+    return misread(back(view), base, size, stride, offset, "set_")
 
 
 def scatters(
@@ -128,26 +135,19 @@ def scatters(
     return None if held == want else Wrong("values", want, held)
 
 
-def allocates(op: Any, move: Any, back: Any, size: Any, stride: Any, dtype: Any) -> Wrong | None:
-    device = move(torch.zeros(1)).device
-    made = op(size, stride, dtype=getattr(torch, dtype), device=device)
-    return badly_made(made, move, back, size, stride, dtype)
-
-
-def allocates_like(
-    op: Any, move: Any, back: Any, size: Any, stride: Any, dtype: Any
+def allocates(
+    op: Any, move: Any, back: Any, size: Any, stride: Any, dtype: Any, like: Any
 ) -> Wrong | None:
-    like = move(torch.zeros(2).to(getattr(torch, dtype)))
-    made = op(like, size, stride)
-    if made.dtype != like.dtype:
-        return Wrong("dtype", like.dtype, made.dtype)
-    if made.device != like.device:
-        return Wrong("device", like.device, made.device)
-    return badly_made(made, move, back, size, stride, dtype)
-
-
-def badly_made(made: Any, move: Any, back: Any, size: Any, stride: Any, dtype: Any) -> Wrong | None:
-    """What is wrong with a tensor that was requested with this size and stride."""
+    """Request a tensor of this size and stride: ``like`` another one, or of a dtype and on a device."""
+    other = move(torch.zeros(2).to(getattr(torch, dtype)))
+    if like:
+        made = op(other, size, stride)
+    else:
+        made = op(size, stride, dtype=other.dtype, device=other.device)
+    if made.dtype != other.dtype:
+        return Wrong("dtype", other.dtype, made.dtype)
+    if made.device != other.device:
+        return Wrong("device", other.device, made.device)
     if tuple(made.shape) != size:
         return Wrong("shape", f"shape {size}", tuple(made.shape))
     if tuple(made.stride()) != stride:
@@ -201,22 +201,19 @@ def memory_format(ctx: ItemContext) -> None:
         # Its own dtype, where nothing needs converting, and another, where something does.
         other = torch.float64 if ctx.dtype != "float64" else torch.float32
         extras = [(getattr(torch, ctx.dtype),), (other,)]
-    formats = ["contiguous_format", "channels_last"]
-    if "memory_format.no_preserve" not in families:
-        formats.append("preserve_format")
-    given: dict[str, Any] = {"dtype": ctx.dtype}
-    given["copies"] = "memory_format.no_values" not in families
-    with ctx.running(MEMORY_FORMAT) as (record,):
-        assert record is not None
-        for names, (size, orders) in (
-            (formats, _DENSE_4D),
-            (["channels_last_3d"], _DENSE_5D),
-        ):
-            for extra, (number, order) in product(extras, enumerate(orders)):
-                for name in names:
-                    label = name if name.endswith("_format") else f"{name}_format"
-                    given |= {"size": size, "order": order, "name": name, "extra": extra}
-                    run(ctx, record, label, honours, number, **given)
+    formats = ["contiguous_format", "channels_last", "preserve_format"]
+    if "memory_format.no_preserve" in families:
+        formats.remove("preserve_format")
+    given: dict[str, Any] = {
+        "dtype": ctx.dtype,
+        "copies": "memory_format.no_values" not in families,
+    }
+    with ctx.running(MEMORY_FORMAT):
+        for names, (size, orders) in ((formats, _DENSE_4D), (["channels_last_3d"], _DENSE_5D)):
+            for extra, (number, order), name in product(extras, enumerate(orders), names):
+                label = name if name.endswith("_format") else f"{name}_format"
+                given |= {"size": size, "order": order, "name": name, "extra": extra}
+                run(ctx, MEMORY_FORMAT, label, honours, number, **given)
 
 
 def honours(
@@ -261,46 +258,35 @@ _SCALARS: tuple[Any, ...] = (True, 2, 0.5, 0.5j)
 
 def type_promotion(ctx: ItemContext) -> None:
     """Binary ops with every other dtype; unary ops that promote integers to floating point."""
-    with ctx.running(TYPE_PROMOTION) as (record,):
-        assert record is not None
+    with ctx.running(TYPE_PROMOTION):
         if ctx.traits.ufunc == "unary":
             extra = other_arguments(ctx)
-            run(ctx, record, "int_to_float", int_to_float, dtype=ctx.dtype, extra=extra)
+            run(ctx, TYPE_PROMOTION, "int_to_float", int_to_float, dtype=ctx.dtype, extra=extra)
             return
-        given: dict[str, Any] = {"dtype": ctx.dtype, "fake_only": ctx.device.fake_only}
-        number = 0
-        for other in dict.fromkeys((ctx.dtype, *_OTHERS)):  # some ops take two of one dtype only
-            for form in ("tensors", "0-d"):
-                number += 1
-                run(ctx, record, form, mixed, number, other=other, form=form, **given)
+        others = dict.fromkeys((ctx.dtype, *_OTHERS))  # some ops take two of one dtype only
+        operands: list[tuple[str, Any]] = [
+            (form, other) for other in others for form in ("tensors", "0-d")
+        ]
         if ctx.traits.takes_python_scalar:
-            for scalar in _SCALARS:
-                number += 1
-                run(ctx, record, "python_scalar", with_scalar, number, scalar=scalar, **given)
-            if ctx.dtype == "int64":
-                run(ctx, record, "int64_bits", keeps_bits)
-
-
-def mixed(
-    op: Any, move: Any, back: Any, dtype: Any, other: Any, form: Any, fake_only: Any
-) -> Wrong | None:
-    right = torch.tensor([1, 1, 1, 2] if form == "tensors" else 1).to(getattr(torch, other))
-    return promotes(op, move, back, dtype, right, f"{dtype} with {other} ({form})", fake_only)
-
-
-def with_scalar(
-    op: Any, move: Any, back: Any, dtype: Any, scalar: Any, fake_only: Any
-) -> Wrong | None:
-    what = f"{dtype} with the Python scalar {scalar!r}"
-    return promotes(op, move, back, dtype, scalar, what, fake_only)
+            operands += [("python_scalar", scalar) for scalar in _SCALARS]
+        given: dict[str, Any] = {"dtype": ctx.dtype, "fake_only": ctx.device.fake_only}
+        for number, (form, other) in enumerate(operands, 1):
+            run(ctx, TYPE_PROMOTION, form, promotes, number, other=other, form=form, **given)
+        if ctx.traits.takes_python_scalar and ctx.dtype == "int64":
+            run(ctx, TYPE_PROMOTION, "int64_bits", keeps_bits)
 
 
 def promotes(
-    op: Any, move: Any, back: Any, dtype: Any, right: Any, what: Any, fake_only: Any
+    op: Any, move: Any, back: Any, dtype: Any, other: Any, form: Any, fake_only: Any
 ) -> Wrong | None:
-    """Whether the result of two operands has the dtype that FakeTensor says, or eager CPU."""
-    left = torch.tensor([1, 1, 2, 3]).to(getattr(torch, dtype))
-    is_tensor = isinstance(right, torch.Tensor)
+    """Whether the result of two operands has the dtype that FakeTensor says, or eager CPU. ``other`` is a dtype, or
+    a Python scalar."""
+    left, is_tensor = torch.tensor([1, 1, 2, 3]).to(getattr(torch, dtype)), form != "python_scalar"
+    if is_tensor:
+        right = torch.tensor([1, 1, 1, 2] if form == "tensors" else 1).to(getattr(torch, other))
+        what = f"{dtype} with {other} ({form})"
+    else:
+        right, what = other, f"{dtype} with the Python scalar {other!r}"
     with FakeTensorMode():
         fakes = [torch.empty(left.shape, dtype=left.dtype), right]
         if is_tensor:
@@ -361,12 +347,11 @@ def int_to_float(op: Any, move: Any, back: Any, dtype: Any, extra: Any) -> Wrong
 def special_values(ctx: ItemContext) -> None:
     """Run the rules that the op's families and flags name."""
     families, policy = ctx.traits.families, ctx.op.nan_policy
-    with ctx.running(SPECIAL_VALUES) as (record,):
-        assert record is not None
+    with ctx.running(SPECIAL_VALUES):
         if ctx.dtype == "bool":
             binary = ctx.traits.ufunc == "binary"
             extra = () if binary else other_arguments(ctx)
-            run(ctx, record, "bool_bytes", bool_bytes, binary=binary, extra=extra)
+            run(ctx, SPECIAL_VALUES, "bool_bytes", bool_bytes, binary=binary, extra=extra)
             return
         extra = (2.0,) if "reduce.needs_order" in families else ()
         propagates = policy == "propagate" or "special.nan_reduce" in families
@@ -386,7 +371,7 @@ def special_values(ctx: ItemContext) -> None:
                     name = "nan_strided" if strided else "nan"
                     name = "nan_last" if check is sorts_nan_last else name
                     given = {"dtype": ctx.dtype, "strided": strided, **given}
-                    run(ctx, record, name, check, number, **given)
+                    run(ctx, SPECIAL_VALUES, name, check, number, **given)
 
 
 def bool_bytes(op: Any, move: Any, back: Any, binary: Any, extra: Any) -> Wrong | None:
@@ -412,10 +397,8 @@ def bool_bytes(op: Any, move: Any, back: Any, binary: Any, extra: Any) -> Wrong 
 
 def spread(values: torch.Tensor, move: Any, strided: Any) -> torch.Tensor:
     """The values on the device, with gaps between them in memory where ``strided``."""
-    there: torch.Tensor = (
-        move(values.repeat_interleave(2, -1))[..., ::2] if strided else move(values)
-    )
-    return there
+    there: torch.Tensor = move(values.repeat_interleave(2, -1) if strided else values)
+    return there[..., ::2] if strided else there
 
 
 def reduces_nan(
@@ -437,9 +420,10 @@ def reduces_nan(
     return None
 
 
-def nan_elsewhere(want: Any, got: Any) -> Wrong | None:
-    """Whether NaN is where it is expected; both are lists of bool, and the first five are shown."""
-    return None if got == want else Wrong("values", f"NaN where {want[:5]}", f"where {got[:5]}")
+def nan_at(got: Any, want: Any) -> Wrong | None:
+    """Whether NaN is where it is expected: ``want`` is a list of 0 and 1, and the first five are shown."""
+    want, held = [bool(each) for each in want], got.isnan().tolist()
+    return None if held == want else Wrong("values", f"NaN where {want[:5]}", f"where {held[:5]}")
 
 
 def binary_nan(
@@ -448,23 +432,21 @@ def binary_nan(
     nan = float("nan")
     left = torch.tensor([nan, 1.0, nan, 2.0, float("inf")] * 4).to(getattr(torch, dtype))
     right = torch.tensor([1.0, nan, nan, 3.0, -float("inf")] * 4).to(getattr(torch, dtype))
-    got = back(op(spread(left, move, strided), spread(right, move, strided))).isnan().tolist()
-    want = [False, False, True, False, False] if ignores else [True, True, True, False, False]
-    return nan_elsewhere(want * 4, got)
+    got = back(op(spread(left, move, strided), spread(right, move, strided)))
+    return nan_at(got, ([0, 0, 1, 0, 0] if ignores else [1, 1, 1, 0, 0]) * 4)
 
 
 def clamps_nan(op: Any, move: Any, back: Any, dtype: Any, strided: Any) -> Wrong | None:
     values = torch.tensor([float("nan"), -1.0, 0.5, 2.0, float("inf")] * 4)
     bound = move(torch.full((20,), 0.25).to(getattr(torch, dtype)))
     got = back(op(spread(values.to(getattr(torch, dtype)), move, strided), bound))
-    return nan_elsewhere([True, False, False, False, False] * 4, got.isnan().tolist())
+    return nan_at(got, [1, 0, 0, 0, 0] * 4)
 
 
 def scans_nan(op: Any, move: Any, back: Any, dtype: Any, strided: Any) -> Wrong | None:
     values = torch.tensor([1.0, 2.0, float("nan"), 4.0, 0.5]).to(getattr(torch, dtype))
     got = op(spread(values, move, strided), 0)
-    got = back(got[0] if isinstance(got, (tuple, list)) else got)
-    return nan_elsewhere([False, False, True, True, True], got.isnan().tolist())
+    return nan_at(back(got[0] if isinstance(got, (tuple, list)) else got), [0, 0, 1, 1, 1])
 
 
 def sorts_nan_last(op: Any, move: Any, back: Any, dtype: Any, strided: Any) -> Wrong | None:
@@ -495,16 +477,15 @@ _SHAPES = {
 
 def beta_zero(ctx: ItemContext) -> None:
     """An input full of NaN or infinity, and a product over K = 0."""
-    with ctx.running(BETA_ZERO) as (record,):
-        assert record is not None
+    with ctx.running(BETA_ZERO):
         for family, shapes in _SHAPES.items():
             if family not in ctx.traits.families:
                 continue
             given: dict[str, Any] = {"shapes": shapes, "dtype": ctx.dtype}
             for number, poison in enumerate((float("nan"), float("inf"))):
-                run(ctx, record, "beta_zero", ignores_input, number, poison=poison, **given)
+                run(ctx, BETA_ZERO, "beta_zero", ignores_input, number, poison=poison, **given)
             if family != "beta_zero.outer":
-                run(ctx, record, "k_zero", overwrites, **given)
+                run(ctx, BETA_ZERO, "k_zero", overwrites, **given)
 
 
 def ignores_input(
@@ -547,16 +528,15 @@ def overwrites(op: Any, move: Any, back: Any, shapes: Any, dtype: Any) -> Wrong 
 
 def empty_reduce(ctx: ItemContext) -> None:
     """Over a dimension of size 0, and over all of an empty tensor."""
-    with ctx.running(EMPTY_REDUCE) as (record,):
-        assert record is not None
+    with ctx.running(EMPTY_REDUCE):
         given: dict[str, Any] = {
             "dtype": ctx.dtype,
             "identity": ctx.op.identity,
             "fake_only": ctx.device.fake_only,
             "extra": (2.0,) if "reduce.needs_order" in ctx.traits.families else (),
         }
-        run(ctx, record, "dim", reduces_nothing, 0, size=(2, 0, 3), dim=1, **given)
-        run(ctx, record, "all", reduces_nothing, 1, size=(0,), dim=None, **given)
+        run(ctx, EMPTY_REDUCE, "dim", reduces_nothing, 0, size=(2, 0, 3), dim=1, **given)
+        run(ctx, EMPTY_REDUCE, "all", reduces_nothing, 1, size=(0,), dim=None, **given)
 
 
 def reduces_nothing(

@@ -333,10 +333,9 @@ def in_place(ctx: ItemContext) -> None:
                     each.restore(ctx.device.to_device)
                 if not target.as_asked() or target.view.data_ptr() != answer.addresses[0]:
                     ctx.rebuild(sample)
-        record = ctx.recorder.get(IN_PLACE)
-        if ctx.traits.ufunc == "binary" and record is not None:
+        if ctx.traits.ufunc == "binary":
             given: dict[str, Any] = {"inplace": True, "dtype": ctx.dtype}
-            directed.run(ctx, record, "self=broadcast", refuses_to_grow, **given)
+            directed.run(ctx, IN_PLACE, "self=broadcast", refuses_to_grow, **given)
 
 
 def _refuses_in_place(ctx: ItemContext, laid: Laid) -> bool:
