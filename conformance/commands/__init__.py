@@ -1,11 +1,101 @@
-"""The commands of ``conform``; ``conformance/cli.py`` puts them together."""
+"""The commands of ``conform``, which ``conformance/cli.py`` puts together, and what they share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
+import click
+import msgspec
+
+from devices import registry
 from devices.cell import CellKey
+from devices.descriptor import DTYPES, Descriptor
 from devices.errors import ConformError, suggestion
+from devices.files import tomllib
+from devices.manifest import CauseKind
+
+PATH: Final = click.Path(path_type=Path)
+RUN: Final = click.argument("run", type=PATH)
+
+_SHOWN: Final = 20
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An option of a command."""
+
+    kind: str = "text"
+    help: str | None = None
+    metavar: str | None = None
+    default: str | int | None = None
+    required: bool = False
+    multiple: bool = False
+
+
+_KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "text": {},
+    "flag": {"is_flag": True},
+    "path": {"type": PATH},
+    "folder": {"type": click.Path(path_type=Path, file_okay=False)},
+    "count": {"type": click.IntRange(1)},
+    "jobs": {"type": click.IntRange(1, 64)},
+    "cause": {"type": click.Choice([each.value for each in CauseKind])},
+}
+_OPTIONS: Final = msgspec.convert(
+    tomllib.loads(Path(__file__).with_name("options.toml").read_text(encoding="utf-8")),
+    dict[str, dict[str, Option]],
+)
+
+
+def options(table: str) -> Callable[[Command], Command]:
+    """The options of a table of ``options.toml``."""
+
+    def decorate(command: Command) -> Command:
+        for names, option in reversed(_OPTIONS[table].items()):
+            given = msgspec.to_builtins(option)
+            kind = _KINDS[given.pop("kind", "text")]
+            shown = option.default is not None
+            command = click.option(*names.split(), show_default=shown, **kind, **given)(command)
+        return command
+
+    return decorate
+
+
+def print_json(document: object) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
+
+
+def print_first(lines: Iterable[str], indent: str = "    ") -> None:
+    """Print the first 20 lines, and how many more there are."""
+    lines = list(lines)
+    for line in lines[:_SHOWN]:
+        click.echo(f"{indent}{line}")
+    if len(lines) > _SHOWN:
+        click.echo(f"{indent}and {len(lines) - _SHOWN:,} more")
+
+
+def globs_of(option: str, text: str | None) -> list[str]:
+    """The names and globs of an option that takes several; none if it was not given. Raises UsageError."""
+    globs = [part.strip() for part in (text or "").split(",") if part.strip()]
+    if text is not None and not globs:
+        raise click.UsageError(
+            f"{option} was given an empty list: give globs separated by commas, or leave it out"
+        )
+    return globs
+
+
+def device_of(name: str | None, descriptor: Path | None) -> Descriptor:
+    """The device of ``--descriptor``, else of ``--device``, else the machine's, for which torch is imported."""
+    if descriptor is not None:
+        return registry.load_file(descriptor)
+    if name is not None:
+        return registry.get(name)
+    from conformance.plan.selection import machines_own
+
+    return machines_own()
 
 
 def known_cell(text: str, planned: Iterable[CellKey] = ()) -> CellKey:
@@ -16,7 +106,6 @@ def known_cell(text: str, planned: Iterable[CellKey] = ()) -> CellKey:
     """
     from conformance.contract import load
     from conformance.contract.levels import levels
-    from devices.descriptor import DTYPES
 
     try:
         cell = CellKey.parse(text)
@@ -25,9 +114,9 @@ def known_cell(text: str, planned: Iterable[CellKey] = ()) -> CellKey:
     known = {*planned}
     if cell in known:
         return cell
-    contract = load()
-    if cell.clause not in contract.clauses:
-        near = suggestion(cell.clause, contract.clauses)
+    clauses = load().clauses
+    if cell.clause not in clauses:
+        near = suggestion(cell.clause, clauses)
         raise ConformError(f"unknown clause '{cell.clause}'{near}; see `conform contract`")
     known = known.union(*(level.cells for level in levels()))
     if not cell.dtype:

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from conformance.commands import globs_of, options, print_json
 from devices.errors import ConformError
 
 _LEVEL_HEAD = """\
@@ -16,28 +17,23 @@ version = {version}
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--clauses", metavar="GLOB,…", help="Show only these clauses, such as 'layout.*'.")
+@options("contract")
 def contract(as_json: bool, clauses: str | None) -> None:
     """Show the contract: every clause that a device must satisfy."""
     from conformance.contract import load
 
     whole = load()
-    if clauses is None:
-        text = whole.to_markdown().rstrip("\n")
-        click.echo(json.dumps(whole.snapshot(), indent=2) if as_json else text)
-        return
-    globs = [glob.strip() for glob in clauses.split(",") if glob.strip()]
-    if not globs:
-        raise click.UsageError("--clauses: expected globs such as 'layout.*,streams.wait'")
-    chosen = whole.select(globs)
+    globs = globs_of("--clauses", clauses)
+    chosen = whole.select(globs) if globs else ()
     if as_json:
-        families = {clause.family for clause in chosen}
         snapshot = whole.snapshot()
-        snapshot["families"] = [f for f in snapshot["families"] if f["name"] in families]
-        snapshot["clauses"] = [clause.snapshot() for clause in chosen]
-        click.echo(json.dumps(snapshot, indent=2))
-        return
+        if globs:
+            families = {clause.family for clause in chosen}
+            snapshot["families"] = [f for f in snapshot["families"] if f["name"] in families]
+            snapshot["clauses"] = [clause.snapshot() for clause in chosen]
+        print_json(snapshot)
+    elif not globs:
+        click.echo(whole.to_markdown().rstrip("\n"))
     for clause in chosen:
         state = f"{clause.status}, provisional" if clause.provisional else str(clause.status)
         needs = f"; requires {', '.join(clause.requires)}" if clause.requires else ""

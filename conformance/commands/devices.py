@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from conformance.commands import options, print_json
 from conformance.onboarding.questions import Question, Reply, ask_all
 from devices import registry
 from devices.descriptor import CAPABILITIES, Descriptor
@@ -34,15 +35,11 @@ class Probed(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, reply: Reply, declared: frozenset[str]) -> Probed:
         answers = reply.capabilities
-        return cls(
-            answers,
-            reply.dtypes,
-            reply.facts,
-            reply.device_count,
-            reply.raised,
-            sorted(name for name in declared if answers.get(name) is False),
-            sorted(name for name, answer in answers.items() if answer and name not in declared),
-        )
+        absent = sorted(name for name in declared if answers.get(name) is False)
+        undeclared = sorted({name for name, answer in answers.items() if answer} - declared)
+        said = msgspec.structs.asdict(reply)
+        del said["error"]
+        return cls(**said, declared_and_absent=absent, present_and_undeclared=undeclared)
 
 
 class Row(msgspec.Struct):
@@ -88,15 +85,12 @@ class Listing(msgspec.Struct):
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option(
-    "--no-probe", is_flag=True, help="Show only what is declared, without asking devices."
-)
+@options("devices")
 def devices(names: tuple[str, ...], as_json: bool, no_probe: bool) -> None:
     """Show the known devices and what they support.
 
-    Lists what each device declares and answers, or why it is not available. With NAMEs, show each capability of these devices. An available device is asked in a subprocess, which takes
-    some seconds to import torch.
+    Lists what each device declares and answers, or why it is not available. With NAMEs, show each capability of
+    these devices. An available device is asked in a subprocess, which takes some seconds to import torch.
     """
     known = registry.installed()
     chosen = [registry.get(name) for name in names] or list(known.devices.values())
@@ -109,7 +103,7 @@ def devices(names: tuple[str, ...], as_json: bool, no_probe: bool) -> None:
         else:
             row.probed = Probed.of(reply, frozenset(row.capabilities))
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(listing), indent=2).decode())
+        print_json(listing)
         return
     console = Console(no_color=bool(os.environ.get("NO_COLOR")), file=sys.stdout, highlight=False)
     console.print(_overview(listing.devices))
@@ -196,32 +190,7 @@ def _more(row: Row) -> Iterator[tuple[str, str]]:
 
 @click.command()
 @click.argument("name")
-@click.option(
-    "--device-string",
-    required=True,
-    metavar="DEVICE",
-    help="The device as torch writes it, such as 'npu' or 'lazy:0'.",
-)
-@click.option(
-    "--module",
-    metavar="MODULE[:FUNCTION]",
-    help="The module to import first, and a function of it to call then.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder to write (default: ./NAME).",
-)
-@click.option("--fast", is_flag=True, help="Run once instead of twice; flaky cells are not found.")
-@click.option("--ops", metavar="GLOB,…", help="Run only these ops; the manifest has no others.")
-@click.option(
-    "--workers",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Processes that use the device at the same time.",
-)
+@options("init")
 def init(
     name: str,
     device_string: str,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import click
 
-from conformance.commands import known_cell
+from conformance.commands import RUN, device_of, globs_of, known_cell, options
 from devices import registry
 from devices.errors import ConformError
 
@@ -20,10 +21,7 @@ class NotMinimised(ConformError):
 
 @click.command()
 @click.argument("cell")
-@click.option("--device", metavar="NAME", help="The device (default: that of --run, else the machine's).")  # fmt: skip
-@click.option("--descriptor", type=click.Path(path_type=Path), help="The descriptor.py of a device that is not registered.")  # fmt: skip
-@click.option("--run", type=click.Path(path_type=Path), help="A results folder: minimise the failure of that run.")  # fmt: skip
-@click.option("--output", type=click.Path(path_type=Path), help="The folder for the repro script (default: that of --run, else conform-results/minimised).")  # fmt: skip
+@options("minimise")
 def minimise(
     cell: str, device: str | None, descriptor: Path | None, run: Path | None, output: Path | None
 ) -> int:
@@ -58,7 +56,9 @@ def minimise(
         task, plan = Task(key, result.failure), loaded.provenance.plan
         device = device or loaded.provenance.device
     path = descriptor.absolute() if descriptor is not None else None
-    bench = Bench(_name(device, path), str(path) if path else None, plan_spec(plan).samples, plan)
+    bench = Bench(
+        device_of(device, path).name, str(path) if path else None, plan_spec(plan).samples, plan
+    )
     try:
         (answer,) = minimised(bench, [task])
     except ChildDied as death:
@@ -76,23 +76,9 @@ def minimise(
     return 1
 
 
-def _name(device: str | None, descriptor: Path | None) -> str:
-    """The name of the device. torch is only imported to find the machine's accelerator."""
-    if descriptor is not None:
-        return registry.load_file(descriptor).name
-    if device is not None:
-        return registry.get(device).name
-    from conformance.plan.selection import machines_own
-
-    return machines_own().name
-
-
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--descriptor", type=click.Path(path_type=Path), help="The descriptor.py of a device that is not registered.")  # fmt: skip
-@click.option("--reason", help="Why these are pinned (default: how each failed).")
-@click.option("--only", metavar="GLOB,…", help="Pin only findings whose cell matches, such as 'layout.values::sum*'.")  # fmt: skip
-@click.option("--unconfirmed", is_flag=True, help="Do not run each finding's script first.")
+@RUN
+@options("pin")
 def pin(
     run: Path, descriptor: Path | None, reason: str | None, only: str | None, unconfirmed: bool
 ) -> None:
@@ -107,13 +93,8 @@ def pin(
     from reports.run import load_run
 
     lines = new_findings(run)
-    if only is not None:
-        globs = [glob.strip() for glob in only.split(",")]
-        lines = [
-            line
-            for line in lines
-            if any(fnmatchcase(cell, glob) or cell == glob for cell in [str(line.finding.cell)] for glob in globs)
-        ]  # fmt: skip
+    if globs := globs_of("--only", only):
+        lines = [line for line in lines if _matches(str(line.finding.cell), globs)]
     if reason is not None and not reason.strip():
         raise click.UsageError("--reason: expected a text that is not empty")
     origin = load_run(run).provenance
@@ -137,3 +118,8 @@ def pin(
     for example in added:
         click.echo(f"pinned {example.layout}: {example.cell}: {example.kind}")
     click.echo(f"{len(added)} of {len(lines)} findings added to {device.folder / FILE}")
+
+
+def _matches(cell: str, globs: Sequence[str]) -> bool:
+    """Whether some glob matches; a cell's own name does, although it holds brackets."""
+    return any(cell == glob or fnmatchcase(cell, glob) for glob in globs)

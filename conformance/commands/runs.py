@@ -8,55 +8,44 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
+from conformance.commands import PATH, RUN, options, print_first, print_json
+from devices.cell import CellKey
 from devices.errors import ConformError
 from devices.files import write_whole
+from reports.crcr import payload, text_of
+from reports.diff import as_data, as_text
+from reports.diff import diff as compare
+from reports.gate import ExitCode, number
+from reports.gate import gate as judge
+from reports.merge import Merged, load_shards
+from reports.merge import merge as join
+from reports.model import Run, write_file
+from reports.run import as_json as record_as_json
+from reports.run import collector_paused, load_run, write_run
+from reports.summary import publish, summarise, write_failures
 
-if TYPE_CHECKING:
-    from devices.cell import CellKey
-    from reports.merge import Merged
-    from reports.model import Run
-
-#: Missing cells that the terminal shows; the file has all.
-_SHOWN = 20
 _MISSING = "missing.txt"
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--allow-improvements",
-    is_flag=True,
-    help="Allow improvements that the manifest does not record, such as those of a new driver.",
-)
-@click.option(
-    "--against",
-    metavar="RUN",
-    type=click.Path(path_type=Path),
-    help="A baseline: cells that are as bad in that run do not count.",
-)
+@RUN
+@options("gate")
 def gate(run: Path, allow_improvements: bool, against: Path | None) -> int:
     """Exit 0 only if a run is complete and free of regressions.
 
-    RUN is the folder given to --results, or its record, run.conform. Exits 1 for regressions and for improvements that the
-    manifest does not record, 2 for an incomplete, partial or empty run, 3 if nothing could be checked, 4 if the
+    RUN is the folder given to --results, or its record, run.conform. Exits 1 for regressions and for improvements that
+    the manifest does not record, 2 for an incomplete, partial or empty run, 3 if nothing could be checked, 4 if the
     run's files cannot be read or were edited.
     """
-    from reports.gate import gate as judge
-    from reports.run import load_run
-    from reports.summary import publish, summarise
-
-    loaded = load_run(run)
     baseline = load_run(against) if against is not None else None
-    result = judge(loaded, allow_improvements=allow_improvements, against=baseline)
+    result = judge(load_run(run), allow_improvements=allow_improvements, against=baseline)
     click.echo(summarise(result, styled=_coloured()))
     for line in publish(result, os.environ):
         click.echo(line)
-    return result.exit_code.value
+    return result.exit_code
 
 
 def _coloured() -> bool:
@@ -64,19 +53,14 @@ def _coloured() -> bool:
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print all that the record holds, as JSON.")
+@RUN
+@options("results")
 def results(run: Path, as_json: bool) -> None:
     """Show a run again: the summary that ended it, or its record as JSON.
 
     RUN is the folder given to --results, or its record, run.conform. The JSON has the plan, the provenance and the
     result of each cell. Exits 4 if the record cannot be read.
     """
-    from reports.gate import gate as judge
-    from reports.run import as_json as record_as_json
-    from reports.run import load_run
-    from reports.summary import summarise
-
     loaded = load_run(run)
     if as_json:
         click.echo(record_as_json(loaded))
@@ -85,47 +69,28 @@ def results(run: Path, as_json: bool) -> None:
         click.echo(summarise(judge(loaded, partial=partial), styled=_coloured()))
 
 
-def _json(document: msgspec.Struct) -> str:
-    return msgspec.json.format(msgspec.json.encode(document)).decode()
-
-
 @click.command()
-@click.argument("before", type=click.Path(path_type=Path))
-@click.argument("after", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option(
-    "--limit", default=20, show_default=True, help="Cells to show for each kind of change."
-)
+@click.argument("before", type=PATH)
+@click.argument("after", type=PATH)
+@options("diff")
 def diff(before: Path, after: Path, as_json: bool, limit: int) -> int:
     """Compare two runs.
 
-    Lists the cells that newly fail, are fixed, newly crash, are missing, or have another expectation. BEFORE and AFTER are results folders, of one device or of two. Exits 1 if a cell newly fails, newly crashes or is
-    missing, else 0; 4 if a run cannot be read.
+    Lists the cells that newly fail, are fixed, newly crash, are missing, or have another expectation. BEFORE and AFTER
+    are results folders, of one device or of two. Exits 1 if a cell newly fails, newly crashes or is missing, else 0;
+    4 if a run cannot be read.
     """
-    from reports.diff import as_data, as_text
-    from reports.diff import diff as compare
-    from reports.gate import ExitCode
-    from reports.run import load_run
-
     found = compare(load_run(before), load_run(after))
     if as_json:
-        click.echo(_json(as_data(found)))
+        print_json(as_data(found))
     else:
         click.echo(as_text(found, limit=limit))
-    return ExitCode.REGRESSION.value if found.worse else ExitCode.GREEN.value
+    return ExitCode.REGRESSION if found.worse else ExitCode.GREEN
 
 
 @click.command()
-@click.argument("shards", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path),
-    help="The folder for the joined run.",
-)  # fmt: skip
-@click.option(
-    "--junitxml",
-    type=click.Path(path_type=Path),
-    help="Write one more JUnit file, with all families.",
-)
+@click.argument("shards", nargs=-1, required=True, type=PATH)
+@options("merge")
 def merge(shards: tuple[Path, ...], output: Path, junitxml: Path | None) -> int:
     """Join the shards of one run into one run. SHARDS are their results folders.
 
@@ -133,9 +98,6 @@ def merge(shards: tuple[Path, ...], output: Path, junitxml: Path | None) -> int:
     disagree on a cell that both ran. Exits 0 if every planned cell has an outcome, 2 if not: the missing cells are
     listed in missing.txt. `conform gate` then judges the joined run.
     """
-    from reports.gate import ExitCode
-    from reports.run import collector_paused
-
     if any(shard.resolve() == output.resolve() for shard in shards):
         raise ConformError(f"-o {output} is one of the shards: give another folder")
     with collector_paused():  # it would visit millions of objects again and again
@@ -144,18 +106,11 @@ def merge(shards: tuple[Path, ...], output: Path, junitxml: Path | None) -> int:
     if merged.absent:
         click.echo(f"absent shards: {', '.join(map(str, merged.absent))}")
     _tell_missing(merged.missing, output)
-    whole = not merged.missing and not merged.absent
-    return ExitCode.GREEN.value if whole else ExitCode.INCOMPLETE.value
+    return ExitCode.INCOMPLETE if merged.missing or merged.absent else ExitCode.GREEN
 
 
 def _merged(shards: Sequence[Path], output: Path, junitxml: Path | None) -> Merged:
     """Read the shards, and write the joined run with its report."""
-    from reports.gate import gate
-    from reports.merge import load_shards
-    from reports.merge import merge as join
-    from reports.run import write_run
-    from reports.summary import write_failures
-
     runs = load_shards(shards)
     merged = join(runs)
     run = write_run(
@@ -168,7 +123,7 @@ def _merged(shards: Sequence[Path], output: Path, junitxml: Path | None) -> Merg
         like=merged.plan,
     )
     _copy_repros(runs, merged, output)
-    write_failures(gate(run, partial=run.provenance.partial))
+    write_failures(judge(run, partial=run.provenance.partial))
     return merged
 
 
@@ -186,8 +141,6 @@ def _manifest(runs: Sequence[Run]) -> bytes:
 def _copy_repros(runs: Sequence[Run], merged: Merged, output: Path) -> None:
     """Copy the repro scripts. A script that is not in its shard's folder is left out."""
     for run in runs:
-        if not (run.folder / "repro").is_dir():
-            continue
         for cell, result in run.results.items():
             if result.repro is None or merged.results[cell].repro != result.repro:
                 continue
@@ -204,43 +157,27 @@ def _tell_missing(missing: Sequence[CellKey], output: Path) -> None:
         return
     write_whole(path, "".join(f"{cell}\n" for cell in missing))
     click.echo(f"{len(missing):,} cells have no outcome ({path} lists all):")
-    for cell in missing[:_SHOWN]:
-        click.echo(f"  {cell}")
-    if len(missing) > _SHOWN:
-        click.echo(f"  and {len(missing) - _SHOWN:,} more")
+    print_first(map(str, missing), indent="  ")
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--allow-improvements", is_flag=True, help="Like `conform gate`: improvements are not failures."
-)
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Write to this file instead of stdout."
-)
+@RUN
+@options("crcr")
 def crcr(run: Path, allow_improvements: bool, output: Path | None) -> int:
     """Print a run for PyTorch's Cross-Repository CI Relay.
 
-    Prints counts and environment of the run in folder RUN. This is the input `test-results` of the relay's callback action: one line of JSON, under 100 KiB. In GitHub Actions
-    it is also written to $GITHUB_OUTPUT, as `test-results`, with `conclusion` (success or failure). Exits 0 for green
-    and red runs, as only `conform gate` judges; 4 if the run cannot be read.
+    Prints counts and environment of the run in folder RUN. This is the input `test-results` of the relay's callback
+    action: one line of JSON, under 100 KiB. In GitHub Actions it is also written to $GITHUB_OUTPUT, as `test-results`,
+    with `conclusion` (success or failure). Exits 0 for green and red runs, as only `conform gate` judges; 4 if the run
+    cannot be read.
     """
-    from reports.crcr import payload, text_of
-    from reports.gate import gate
-    from reports.run import load_run
-
-    loaded = load_run(run)
-    found = payload(gate(loaded, allow_improvements=allow_improvements))
+    found = payload(judge(load_run(run), allow_improvements=allow_improvements))
     text = text_of(found)
     if output is None:
         click.echo(text)
     else:
-        try:
-            write_whole(output, text + "\n")
-        except OSError as error:
-            raise ConformError(f"{output}: cannot be written: {error.strerror or error}") from None
-    into = os.environ.get("GITHUB_OUTPUT")
-    if into:
+        write_file(output, f"{text}\n".encode())
+    if into := os.environ.get("GITHUB_OUTPUT"):
         lines = f"test-results={text}\nconclusion={found.conclusion}\n"
         with Path(into).open("a", encoding="utf-8") as stream:  # steps of a job append to it
             stream.write(lines)
@@ -248,35 +185,8 @@ def crcr(run: Path, allow_improvements: bool, output: Path | None) -> int:
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN…", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="SITE",
-    help="The site's folder. Runs that are already in it stay and are not read again.",
-)
-@click.option("--title", default="Compatibility dashboard", show_default=True)
-@click.option(
-    "--skip-refused",
-    is_flag=True,
-    help="Leave out runs that must not be published instead of stopping.",
-)
-@click.option("--fresh", is_flag=True, help="Remove the runs that are already in the site.")
-@click.option(
-    "--details",
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="Keep messages and repro scripts of each device's N newest runs. Statuses are kept for all.",
-)
-@click.option(
-    "--jobs",
-    default=None,
-    type=click.IntRange(1, 64),
-    help="Processes (default: the number of CPUs).",
-)
+@click.argument("runs", nargs=-1, required=True, metavar="RUN…", type=PATH)
+@options("dashboard")
 def dashboard(
     runs: tuple[Path, ...],
     output: Path,
@@ -288,12 +198,11 @@ def dashboard(
 ) -> None:
     """Build a static site from results folders.
 
-    It has an overview, grids, cells, comparisons and trends. Each RUN is the folder given to --results, or a folder of such folders. If a run is partial, incomplete or empty,
-    the command says why, exits 2 and does not change the site. Exits 4 if a run's files cannot be read or were
-    edited.
+    It has an overview, grids, cells, comparisons and trends. Each RUN is the folder given to --results, or a folder of
+    such folders. If a run is partial, incomplete or empty, the command says why, exits 2 and does not change the site.
+    Exits 4 if a run's files cannot be read or were edited.
     """
     from reports.dashboard.build import Options, build
-    from reports.gate import number
 
     made = build(
         runs,
