@@ -52,10 +52,9 @@ def _exit_code(call: Callable[[], Any]) -> int:
         error.show()
         return ExitCode.USAGE.value
     except click.ClickException as error:
-        message = error.format_message()
         context = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context is not None else ""
-        click.echo(f"error: {message}{hint}", err=True)
+        click.echo(f"error: {error.format_message()}{hint}", err=True)
         return ExitCode.USAGE.value
     except click.Abort:
         click.echo("error: interrupted", err=True)
@@ -115,22 +114,10 @@ def run(arguments: tuple[str, ...]) -> int:
     )
 
 
-COMMANDS = (
-    contract,
-    crcr,
-    dashboard,
-    devices,
-    diff,
-    freeze_levels,
-    gate,
-    init,
-    manifest,
-    merge,
-    minimise,
-    pin,
-    results,
-)
-for command in COMMANDS:
+for command in (
+    *(contract, crcr, dashboard, devices, diff, freeze_levels, gate, init, manifest),
+    *(merge, minimise, pin, results),
+):
     conform.add_command(command)
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from devices import registry
 from devices.cell import CellKey
 from devices.descriptor import DTYPES, Descriptor
 from devices.errors import ConformError, suggestion
-from devices.files import tomllib
 from devices.manifest import CauseKind
 
 PATH: Final = click.Path(path_type=Path)
@@ -44,9 +43,8 @@ _KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "jobs": {"type": click.IntRange(1, 64)},
     "cause": {"type": click.Choice([each.value for each in CauseKind])},
 }
-_OPTIONS: Final = msgspec.convert(
-    tomllib.loads(Path(__file__).with_name("options.toml").read_text(encoding="utf-8")),
-    dict[str, dict[str, Option]],
+_OPTIONS: Final = msgspec.toml.decode(
+    Path(__file__).with_name("options.toml").read_bytes(), type=dict[str, dict[str, Option]]
 )
 
 

@@ -32,7 +32,8 @@ def contract(as_json: bool, clauses: str | None) -> None:
             snapshot["families"] = [f for f in snapshot["families"] if f["name"] in families]
             snapshot["clauses"] = [clause.snapshot() for clause in chosen]
         print_json(snapshot)
-    elif not globs:
+        return
+    if not globs:
         click.echo(whole.to_markdown().rstrip("\n"))
     for clause in chosen:
         state = f"{clause.status}, provisional" if clause.provisional else str(clause.status)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from devices.errors import ConformError
-from devices.files import tomllib
+from devices.errors import ConformError, suggestion
 
-_FILE: Final = Path(__file__).with_name("options.toml")
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -50,7 +47,9 @@ class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 OPTIONS: Final = tuple(
     msgspec.convert({"name": name, **table}, Option)
-    for name, table in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()
+    for name, table in msgspec.toml.decode(
+        Path(__file__).with_name("options.toml").read_bytes()
+    ).items()
 )
 
 
@@ -114,10 +113,6 @@ def joined(arguments: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _path(text: str, option: str) -> Path | None:
-    return Path(text) if text else None
-
-
 def _count(text: str, option: str) -> int:
     """A whole number, 0 or more. Raises BadOption."""
     if not (text.isascii() and text.isdigit()):
@@ -144,9 +139,8 @@ def matching(option: str, globs: Iterable[str], names: Collection[str]) -> froze
         # Brackets are not special: op names hold none, and `__getitem__` must match itself.
         hits = {n for n in names if n == glob or fnmatch.fnmatchcase(n, glob)}
         if not hits:
-            near = get_close_matches(glob, names, n=3)
-            hint = f"; did you mean {', '.join(near)}?" if near else ""
-            raise BadOption(f"{option} {glob!r} matches nothing in this plan{hint}")
+            near = suggestion(glob, names)
+            raise BadOption(f"{option} {glob!r} matches nothing in this plan{near}")
         found |= hits
     return frozenset(found)
 
@@ -161,7 +155,7 @@ def _listed(text: str, option: str) -> tuple[str, ...]:
 
 
 _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
-    "path": _path,
+    "path": lambda text, option: Path(text) if text else None,
     "list": _listed,
     "duration": duration,
     "count": _count,

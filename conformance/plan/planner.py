@@ -66,7 +66,7 @@ class Subject(msgspec.Struct, frozen=True):
 
 class _File(msgspec.Struct):
     ops: tuple[Entry, ...]
-    subjects: dict[str, Subject]
+    subjects: dict[str, Subject] = {}
 
 
 class Subjects:
@@ -84,8 +84,7 @@ class Subjects:
         kept = _read(path) if path is not None else None
         self._new = kept is None
         self._file = kept or _File(
-            tuple(Entry(op.id, op.ufunc, op.dtypes_on(torch_type)) for op in catalogue().values()),
-            {},
+            tuple(Entry(op.id, op.ufunc, op.dtypes_on(torch_type)) for op in catalogue().values())
         )
 
     @property
@@ -110,13 +109,11 @@ class Subjects:
         """Write what is new. If the folder cannot be written, only the next run takes longer."""
         if self._path is None or not self._new:
             return
-        try:
+        with contextlib.suppress(OSError):
             write_whole(self._path, msgspec.json.encode(self._file))
-        except OSError:
-            return
-        self._new = False
-        for old in sorted(self._path.parent.glob("*.json"), key=_last_use)[:-_KEPT]:
-            old.unlink(missing_ok=True)
+            self._new = False
+            for old in sorted(self._path.parent.glob("*.json"), key=_last_use)[:-_KEPT]:
+                old.unlink(missing_ok=True)
 
 
 def _last_use(path: Path) -> float:
@@ -164,14 +161,17 @@ def _read(path: Path) -> _File | None:
         found = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError):
         return None  # missing or damaged: the database is asked again, and the file is replaced
-    if not found.ops:
-        return None  # the database is never empty: such a plan would check nothing
     with contextlib.suppress(OSError):  # the folder belongs to someone else, who tracks its use
         os.utime(path)
-    return found
+    return found if found.ops else None  # the database is never empty
 
 
 # -- the plan
+
+# Why an op and dtype is left out.
+_RAISES: Final = "the CPU, which is the reference, raises for every sample"
+_NO_SAMPLES: Final = "torch's database has no samples for this op and dtype"
+_WITHHELD: Final = "the descriptor declares that the device does not support this op for this dtype"
 
 
 def dtypes_of(op: Entry, spec: PlanSpec, descriptor: Descriptor) -> list[str]:
@@ -212,15 +212,10 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract, kept: Path | N
                 if subject.returns:
                     yield subject
                     continue
-                reason = (
-                    "the CPU, which is the reference, raises for every sample"
-                    if subject.samples
-                    else "torch's database has no samples for this op and dtype"
-                )
+                reason = _RAISES if subject.samples else _NO_SAMPLES
                 left_out.setdefault(reason, []).append((op.id, dtype))
             for dtype in withheld_dtypes(op, spec, descriptor):
-                reason = "the descriptor declares that the device does not support this op for this dtype"
-                left_out.setdefault(reason, []).append((op.id, dtype))
+                left_out.setdefault(_WITHHELD, []).append((op.id, dtype))
 
     pins = pins_of(spec, device.descriptor)
     recipe: dict[str, str | int] = {
@@ -250,14 +245,16 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract, kept: Path | N
     cells = tuple(dict.fromkeys((*plan.cells, *cases, *programs)))
     ops = {cell.op for cell in plan.cells}
     more = [Excluded("layout.*", reason, tuple(ops)) for reason, ops in left_out.items()]
-    if missing:
-        reason = (
-            "Checked in the contiguous layout only: the others need "
-            f"{missing}, which the descriptor does not declare"
-        )
-        for clause in (check.clause for check in op_checks if check.reduced):
-            only = tuple((cell.op, cell.dtype) for cell in plan.cells if cell.clause == clause)
-            more.append(Excluded(clause, reason, only))
+    for check in op_checks:
+        if missing and check.reduced:
+            reason = (
+                "Checked in the contiguous layout only: the others need "
+                f"{missing}, which the descriptor does not declare"
+            )
+            only = tuple(
+                (cell.op, cell.dtype) for cell in plan.cells if cell.clause == check.clause
+            )
+            more.append(Excluded(check.clause, reason, only))
     return Plan(
         spec,
         device.name,
@@ -282,12 +279,11 @@ def known_layouts(descriptor: Descriptor) -> frozenset[str]:
 
 def undeclared_clauses(descriptor: Descriptor, contract: Contract) -> dict[str, str]:
     """Checked clauses whose capabilities the device does not declare, with the missing ones."""
-    found = {}
-    for clause in checked(contract):
-        missing = [name for name in clause.requires if name not in descriptor.capabilities]
-        if missing:
-            found[clause.id] = ", ".join(missing)
-    return found
+    return {
+        clause.id: ", ".join(missing)
+        for clause in checked(contract)
+        if (missing := [name for name in clause.requires if name not in descriptor.capabilities])
+    }
 
 
 def untried_with(
@@ -298,17 +294,15 @@ def untried_with(
 ) -> dict[str, dict[str, str]]:
     """By op, then clause, why a declared clause is not tried on this device; of some ``clauses`` or of all."""
     undeclared = undeclared_clauses(descriptor, contract)
-    checks = [
-        check
+    asked = [
+        (check.clause, check.untried)
         for check in planned_op_checks(contract)
-        if check.clause not in undeclared and (clauses is None or check.clause in clauses)
+        if check.untried is not None
+        and check.clause not in undeclared
+        and (clauses is None or check.clause in clauses)
     ]
     return {
-        op: {
-            check.clause: why
-            for check in checks
-            if check.untried is not None and (why := check.untried(descriptor, op))
-        }
+        op: {clause: why for clause, untried in asked if (why := untried(descriptor, op))}
         for op in ops
     }
 
@@ -324,10 +318,8 @@ def untried(
     undeclared, indices = undeclared_clauses(descriptor, contract), descriptor.device_count()
     found: dict[str, dict[str, str]] = {}
     for case in planned_cases(contract):
-        if clauses is not None and case.clause not in clauses:
-            continue
-        why = not_here(case, descriptor.capabilities, indices)
-        if why and case.clause not in undeclared:
+        wanted = case.clause not in undeclared and (clauses is None or case.clause in clauses)
+        if wanted and (why := not_here(case, descriptor.capabilities, indices)):
             found.setdefault(case.clause, {})[case.name] = why
     for op, of_op in untried_with(ops, descriptor, contract, clauses).items():
         for clause, why in of_op.items():
@@ -362,5 +354,4 @@ def capability_states(
 
 def torch_build() -> str:
     """What a stride reference depends on: torch's version and commit."""
-    commit: Any = getattr(torch.version, "git_version", None) or "unknown"
-    return f"{torch.__version__}-{str(commit)[:12]}"
+    return f"{torch.__version__}-{str(torch.version.git_version or 'unknown')[:12]}"

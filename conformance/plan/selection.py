@@ -9,10 +9,10 @@ import platform
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -23,11 +23,9 @@ from devices import registry
 from devices.cell import CellKey
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
-from devices.files import tomllib
 from opinfo.plan import Plan
 from reports.run import times_of
 
-_IDENTITY_FILE: Final = Path(__file__).with_name("identity.toml")
 #: Seconds that pytest adds to the cells of an item.
 _ITEM_SECONDS: Final = 0.002
 
@@ -107,14 +105,15 @@ def informative_first(
 
     Within a rank they keep the plan's order.
     """
-    by_rank: list[list[Item]] = [[], [], []]
+    first, second, others = [], [], []
     for item in items:
-        cells = item.cells
-        rank = (
-            0 if any(c in failed for c in cells) else 1 if any(c in expected for c in cells) else 2
-        )
-        by_rank[rank].append(item)
-    return [*by_rank[0], *by_rank[1], *_in_turns(by_rank[2], families)]
+        if any(cell in failed for cell in item.cells):
+            first.append(item)
+        elif any(cell in expected for cell in item.cells):
+            second.append(item)
+        else:
+            others.append(item)
+    return [*first, *second, *_in_turns(others, families)]
 
 
 def _in_turns(items: Sequence[Item], families: Mapping[str, str]) -> list[Item]:
@@ -122,12 +121,8 @@ def _in_turns(items: Sequence[Item], families: Mapping[str, str]) -> list[Item]:
     grouped: dict[str, list[Item]] = {}
     for item in items:
         grouped.setdefault(families.get(item.op, item.op), []).append(item)
-    turns: list[tuple[int, Item]] = []
-    for members in grouped.values():
-        members.sort(key=lambda item: -len(item.clauses))
-        turns += enumerate(members)
-    turns.sort(key=lambda pair: pair[0])
-    return [item for _, item in turns]
+    most_first = (sorted(each, key=lambda item: -len(item.clauses)) for each in grouped.values())
+    return [item for turn in zip_longest(*most_first) for item in turn if item is not None]
 
 
 # -- shards
@@ -158,16 +153,19 @@ class Shard:
         return cls(int(match[1]), int(match[2]))
 
 
-@cache
-def _identity() -> Mapping[str, Any]:
-    table: dict[str, Any] = tomllib.loads(_IDENTITY_FILE.read_text(encoding="utf-8"))
-    return table
+class _Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    clauses: frozenset[str]
+    items: frozenset[str]
+
+
+_IDENTITY: Final = msgspec.toml.decode(
+    Path(__file__).with_name("identity.toml").read_bytes(), type=_Identity
+)
 
 
 def is_identity(cell: CellKey) -> bool:
     """Whether every shard runs this cell."""
-    table = _identity()
-    return cell.clause in table["clauses"] or item_of(cell).name in table["items"]
+    return cell.clause in _IDENTITY.clauses or item_of(cell).name in _IDENTITY.items
 
 
 def seconds_by_item(
@@ -187,12 +185,8 @@ def cells_of(
     shard: Shard, cells: Sequence[CellKey], seconds: Mapping[CellKey, float]
 ) -> list[CellKey]:
     """The cells of a shard, in the plan's order. Raises BadShard if there are fewer items than shards."""
-    mine = {
-        item
-        for item, number in divided(shard.count, cells, seconds).items()
-        if number == shard.number
-    }
-    return [cell for cell in cells if is_identity(cell) or item_of(cell) in mine]
+    numbers = divided(shard.count, cells, seconds)
+    return [c for c in cells if is_identity(c) or numbers[item_of(c)] == shard.number]
 
 
 def divided(
@@ -232,19 +226,15 @@ def find_descriptor(request: Request) -> Descriptor:
                 f"describes {found.name!r}. Give one of them."
             )
         return found
-    if request.device is not None:
-        return registry.get(request.device)
-    return machines_own()
+    return machines_own() if request.device is None else registry.get(request.device)
 
 
 def machines_own() -> Descriptor:
     """The machine's accelerator, else ``simulated``, else ``cpu``."""
     import torch
 
-    accelerator = (
-        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    )
-    return registry.installed().default(accelerator.type if accelerator else None)
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return registry.installed().default(found.type if found else None)
 
 
 def shard_of(cells: list[CellKey], request: Request) -> list[CellKey]:
@@ -261,18 +251,15 @@ def shard_of(cells: list[CellKey], request: Request) -> list[CellKey]:
 def select(plan: Plan, request: Request, clauses: frozenset[str] | None) -> list[CellKey]:
     """The cells of the plan that the options leave. ``--ops`` and ``--dtypes`` leave no cases: a case has no op.
     Raises NothingSelected, BadOption."""
-    ops = dtypes = None
+    selected = list(plan.cells)
     if request.ops is not None:
         ops = matching("--ops", request.ops, {c.op for c in plan.cells if not is_case(c)})
+        selected = [c for c in selected if c.op in ops]
     if request.dtypes is not None:
         dtypes = matching("--dtypes", request.dtypes, {c.dtype for c in plan.cells} - {""})
-    selected = [
-        c
-        for c in plan.cells
-        if (ops is None or c.op in ops)
-        and (dtypes is None or c.dtype in dtypes)
-        and (clauses is None or c.clause in clauses)
-    ]
+        selected = [c for c in selected if c.dtype in dtypes]
+    if clauses is not None:
+        selected = [c for c in selected if c.clause in clauses]
     if not selected:
         chosen = ", ".join(f"{k} {v}" for k, v in request.selection.items()) or "the whole plan"
         raise NothingSelected(

@@ -55,7 +55,7 @@ USAGE = {
     "unknown plan": (("--plan", "fast"), "unknown plan 'fast': expected one of quick, core, full"),
     "unknown op": (
         (*GREEN[:2], "--ops", "negg", *GREEN[4:]),
-        "--ops 'negg' matches nothing in this plan; did you mean neg",
+        "--ops 'negg' matches nothing in this plan; did you mean 'neg'",
     ),
     "unknown dtype": ((*GREEN, "--dtypes", "float23"), "--dtypes 'float23' matches nothing"),
     "dtype outside the plan": ((*GREEN, "--dtypes", "int64"), "--dtypes 'int64' matches nothing"),
