@@ -1,0 +1,206 @@
+"""The bench of strangers: small backends, each with a manner that real ones have, and what is red on it and why.
+
+``python -m tests.strangers.bench [NAME…] [--ops GLOB,…] [--keep FOLDER]`` takes them through their first day: init,
+the gate, a fault planted by an update of the vendor's module, the gate, ``conform manifest update``, the gate. Without
+``--ops`` that is plan quick as a whole, some minutes each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from devices.cell import CellKey, Outcome, Verdict
+from tests.plugin.running import Ran, cells_of, run_conform
+
+MODULES = Path(__file__).with_name("modules")
+
+#: Cells whose outcome says that nothing is wrong.
+_SOUND = frozenset({Outcome.PASS, Outcome.AMBIGUOUS})
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A backend: its device string, the module to import, and its known manners.
+
+    ``manners`` are globs over cells that are rightly red, each with the reason; ``environment`` makes its manner
+    bearable in a test.
+    """
+
+    device: str
+    module: str
+    manners: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"my{self.device}"
+
+    def explained(self, cell: CellKey) -> bool:
+        """Whether it is known why this cell is red."""
+        return any(fnmatchcase(str(cell), pattern) for pattern in self.manners)
+
+
+STRANGERS: tuple[Stranger, ...] = (
+    Stranger("bare", "strange_bare"),
+    Stranger("draft", "strange_raising"),
+    Stranger("stuck", "strange_hanging"),
+    Stranger("fatal", "strange_dying"),
+    Stranger("modal", "strange_mode"),
+    Stranger("homely", "strange_meddling"),
+    Stranger("chatty", "strange_printing"),
+    Stranger(
+        "sleepy",
+        "strange_slow",
+        environment={"STRANGE_IMPORT_SECONDS": "3", "STRANGE_FIRST_SECONDS": "0.1"},
+    ),
+    Stranger("brittle", "strange_crashing"),
+    Stranger("special", "strange_named"),
+    Stranger("slim", "strange_narrow"),
+    Stranger("busy", "strange_threads"),
+    Stranger("tardy", "strange_late"),
+    Stranger("twin", "strange_two"),
+    Stranger("simulated", "strange_native"),
+    Stranger("lazy", "strange_lazy"),
+)
+
+
+class Unlike(AssertionError):
+    """A step of the first day ended otherwise than it should."""
+
+
+@dataclass(slots=True)
+class FirstDay:
+    """A stranger's first day in a folder of its own. Each step raises Unlike where it does not end as it should."""
+
+    stranger: Stranger
+    folder: Path
+    cache: Path
+    ops: str = ""
+
+    def conform(self, *arguments: str, fault: bool = False) -> Ran:
+        """Run ``conform ARGUMENTS`` where the backend can be imported. No run may end in a traceback."""
+        path = [str(MODULES), str(Path(__file__).resolve().parents[2])]
+        ran = run_conform(
+            *arguments,
+            cache=self.cache,
+            cwd=self.folder,
+            PYTHONPATH=":".join(path),
+            STRANGE_FAULT="1" if fault else "0",
+            **self.stranger.environment,
+        )
+        if "Traceback (most recent call last)" in ran.text or "INTERNALERROR" in ran.text:
+            raise Unlike(f"{' '.join(arguments)}: a traceback\n{ran.text}")
+        return ran
+
+    @property
+    def _selected(self) -> tuple[str, ...]:
+        return (f"--ops={self.ops}",) if self.ops else ()
+
+    def init(self) -> str:
+        """Describe the device. Returns what was printed."""
+        ran = self.conform(
+            *("init", self.stranger.name, "--module", self.stranger.module),
+            *("--device-string", self.stranger.device, *self._selected),
+        )
+        if ran.code != 0:
+            raise Unlike(f"init: exit {ran.code}\n{ran.text}")
+        return ran.text
+
+    def run(self, results: str, *, fault: bool = False) -> int:
+        """Run it against its manifest. Returns the exit status."""
+        ran = self.conform(
+            *(
+                "run",
+                "-q",
+                "--tb=no",
+                "-n",
+                "1",
+                f"--descriptor={self.folder / self.stranger.name}",
+            ),
+            *(f"--results={self.folder / results}", *self._selected),
+            fault=fault,
+        )
+        (self.folder / f"{results}.txt").write_text(ran.text, encoding="utf-8")
+        return ran.code
+
+    def green(self, results: str, *, fault: bool = False) -> None:
+        """A run that is green, in which every red cell is explained by a known manner and none is an error."""
+        code = self.run(results, fault=fault)
+        cells = cells_of(self.folder / results)
+        errors = [str(key) for key, result in cells.items() if result.outcome is Outcome.ERROR]
+        if errors:
+            raise Unlike(f"{results}: error cells, which are defects of the harness: {errors}")
+        if code != 0:
+            text = (self.folder / f"{results}.txt").read_text(encoding="utf-8")
+            raise Unlike(f"{results}: exit {code}, expected a green gate\n{text}")
+        unexplained = [
+            f"{key}: {result.outcome}: {result.message}"
+            for key, result in cells.items()
+            if result.verdict is Verdict.EXPECTED and not self.stranger.explained(key)
+        ]
+        if unexplained and not fault:
+            raise Unlike(f"{results}: red cells that no known manner explains: {unexplained}")
+
+    def regresses(self, results: str) -> None:
+        """With the new fault, exactly cells of ``mul`` regress, its values among them."""
+        if self.run(results, fault=True) != 1:
+            raise Unlike(f"{results}: the new fault is not noticed")
+        cells = cells_of(self.folder / results)
+        regressed = {k for k, each in cells.items() if each.verdict is Verdict.REGRESSION}
+        if {key.op for key in regressed} != {"mul"} or not any(
+            key.clause == "layout.values" for key in regressed
+        ):
+            raise Unlike(f"{results}: regressions {sorted(map(str, regressed))}")
+
+    def updated(self, *runs: str) -> None:
+        """Record the new fault in the manifest, from runs that agree."""
+        ran = self.conform(
+            *("manifest", "update", *(str(self.folder / run) for run in runs)),
+            *(f"--descriptor={self.folder / self.stranger.name}", "--reason=mul adds since 2.0"),
+            *("--kind=device-bug",),
+        )
+        if ran.code != 0:
+            raise Unlike(f"manifest update: exit {ran.code}\n{ran.text}")
+
+    def all(self) -> None:
+        """The whole day."""
+        self.init()
+        self.green("first")
+        self.regresses("fault-1")
+        self.regresses("fault-2")
+        self.updated("fault-1", "fault-2")
+        self.green("mended", fault=True)
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("names", nargs="*", help="device strings; all of them by default")
+    options.add_argument("--ops", default="", help="only these ops")
+    options.add_argument("--keep", type=Path, help="work here, and leave it there")
+    options.add_argument("--cache", type=Path, default=None)
+    asked = options.parse_args()
+    top = asked.keep or Path(tempfile.mkdtemp(prefix="strangers-"))
+    failed = 0
+    for stranger in STRANGERS:
+        if asked.names and stranger.device not in asked.names:
+            continue
+        folder = top / stranger.device
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            FirstDay(stranger, folder, asked.cache or top / "cache", asked.ops).all()
+        except Unlike as error:
+            failed += 1
+            print(f"{stranger.device}: {error}", flush=True)
+        else:
+            print(f"{stranger.device}: a green gate", flush=True)
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
