@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, NamedTuple
 
 import msgspec
 
-from devices.failure import Failure
+from devices.failure import Failure, Word
 
 
 class CellKey(NamedTuple):
@@ -47,7 +46,7 @@ class CallKey(NamedTuple):
         return f"{self.sample}/{self.layout}"
 
 
-class Outcome(str, Enum):
+class Outcome(Word):
     """What became of a cell when it was run."""
 
     PASS = "pass"
@@ -59,11 +58,8 @@ class Outcome(str, Enum):
     HANG = "hang"
     NOT_RUN = "not-run"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Verdict(str, Enum):
+class Verdict(Word):
     """The outcome of a cell held against what the manifest expects of it."""
 
     OK = "ok"
@@ -72,9 +68,6 @@ class Verdict(str, Enum):
     IMPROVEMENT = "improvement"
     FLAKY = "flaky"
     MISSING = "missing"  # planned, and without an outcome
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from devices.errors import ConformError, listing, suggestion
-from devices.files import tomllib
+from devices.files import read_toml
 
 
 class DescriptorError(ConformError):
@@ -47,10 +47,7 @@ class Capability:
     statement: str
 
 
-_WORDS: Final = msgspec.convert(
-    tomllib.loads(Path(__file__).with_name("vocabulary.toml").read_text(encoding="utf-8")),
-    _Vocabulary,
-)
+_WORDS: Final = read_toml(Path(__file__).with_name("vocabulary.toml"), _Vocabulary, DescriptorError)
 CAPABILITIES: Final[Mapping[str, Capability]] = MappingProxyType(
     {name: Capability(name, statement) for name, statement in _WORDS.capabilities.items()}
 )

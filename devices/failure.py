@@ -32,7 +32,14 @@ def sentence(
     return ": ".join(part for part in (subject, text) if part)
 
 
-class Kind(str, Enum):
+class Word(str, Enum):
+    """An enumeration whose values are texts, which files and pages show."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Kind(Word):
     """What kind of promise was broken. The values are stable: manifests, files and pages use them."""
 
     VALUES = "values"  # elements differ from the reference
@@ -57,9 +64,6 @@ class Kind(str, Enum):
     STATE = "state"  # an object or a query answers what is not so
     MEMORY = "memory"  # the allocator's counters or blocks
     ENDED = "ended"  # a process died, hung or ended with the wrong status
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class Geometry(msgspec.Struct, frozen=True):

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from devices.descriptor import DTYPES, FACTS, VERSION_FACTS
 from devices.errors import ConformError, listing, suggestion
+from devices.failure import Word
 from devices.files import tomllib
 
 
@@ -46,10 +46,9 @@ class Condition:
                 f"unknown fact '{fact}'{suggestion(fact, FACTS)} (known: {listing(FACTS)})"
             )
         if not isinstance(wanted, str) or not wanted.strip():
-            form = "a version specifier such as '>=2.12,<2.14'"
-            if fact not in VERSION_FACTS:
-                form = "a glob such as '*Arc*'"
-            raise ConditionError(f"'{fact}' must be {form}, got {wanted!r}")
+            version = fact in VERSION_FACTS
+            form = "version specifier such as '>=2.12,<2.14'" if version else "glob such as '*Arc*'"
+            raise ConditionError(f"'{fact}' must be a {form}, got {wanted!r}")
         if fact in VERSION_FACTS:
             _specifiers(fact, wanted)
         return cls(fact, wanted)
@@ -84,13 +83,12 @@ class Condition:
 
 def _specifiers(fact: str, wanted: str) -> SpecifierSet:
     try:
-        specifiers = SpecifierSet(wanted)
+        if not len(specifiers := SpecifierSet(wanted)):
+            raise InvalidSpecifier
     except InvalidSpecifier:
-        specifiers = SpecifierSet()
-    if not len(specifiers):
         raise ConditionError(
             f"'{fact}' must be a version specifier (PEP 440) such as '>=2.12,<2.14', got {wanted!r}"
-        )
+        ) from None
     for specifier in specifiers:
         if specifier.operator == "===":
             raise ConditionError(f"'{fact}' compares text with '===': write '==', got {wanted!r}")
@@ -106,7 +104,7 @@ def _names_prerelease(specifiers: SpecifierSet) -> bool:
     return any(Version(each.version.removesuffix(".*")).is_prerelease for each in specifiers)
 
 
-class ExpectedOutcome(str, Enum):
+class ExpectedOutcome(Word):
     """What a block expects of its cells."""
 
     FAIL = "fail"
@@ -115,20 +113,14 @@ class ExpectedOutcome(str, Enum):
     UNSUPPORTED = "unsupported"
     FLAKY = "flaky"  # passes or fails; needs `expires` and `min_pass_rate`
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class CauseKind(str, Enum):
+class CauseKind(Word):
     """Who must fix the cause."""
 
     NOT_IMPLEMENTED = "not-implemented"
     DEVICE_BUG = "device-bug"
     UPSTREAM_BUG = "upstream-bug"
     HARDWARE_LIMIT = "hardware-limit"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,12 +315,12 @@ def comments_in(text: str) -> list[str]:
 
 def _syntax_error(message: str, text: str, path: Path | None) -> str:
     found = _WHERE.search(message)
-    what = _WHERE.sub("", message)
+    what = f"not TOML: {_WHERE.sub('', message)}"
     if not found:
-        return f"{path}: not TOML: {what}" if path else f"not TOML: {what}"
+        return f"{path}: {what}" if path else what
     if found[1] is None:
-        return f"{place(path, text.count(chr(10)) + 1)}: not TOML: {what}, at the end of the file"
-    return f"{place(path, int(found[1]))}: not TOML: {what} (column {found[2]})"
+        return f"{place(path, text.count(chr(10)) + 1)}: {what}, at the end of the file"
+    return f"{place(path, int(found[1]))}: {what} (column {found[2]})"
 
 
 # -- one block ------------------------------------------------------------------------------------
@@ -393,6 +385,10 @@ def _text(key: str, value: object, known: _Known = None) -> str:
         raise BlockError(f"'{key}' must be a string, got {_shown(value)}: {_ADVICE[key]}")
     if not value.strip():
         raise BlockError(f"'{key}' is blank: {_ADVICE[key]}")
+    if key == "raises" and not value.isidentifier():
+        raise BlockError(f"'raises' is {value!r}: {_ADVICE[key]}")
+    if key == "issue" and not re.fullmatch(r"https?://[^\s/]+\S*", value):
+        raise BlockError(f"'issue' is {value!r}, which is not a URL: {_ADVICE[key]}")
     return value
 
 
@@ -440,24 +436,13 @@ def _layouts(key: str, value: object, known: _Known) -> frozenset[str]:
     return frozenset(layouts)
 
 
-def _choice(choices: type[Enum]) -> Callable[[str, object, _Known], Enum]:
-    by_name = {str(choice.value): choice for choice in choices}
-
-    def read(key: str, value: object, known: _Known) -> Enum:
-        if isinstance(value, str) and value in by_name:
-            return by_name[value]
-        near = suggestion(value, by_name) if isinstance(value, str) else ""
-        names = ", ".join(map(repr, by_name))
-        raise BlockError(f"'{key}' must be one of {names}, got {_shown(value)}{near}")
-
-    return read
-
-
-def _raises(key: str, value: object, known: _Known) -> str:
-    name = _text(key, value)
-    if not name.isidentifier():
-        raise BlockError(f"'raises' is {name!r}: {_ADVICE[key]}")
-    return name
+def _choice(key: str, value: object, known: _Known) -> Word:
+    choices = {each.value: each for each in (ExpectedOutcome if key == "outcome" else CauseKind)}
+    if isinstance(value, str) and value in choices:
+        return choices[value]
+    near = suggestion(value, choices) if isinstance(value, str) else ""
+    names = ", ".join(map(repr, choices))
+    raise BlockError(f"'{key}' must be one of {names}, got {_shown(value)}{near}")
 
 
 def _match(key: str, value: object, known: _Known) -> re.Pattern[str]:
@@ -481,13 +466,6 @@ def _when(key: str, value: object, known: _Known) -> tuple[Condition, ...]:
         raise BlockError(f"when: {error}") from None
 
 
-def _issue(key: str, value: object, known: _Known) -> str:
-    issue = _text(key, value)
-    if not re.fullmatch(r"https?://[^\s/]+\S*", issue):
-        raise BlockError(f"'issue' is {issue!r}, which is not a URL: {_ADVICE[key]}")
-    return issue
-
-
 def _expires(key: str, value: object, known: _Known) -> date:
     if not isinstance(value, date) or isinstance(value, datetime):
         raise BlockError(
@@ -504,15 +482,16 @@ def _min_pass_rate(key: str, value: object, known: _Known) -> float:
 
 
 _READERS: Final[Mapping[str, Callable[[str, object, _Known], Any]]] = {
-    **{"clause": _axis, "op": _axis, "dtype": _axis, "layouts": _layouts},
-    **{"outcome": _choice(ExpectedOutcome), "kind": _choice(CauseKind)},
-    **{"raises": _raises, "match": _match, "when": _when, "reason": _text, "issue": _issue},
+    **dict.fromkeys(("clause", "op", "dtype"), _axis),
+    **dict.fromkeys(("outcome", "kind"), _choice),
+    **dict.fromkeys(("raises", "reason", "issue"), _text),
+    **{"layouts": _layouts, "match": _match, "when": _when},
     **{"expires": _expires, "min_pass_rate": _min_pass_rate},
 }
 
 
 def _shown(value: object) -> str:
-    text = repr(value) if not isinstance(value, (date, dict)) else str(value)
+    text = str(value) if isinstance(value, (date, dict)) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -8,6 +8,7 @@ decide; if they expect different outcomes of one cell, that is a conflict.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -118,11 +119,12 @@ class Matcher:
     def _members(self, bits: int) -> tuple[Block, ...]:
         """The blocks of a set, in the manifest's order."""
         digits = bin(bits)[:1:-1]  # from the lowest bit up
-        members, index = [], digits.find("1")
-        while index >= 0:
-            members.append(self._blocks[index])
-            index = digits.find("1", index + 1)
-        return tuple(members)
+        return tuple(self._blocks[one.start()] for one in re.finditer("1", digits))
+
+
+def any_matches(patterns: Iterable[str], name: str) -> bool:
+    """Whether one of a block's patterns matches a name."""
+    return any(pattern_matches(pattern, name) for pattern in patterns)
 
 
 def pattern_matches(pattern: str, name: str) -> bool:
@@ -207,9 +209,6 @@ class Judgement:
     blocks: tuple[Block, ...] = ()
 
 
-_OK: Final = Judgement(Verdict.OK)
-_AMBIGUOUS: Final = Judgement(Verdict.OK, "ambiguous reference: not counted")
-_DECLARED: Final = Judgement(Verdict.OK, "unsupported by declaration: never a pass")
 _MISSING: Final = Judgement(Verdict.MISSING, "planned but not run: the run is incomplete")
 _RECORD: Final = "`conform manifest update RUN` narrows or removes the block"
 
@@ -252,61 +251,53 @@ def judge(
     outcome = observed.outcome
     if outcome is Outcome.NOT_RUN:
         return _MISSING
-    if outcome is Outcome.UNSUPPORTED and observed.declared:
-        return _declared(expectation)
     if expectation is None:
         return _without_block(observed)
+
+    def says(verdict: Verdict, why: str) -> Judgement:
+        return Judgement(verdict, why, expectation.blocks)
+
+    expected = f"expected {_expected(expectation)}"
+    if outcome is Outcome.UNSUPPORTED and observed.declared:
+        return says(Verdict.IMPROVEMENT, f"unsupported by declaration, {expected}: {_RECORD}")
     if outcome is Outcome.ERROR:
         why = f"the check could not be made{_details(observed)}; a manifest cannot expect that"
-        return Judgement(Verdict.REGRESSION, why, expectation.blocks)
-    if expectation.outcome is ExpectedOutcome.FLAKY:
-        return _flaky(expectation, observed, expired)
-    if outcome.value == expectation.outcome.value:
-        return _as_expected(expectation, observed, ran)
+        return says(Verdict.REGRESSION, why)
+    flaky = expectation.outcome is ExpectedOutcome.FLAKY
+    if flaky and expired:
+        plain = _without_block(observed)
+        over = f"it is no longer allowed to be flaky: expired ({_places(expectation.blocks)})"
+        return says(plain.verdict, f"{plain.why or 'passes'}; {over}")
     if outcome is Outcome.PASS:
-        why = f"passes, expected {_expected(expectation)}: {_RECORD}"
-        return Judgement(Verdict.IMPROVEMENT, why, expectation.blocks)
+        if flaky:
+            return says(Verdict.FLAKY, f"{outcome}, {expected}")
+        return says(Verdict.IMPROVEMENT, f"passes, {expected}: {_RECORD}")
     if expectation.outcome is ExpectedOutcome.CRASH and outcome is Outcome.FAIL:
-        why = (
-            f"fails and no longer crashes, expected {_expected(expectation)}: `conform manifest"
-            " update --reason TEXT RUN RUN` records how"
-        )
-        return Judgement(Verdict.IMPROVEMENT, why, expectation.blocks)
-    why = f"{outcome}{_details(observed)}, expected {_expected(expectation)}"
-    return Judgement(Verdict.REGRESSION, why, expectation.blocks)
+        how = "`conform manifest update --reason TEXT RUN RUN` records how"
+        return says(Verdict.IMPROVEMENT, f"fails and no longer crashes, {expected}: {how}")
+    if outcome.value != ("fail" if flaky else expectation.outcome.value):
+        return says(Verdict.REGRESSION, f"{outcome}{_details(observed)}, {expected}")
+    if differs := _differs(expectation, observed):
+        return says(Verdict.REGRESSION, differs)
+    if flaky:
+        return says(Verdict.FLAKY, f"{outcome}, {expected}")
+    passed = (expectation.layouts or frozenset()) & (ran or frozenset()) - observed.layouts
+    if passed:
+        blocks = tuple(block for block in expectation.blocks if (block.layouts or set()) & passed)
+        why = f"the layouts {_names(passed)} pass, but are listed at {_places(blocks)}: {_RECORD}"
+        return Judgement(Verdict.IMPROVEMENT, why, blocks)
+    return says(Verdict.EXPECTED, expected)
 
 
 def _without_block(observed: Observed) -> Judgement:
     if observed.outcome is Outcome.PASS:
-        return _OK
+        return Judgement(Verdict.OK)
     if observed.outcome is Outcome.AMBIGUOUS:
-        return _AMBIGUOUS
+        return Judgement(Verdict.OK, "ambiguous reference: not counted")
+    if observed.outcome is Outcome.UNSUPPORTED and observed.declared:
+        return Judgement(Verdict.OK, "unsupported by declaration: never a pass")
     why = f"{observed.outcome}{_details(observed)}, but no block of the manifest expects it"
     return Judgement(Verdict.REGRESSION, why)
-
-
-def _declared(expectation: Expectation | None) -> Judgement:
-    if expectation is None:
-        return _DECLARED
-    why = f"unsupported by declaration, expected {_expected(expectation)}: {_RECORD}"
-    return Judgement(Verdict.IMPROVEMENT, why, expectation.blocks)
-
-
-def _flaky(expectation: Expectation, observed: Observed, expired: bool) -> Judgement:
-    if expired:
-        plain = _without_block(observed)
-        over = f"it is no longer allowed to be flaky: expired ({_places(expectation.blocks)})"
-        return Judgement(plain.verdict, f"{plain.why or 'passes'}; {over}", expectation.blocks)
-    why = f"{observed.outcome}, expected {_expected(expectation)}"
-    if observed.outcome is Outcome.PASS:
-        return Judgement(Verdict.FLAKY, why, expectation.blocks)
-    if observed.outcome is not Outcome.FAIL:
-        why = f"{observed.outcome}{_details(observed)}, expected {_expected(expectation)}"
-        return Judgement(Verdict.REGRESSION, why, expectation.blocks)
-    differs = _differs(expectation, observed)
-    if differs:
-        return Judgement(Verdict.REGRESSION, differs, expectation.blocks)
-    return Judgement(Verdict.FLAKY, why, expectation.blocks)
 
 
 def judge_flaky(
@@ -316,10 +307,9 @@ def judge_flaky(
 
     A single run says nothing about a rate, so it is judged as by ``judge``. Missing outcomes are not counted.
     """
-    judgements = [judge(expectation, each, expired=expired) for each in seen]
-    for each in judgements:
-        if each.verdict is Verdict.REGRESSION:
-            return each
+    for each in seen:
+        if (alone := judge(expectation, each, expired=expired)).verdict is Verdict.REGRESSION:
+            return alone
     made = [each for each in seen if each.outcome is not Outcome.NOT_RUN]
     floor = expectation.min_pass_rate
     if len(made) < 2 or floor is None or expired:
@@ -329,51 +319,24 @@ def judge_flaky(
     if passed / len(made) < floor:
         why = f"{share}, expected at least {floor:g} of them ({_places(expectation.blocks)})"
         return Judgement(Verdict.REGRESSION, why, expectation.blocks)
-    return Judgement(
-        Verdict.FLAKY, f"{share}, expected {_expected(expectation)}", expectation.blocks
-    )
-
-
-def _as_expected(
-    expectation: Expectation, observed: Observed, ran: frozenset[str] | None
-) -> Judgement:
-    differs = _differs(expectation, observed)
-    if differs:
-        return Judgement(Verdict.REGRESSION, differs, expectation.blocks)
-    if expectation.layouts is not None and ran is not None:
-        passed = (expectation.layouts & ran) - observed.layouts
-        if passed:
-            blocks = tuple(
-                each for each in expectation.blocks if each.layouts and each.layouts & passed
-            )
-            why = (
-                f"the layouts {_names(passed)} pass, but are listed at {_places(blocks)}: {_RECORD}"
-            )
-            return Judgement(Verdict.IMPROVEMENT, why, blocks)
-    return Judgement(Verdict.EXPECTED, f"expected {_expected(expectation)}", expectation.blocks)
+    why = f"{share}, expected {_expected(expectation)}"
+    return Judgement(Verdict.FLAKY, why, expectation.blocks)
 
 
 def _differs(expectation: Expectation, observed: Observed) -> str:
     """How a cell with the expected outcome differs from what the blocks describe; empty if it does not."""
-    outcome = observed.outcome
+    outcome, places = observed.outcome, _places(expectation.blocks)
     if expectation.layouts is not None:
-        outside = observed.layouts - expectation.layouts
-        if outside:
-            return (
-                f"{outcome} also in the layouts {_names(outside)},"
-                f" which are not listed at {_places(expectation.blocks)}"
-            )
+        if outside := observed.layouts - expectation.layouts:
+            names = _names(outside)
+            return f"{outcome} also in the layouts {names}, which are not listed at {places}"
         # A crash or a hang may be in any layout; a failure knows its own.
         if outcome is Outcome.FAIL and not observed.layouts:
-            return (
-                f"{outcome}{_details(observed)} in no layout, expected in"
-                f" {_names(expectation.layouts)} ({_places(expectation.blocks)})"
-            )
+            names = _names(expectation.layouts)
+            return f"{outcome}{_details(observed)} in no layout, expected in {names} ({places})"
     if not any(describes(block, observed) for block in expectation.blocks):
         wanted = " or ".join(dict.fromkeys(map(_exception, expectation.blocks)))
-        return (
-            f"{outcome}{_details(observed)}, expected with {wanted} ({_places(expectation.blocks)})"
-        )
+        return f"{outcome}{_details(observed)}, expected with {wanted} ({places})"
     return ""
 
 

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from enum import Enum
 from itertools import product
 from typing import Final
 
 import msgspec
 
 from devices.cell import CellKey, Outcome
+from devices.failure import Word
 from reports.gate import number
 from reports.model import Run
 from reports.statuses import ABSENT, KIND_OF, MISSING, OUTCOME_OF, VERDICT_OF, code_of
 from reports.summary import one_line
 
 
-class Change(str, Enum):
+class Change(Word):
     """What became of a cell from one run to another; the first is the most urgent."""
 
     NEWLY_CRASHING = "newly-crashing"
@@ -30,9 +30,6 @@ class Change(str, Enum):
     CHANGED_EXPECTATION = "changed-expectation"
     FIXED = "fixed"
     ADDED = "added"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 MEANING: Final[Mapping[Change, str]] = {

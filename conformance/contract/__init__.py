@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ import msgspec
 
 from devices.descriptor import CAPABILITIES
 from devices.errors import ConformError, listing, suggestion
+from devices.failure import Word
 from devices.files import tomllib
 from devices.simulated.faults import BY_CLAUSE
 
@@ -57,14 +57,11 @@ class UnknownClause(ConformError, LookupError):
     """A clause id or glob that names no clause. The text lists what was probably meant."""
 
 
-class Status(str, Enum):
+class Status(Word):
     """Whether the suite holds a device to the clause yet."""
 
     CHECKED = "checked"
     PLANNED = "planned"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 Text = Annotated[str, msgspec.Meta(pattern=r"\S")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 
@@ -84,9 +84,7 @@ class Findings:
     """The cells of one or more runs, sorted by what an update can do with them."""
 
     improved: list[JudgedCell] = field(default_factory=list)  # better than expected, in every run
-    regressed: list[JudgedCell] = field(
-        default_factory=list
-    )  # not as expected, the same way in every run
+    regressed: list[JudgedCell] = field(default_factory=list)  # not as expected, alike in every run
     disagreeing: list[tuple[CellKey, tuple[str, ...]]] = field(default_factory=list)
     floors: list[tuple[CellKey, Judgement]] = field(default_factory=list)  # flaky, below its rate
     as_expected: dict[CellKey, Seen] = field(default_factory=dict)  # by a block
@@ -131,7 +129,7 @@ def weigh(
     """
     matcher = Matcher(manifest)
     found = Findings()
-    for key in union(run.planned for run in runs):
+    for key in dict.fromkeys(key for run in runs for key in run.planned):
         match = found.matches[key] = matcher.match(key)
         if match.conflict is not None:
             raise ManifestConflict(conflict_text(match.conflict, key))
@@ -149,11 +147,6 @@ def weigh(
     return found
 
 
-def union(lists: Iterable[Sequence[CellKey]]) -> list[CellKey]:
-    """The cells of several plans, each once, in order."""
-    return list(dict.fromkeys(key for each in lists for key in each))
-
-
 def _sort_in(
     found: Findings,
     key: CellKey,
@@ -163,25 +156,22 @@ def _sort_in(
     today: date,
 ) -> None:
     expectation = match.expectation
-    judgements = [judged(expectation, each, today) for each in seen]
-    verdicts = {each.verdict for each in judgements}
     if expectation is not None and expectation.outcome is ExpectedOutcome.FLAKY:
         expired = expectation.is_expired(today)
         over_all = judge_flaky(expectation, [each.observed for each in seen], expired=expired)
         if over_all.verdict is Verdict.REGRESSION:
             found.floors.append((key, over_all))
         return
-    if not all(each.agrees(seen[0]) for each in seen):
-        if verdicts <= {Verdict.OK, Verdict.EXPECTED}:
-            found.as_expected[key] = _together(seen)
-        else:
-            found.disagreeing.append(
-                (key, tuple(f"{name}: {each}" for name, each in zip(names, seen, strict=True)))
-            )
-        return
     together = _together(seen)
     judgement = judged(expectation, together, today)
-    if judgement.verdict is Verdict.IMPROVEMENT:
+    if not all(each.agrees(seen[0]) for each in seen):
+        verdicts = {judged(expectation, each, today).verdict for each in seen}
+        if verdicts <= {Verdict.OK, Verdict.EXPECTED}:
+            found.as_expected[key] = together
+        else:
+            saw = tuple(f"{name}: {each}" for name, each in zip(names, seen, strict=True))
+            found.disagreeing.append((key, saw))
+    elif judgement.verdict is Verdict.IMPROVEMENT:
         found.improved.append(JudgedCell(key, together, match, judgement))
     elif judgement.verdict is Verdict.REGRESSION:
         found.regressed.append(JudgedCell(key, together, match, judgement))
@@ -202,12 +192,3 @@ def _together(seen: Sequence[Seen]) -> Seen:
     failed = frozenset().union(*(each.observed.layouts for each in seen))
     ran = frozenset().union(*(each.ran for each in seen))
     return Seen(replace(seen[0].observed, layouts=failed), ran)
-
-
-ADDABLE = {
-    Outcome.FAIL: ExpectedOutcome.FAIL,
-    Outcome.CRASH: ExpectedOutcome.CRASH,
-    Outcome.HANG: ExpectedOutcome.HANG,
-    Outcome.UNSUPPORTED: ExpectedOutcome.UNSUPPORTED,
-}
-"""The outcomes that a block can expect; a check that could not be made is not among them."""

@@ -4,8 +4,8 @@ its numbers (stats)."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final
 
@@ -63,89 +63,53 @@ def lint(
 
 
 def _against_plan(here: Manifest, cells: Iterable[CellKey]) -> list[Problem]:
-    met = _Met(Matcher(here))
+    matcher, ops = Matcher(here), set()
+    met: dict[
+        int, tuple[Match, list[CellKey]]
+    ] = {}  # cells that the same blocks match share a Match
     for key in cells:
-        met.add(key)
-    names = met.names()
-    problems = []
-    for block in here.blocks:
-        found = names.get(block.line)
-        texts = [met.stale(block)] if found is None else met.stale_names(block, found)
-        problems += [Problem(text, (block,)) for text in texts]
-    problems += [
-        Problem(conflict_text(each.conflict, each.first, each.cells), each.conflict)
-        for each in met.conflicts.values()
-    ]
-    return problems
-
-
-@dataclass(slots=True)
-class _Conflict:
-    """A conflict, the first cell that has it, and the number of such cells."""
-
-    conflict: tuple[Block, Block]
-    first: CellKey
-    cells: int = 0
-
-
-#: The names of cells on each axis.
-_Names = tuple[set[str], set[str], set[str]]
-
-
-@dataclass(slots=True)
-class _Met:
-    """What the blocks match among the planned cells. Cells that the same blocks match share a Match."""
-
-    matcher: Matcher
-    matches: dict[int, tuple[Match, _Names]] = field(default_factory=dict)
-    conflicts: dict[tuple[int, int], _Conflict] = field(default_factory=dict)
-    ops: set[str] = field(default_factory=set)
-
-    def add(self, key: CellKey) -> None:
-        self.ops.add(key.op)
-        match = self.matcher.match(key)
-        if not match.blocks:
-            return
-        _, names = self.matches.setdefault(id(match), (match, (set(), set(), set())))
-        for held, name in zip(names, key, strict=True):
-            held.add(name)
+        ops.add(key.op)
+        match = matcher.match(key)
+        if match.blocks:
+            met.setdefault(id(match), (match, []))[1].append(key)
+    found: dict[int, list[set[str]]] = {}  # names on each axis that a block matches, by its line
+    conflicts: dict[tuple[Block, Block], list[CellKey]] = {}
+    for match, keys in met.values():
+        names = [set(each) for each in zip(*keys, strict=True)]
+        for block in match.blocks:
+            for held, more in zip(
+                found.setdefault(block.line, [set(), set(), set()]), names, strict=True
+            ):
+                held |= more
         if match.conflict is not None:
-            pair = (match.conflict[0].line, match.conflict[1].line)
-            self.conflicts.setdefault(pair, _Conflict(match.conflict, key)).cells += 1
+            conflicts.setdefault(match.conflict, []).extend(keys)
+    problems = [
+        Problem(f"{block.where}: {text}: correct it, or remove it", (block,))
+        for block in here.blocks
+        for text in _stale(block, found.get(block.line), ops)
+    ]
+    return problems + [
+        Problem(conflict_text(pair, keys[0], len(keys)), pair) for pair, keys in conflicts.items()
+    ]
 
-    def names(self) -> dict[int, _Names]:
-        """The names that each block matches, by the block's line."""
-        found: dict[int, _Names] = {}
-        for match, names in self.matches.values():
-            for block in match.blocks:
-                for held, more in zip(
-                    found.setdefault(block.line, (set(), set(), set())), names, strict=True
-                ):
-                    held |= more
-        return found
 
-    def stale(self, block: Block) -> str:
-        """A block that matches nothing, with what may be meant by the ops that it names."""
-        unknown = ", ".join(self._unknown(op) for op in block.op if self._is_unknown(op))
-        why = f" ({unknown})" if unknown else ""
-        return f"{block.where}: the block matches no planned cell{why}: correct it, or remove it"
-
-    def stale_names(self, block: Block, found: _Names) -> Iterable[str]:
-        """Names in a block that add nothing to the cells it matches."""
-        for axis, patterns, names in zip(_AXES, block.axes, found, strict=True):
-            for pattern in patterns:
-                if any(pattern_matches(pattern, name) for name in names):
-                    continue
-                what = f"the {axis} '{pattern}' of the block matches no planned cell"
-                if axis == "op" and self._is_unknown(pattern):
-                    what = f"the block names an {self._unknown(pattern)}"
-                yield f"{block.where}: {what}: correct it, or remove it"
-
-    def _is_unknown(self, op: str) -> bool:
-        return not op.endswith("*") and op not in self.ops
-
-    def _unknown(self, op: str) -> str:
-        return f"unknown op '{op}'{suggestion(op, self.ops)}"
+def _stale(block: Block, found: Sequence[set[str]] | None, ops: set[str]) -> Iterator[str]:
+    """What in a block matches nothing: the whole block, or names; with what may be meant by unknown ops."""
+    unknown = {
+        op: f"unknown op '{op}'{suggestion(op, ops)}"
+        for op in block.op
+        if not op.endswith("*") and op not in ops
+    }
+    if found is None:
+        why = f" ({', '.join(unknown.values())})" if unknown else ""
+        yield f"the block matches no planned cell{why}"
+        return
+    for axis, patterns, names in zip(_AXES, block.axes, found, strict=True):
+        for pattern in patterns:
+            if axis == "op" and pattern in unknown:
+                yield f"the block names an {unknown[pattern]}"
+            elif not any(pattern_matches(pattern, name) for name in names):
+                yield f"the {axis} '{pattern}' of the block matches no planned cell"
 
 
 def _form(manifest: Manifest, text: str) -> list[Problem]:
@@ -185,17 +149,9 @@ def explain(manifest: Manifest, key: CellKey, facts: Mapping[str, str]) -> Expla
     elsewhere = [
         (block, tuple(each for each in block.when if not each.holds(facts)))
         for block in here.inactive
-        if all(_patterns(block, key))
+        if all(_matched_by(block, key))
     ]
     return Explanation(key, Matcher(here).match(key), tuple(elsewhere), facts)
-
-
-def _patterns(block: Block, key: CellKey) -> list[list[str]]:
-    """The patterns that match a cell on each axis, the most specific first."""
-    return [
-        sorted((each for each in patterns if pattern_matches(each, name)), key=_rank, reverse=True)
-        for patterns, name in zip(block.axes, key, strict=True)
-    ]
 
 
 def _rank(pattern: str) -> tuple[bool, int]:
@@ -203,9 +159,20 @@ def _rank(pattern: str) -> tuple[bool, int]:
     return (not pattern.endswith("*"), len(pattern))
 
 
-def exactness(block: Block, key: CellKey) -> list[tuple[bool, int]]:
-    """How specific a block's match of a cell is on each axis; greater is more specific."""
-    return [_rank(patterns[0]) for patterns in _patterns(block, key)]
+def _matched_by(block: Block, key: CellKey) -> list[str]:
+    """The most specific pattern that matches a cell on each axis; empty where none does."""
+    return [
+        max((each for each in patterns if pattern_matches(each, name)), key=_rank, default="")
+        for patterns, name in zip(block.axes, key, strict=True)
+    ]
+
+
+def _more_specific(one: Block, other: Block, key: CellKey) -> list[str]:
+    """The axes on which a block's match of a cell is more specific than another's; none where it is less so on any."""
+    ranks = [list(map(_rank, _matched_by(each, key))) for each in (one, other)]
+    if any(a < b for a, b in zip(*ranks, strict=True)):
+        return []
+    return [axis for axis, a, b in zip(_AXES, *ranks, strict=True) if a > b]
 
 
 def explanation_text(
@@ -229,7 +196,7 @@ def explanation_text(
         for block in expectation.blocks[len(deciding) :]:
             lines += _block("agrees, less specific", block, key)
         for block in expectation.overridden:
-            by = next(each for each in deciding if _overrides(each, block, key))
+            by = next(each for each in deciding if _more_specific(each, block, key))
             lines += _block(f"overridden by {by.where}", block, key, by)
     for block, false in explained.elsewhere:
         lines += _block("does not hold here", block, key)
@@ -251,13 +218,10 @@ def _block(part: str, block: Block, key: CellKey, by: Block | None = None) -> li
         lines[0] += f" in {', '.join(sorted(block.layouts))}"
     if block.raises:
         lines[0] += f" with {block.raises}"
-    patterns = _patterns(block, key)
-    matched = (f"{axis} '{each[0]}'" for axis, each in zip(_AXES, patterns, strict=True))
-    lines.append(f"    matched by {', '.join(matched)}")
+    matched = zip(_AXES, _matched_by(block, key), strict=True)
+    lines.append("    matched by " + ", ".join(f"{axis} '{each}'" for axis, each in matched))
     if by is not None:
-        ranks = zip(_AXES, exactness(by, key), exactness(block, key), strict=True)
-        less = " and ".join(axis for axis, one, other in ranks if one > other)
-        lines.append(f"    less specific in {less}")
+        lines.append("    less specific in " + " and ".join(_more_specific(by, block, key)))
     kind = f"{block.kind}: " if block.kind else ""
     lines.append(f"    {kind}{' '.join(block.reason.split())}")
     more = [block.issue] if block.issue else []
@@ -265,11 +229,6 @@ def _block(part: str, block: Block, key: CellKey, by: Block | None = None) -> li
     if block.min_pass_rate is not None:
         more.append(f"must pass in {block.min_pass_rate:g} of its runs")
     return [*lines, f"    {'; '.join(more)}"] if more else lines
-
-
-def _overrides(one: Block, other: Block, key: CellKey) -> bool:
-    ranks = list(zip(exactness(one, key), exactness(other, key), strict=True))
-    return all(a >= b for a, b in ranks) and any(a > b for a, b in ranks)
 
 
 # -- stats ----------------------------------------------------------------------------------------

@@ -7,24 +7,24 @@ no plan has, but no forbidden cell.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from devices.cell import CellKey
 from devices.manifest import Block
-from devices.verdicts import pattern_matches
+from devices.verdicts import any_matches, pattern_matches
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
     """A product of names."""
 
-    clauses: frozenset[str]
-    ops: frozenset[str]
-    dtypes: frozenset[str]
+    clause: frozenset[str]
+    op: frozenset[str]
+    dtype: frozenset[str]
 
     def joined(self, other: Box) -> Box:
         """The smallest product that holds both."""
-        return Box(self.clauses | other.clauses, self.ops | other.ops, self.dtypes | other.dtypes)
+        return Box(self.clause | other.clause, self.op | other.op, self.dtype | other.dtype)
 
 
 class Forbidden:
@@ -38,8 +38,8 @@ class Forbidden:
     def allow(self, box: Box) -> bool:
         """Whether a box holds none of them."""
         return not any(
-            clause in box.clauses and dtype in box.dtypes
-            for op in box.ops
+            clause in box.clause and dtype in box.dtype
+            for op in box.op
             for clause, dtype in self._by_op.get(op, ())
         )
 
@@ -56,7 +56,7 @@ def decompose(
     boxes: list[Box] = []
     for row in _rows(cells, forbidden):
         for index, box in enumerate(boxes):
-            if not mix_clauses and box.clauses != row.clauses:
+            if not mix_clauses and box.clause != row.clause:
                 continue
             joined = box.joined(row)
             if forbidden.allow(joined):
@@ -84,46 +84,13 @@ def _rows(cells: Iterable[CellKey], forbidden: Forbidden) -> list[Box]:
             shared.setdefault(frozenset(dtypes), set()).add(clause)
         rows += [Box(frozenset(names), ops, dtypes) for dtypes, names in shared.items()]
     # Similar products stand together, the largest first: others can join those.
-    rows.sort(
+    return sorted(
+        rows,
         key=lambda row: (
-            -len(row.dtypes) * len(row.clauses),
-            sorted(row.dtypes),
-            sorted(row.clauses),
-            sorted(row.ops),
-        )
+            -len(row.dtype) * len(row.clause),
+            *map(sorted, (row.dtype, row.clause, row.op)),
+        ),
     )
-    return rows
-
-
-def patterns_for(
-    names: frozenset[str],
-    patterns: Sequence[str],
-    known: Collection[str],
-    allowed: Callable[[frozenset[str]], bool],
-    *,
-    keep_unmatched: bool,
-) -> tuple[list[str], frozenset[str]]:
-    """Patterns for ``names``, where possible those of the block, and the names that they match.
-
-    A prefix stays if ``allowed`` accepts all of the ``known`` names that it matches; otherwise the
-    names themselves are written. An exact name that no plan has stays if ``keep_unmatched``.
-    """
-    kept: list[str] = []
-    said = names
-    for pattern in patterns:
-        matched = frozenset(name for name in known if pattern_matches(pattern, name))
-        if not pattern.endswith("*"):
-            if pattern in names or (not matched and keep_unmatched):
-                kept.append(pattern)
-        elif (matched or keep_unmatched) and allowed(said | matched):
-            kept.append(pattern)
-            said |= matched
-    kept += [
-        name
-        for name in sorted(names)
-        if not any(pattern_matches(pattern, name) for pattern in kept)
-    ]
-    return kept, said
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,16 +129,12 @@ def narrowed(
     """
     leaving = set(gone)
     cells = {key: bounds.get(key) for key in covered if key not in leaving}
-    unseen = [
-        name
-        for name in sorted(unseen_dtypes)
-        if any(pattern_matches(pattern, name) for pattern in block.dtype)
-    ]
+    unseen = [name for name in sorted(unseen_dtypes) if any_matches(block.dtype, name)]
     pairs = dict.fromkeys((key.clause, key.op) for key in covered)
     clauses = list(dict.fromkeys(clause for clause, _ in pairs))
     if unseen:
         cells.update({CellKey(*pair, dtype): None for pair in pairs for dtype in unseen})
-        named = [op for op in strangers if any(pattern_matches(each, op) for each in block.op)]
+        named = [op for op in strangers if any_matches(block.op, op)]
         both = (*unseen, *sorted({key.dtype for key in covered}))
         cells.update(
             {CellKey(c, op, dtype): None for c in clauses for op in named for dtype in both}
@@ -224,8 +187,8 @@ def _keeps(piece: Piece, block: Block, prefix: str, clause: str, dtypes: Collect
     return (
         prefix in piece.op
         and piece.layouts == block.layouts
-        and any(pattern_matches(each, clause) for each in piece.clause)
-        and all(any(pattern_matches(each, name) for each in piece.dtype) for name in dtypes)
+        and any_matches(piece.clause, clause)
+        and all(any_matches(piece.dtype, name) for name in dtypes)
     )
 
 
@@ -233,16 +196,12 @@ def _pieces(
     block: Block, cells: Mapping[CellKey, Bounds | None], forbidden: Sequence[CellKey]
 ) -> list[Piece]:
     pieces: list[Piece] = []
-    names = Box(
-        frozenset(key.clause for key in (*cells, *forbidden)),
-        frozenset(key.op for key in (*cells, *forbidden)),
-        frozenset(key.dtype for key in (*cells, *forbidden)),
-    )
+    known = Box(*(frozenset(names) for names in zip(*cells, *forbidden, strict=True)))
     for layouts, members in _by_layouts(block, cells):
         others = [key for key, bound in cells.items() if not _allows(block, bound, layouts)]
         outside = Forbidden([*forbidden, *others])
         for box in decompose(members, outside):
-            pieces.append(_piece(block, box, layouts, names, outside, first=not pieces))
+            pieces.append(_piece(block, box, layouts, known, outside, first=not pieces))
     return pieces
 
 
@@ -278,39 +237,38 @@ def _piece(
     block: Block,
     box: Box,
     layouts: frozenset[str] | None,
-    names: Box,
+    known: Box,
     outside: Forbidden,
     *,
     first: bool,
 ) -> Piece:
-    op, ops = patterns_for(
-        box.ops,
-        block.op,
-        names.ops,
-        lambda said: outside.allow(Box(box.clauses, said, box.dtypes)),
-        keep_unmatched=first,
-    )
-    dtype, dtypes = patterns_for(
-        box.dtypes,
-        block.dtype,
-        names.dtypes,
-        lambda said: outside.allow(Box(box.clauses, ops, said)),
-        keep_unmatched=first,
-    )
-    clause, _ = patterns_for(
-        box.clauses,
-        block.clause,
-        names.clauses,
-        lambda said: outside.allow(Box(said, ops, dtypes)),
-        keep_unmatched=first,
-    )
-    return Piece(tuple(clause), tuple(op), tuple(dtype), layouts)
+    """Patterns for a product, where possible those of the block.
+
+    A prefix stays if the product may grow by all of the ``known`` names that it matches; otherwise the names
+    themselves are written. An exact name that no plan has stays in the ``first`` piece.
+    """
+    patterns: dict[str, tuple[str, ...]] = {}
+    for axis in ("op", "dtype", "clause"):
+        names: frozenset[str] = getattr(box, axis)
+        kept: list[str] = []
+        for pattern in getattr(block, axis):
+            matched = frozenset(
+                each for each in getattr(known, axis) if pattern_matches(pattern, each)
+            )
+            if not pattern.endswith("*"):
+                if pattern in names or (not matched and first):
+                    kept.append(pattern)
+                continue
+            grown = replace(box, **{axis: getattr(box, axis) | matched})
+            if (matched or first) and outside.allow(grown):
+                kept.append(pattern)
+                box = grown
+        kept += [name for name in sorted(names) if not any_matches(kept, name)]
+        patterns[axis] = tuple(kept)
+    return Piece(layouts=layouts, **patterns)
 
 
 def _is_more_exact(block: Block, piece: Piece) -> bool:
     """Whether a piece has names where the block had a prefix."""
-    return not (
-        set(piece.clause) <= set(block.clause)
-        and set(piece.op) <= set(block.op)
-        and set(piece.dtype) <= set(block.dtype)
-    )
+    axes = (piece.clause, piece.op, piece.dtype)
+    return any(set(now) - set(before) for now, before in zip(axes, block.axes, strict=True))

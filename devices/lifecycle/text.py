@@ -12,11 +12,13 @@ heading for every block down to the next heading. The first paragraph of comment
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from difflib import SequenceMatcher
+from enum import Enum
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from itertools import pairwise
 from typing import Any, Final
 
 import tomlkit
@@ -151,24 +153,28 @@ def _canonical(entry: Entry) -> Entry:
 
 def render(block: Block) -> str:
     """A block as we write it ourselves."""
-    conditions = {each.fact: each.wanted for each in block.when}
-    values = {
-        "clause": names_text("clause", block.clause),
-        "op": names_text("op", block.op),
-        "dtype": names_text("dtype", block.dtype),
-        "layouts": names_text("layouts", sorted(block.layouts)) if block.layouts else None,
-        "outcome": string(block.outcome.value),
-        "raises": string(block.raises) if block.raises else None,
-        "match": string(block.match.pattern) if block.match else None,
-        "when": when_text(conditions) if conditions else None,
-        "kind": string(block.kind.value) if block.kind else None,
-        "reason": long_text("reason", block.reason),
-        "issue": string(block.issue) if block.issue else None,
-        "expires": block.expires.isoformat() if block.expires else None,
-        "min_pass_rate": None if block.min_pass_rate is None else repr(block.min_pass_rate),
-    }
-    lines = (f"{key} = {value}" for key, value in values.items() if value is not None)
-    return "\n".join([_HEADER, *lines])
+    values = ((key, _written(key, getattr(block, key))) for key in KEYS)
+    return "\n".join([_HEADER, *(f"{key} = {value}" for key, value in values if value is not None)])
+
+
+def _written(key: str, value: object) -> str | None:
+    """The value of a key as we write it; None if it is the key's default."""
+    match value:
+        case re.Pattern():
+            return string(value.pattern)
+        case Enum():
+            return string(value.value)
+        case date():
+            return value.isoformat()
+        case float():
+            return repr(value)
+        case str():
+            return long_text(key, value) if key == "reason" else string(value)
+        case tuple() if value and key == "when":
+            return when_text({each.fact: each.wanted for each in value})
+        case tuple() | frozenset() if value:
+            return names_text(key, sorted(value))
+    return None
 
 
 def names_text(key: str, names: Sequence[str]) -> str | None:
@@ -412,7 +418,7 @@ _Opcode = tuple[str, int, int, int, int]
 def unified(old: str, new: str, name: str) -> Iterator[str]:
     """The lines of a unified difference without line breaks; none where the texts are the same."""
     before, after = old.splitlines(), new.splitlines()
-    for number, group in enumerate(_Known(_opcodes(before, after)).get_grouped_opcodes(3)):
+    for number, group in enumerate(_ByParagraph(before, after).get_grouped_opcodes()):
         if number == 0:
             yield f"--- {name}"
             yield f"+++ {name} (updated)"
@@ -421,56 +427,40 @@ def unified(old: str, new: str, name: str) -> Iterator[str]:
         for tag, i1, i2, j1, j2 in group:
             if tag == "equal":
                 yield from (f" {line}" for line in before[i1:i2])
-                continue
-            yield from (f"-{line}" for line in before[i1:i2])
-            yield from (f"+{line}" for line in after[j1:j2])
+            else:
+                yield from (f"-{line}" for line in before[i1:i2])
+                yield from (f"+{line}" for line in after[j1:j2])
 
 
-class _Known(SequenceMatcher[str]):
-    """Groups operations that were found already."""
+class _ByParagraph(SequenceMatcher[str]):
+    """Compares paragraphs, then the lines of those that differ: most lines of a manifest stand in many blocks,
+    which makes difflib slow."""
 
-    def __init__(self, opcodes: Iterable[_Opcode]) -> None:
+    def __init__(self, *texts: Sequence[str]) -> None:
         super().__init__()
-        self._known = list(opcodes)
+        self._texts = texts
 
     def get_opcodes(self) -> list[_Opcode]:  # type: ignore[override]
-        return self._known
-
-
-def _opcodes(before: Sequence[str], after: Sequence[str]) -> Iterator[_Opcode]:
-    one, other = _paragraphs(before), _paragraphs(after)
-    # Where each paragraph begins, and where the last one ends.
-    i_at = [0, *accumulate(len(each) for each in one)]
-    j_at = [0, *accumulate(len(each) for each in other)]
-    joined: list[_Opcode] = []
-    for tag, i1, i2, j1, j2 in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
-        i, i_end, j, j_end = i_at[i1], i_at[i2], j_at[j1], j_at[j2]
-        if tag != "replace":
-            _append(joined, (tag, i, i_end, j, j_end))
-            continue
-        lines = SequenceMatcher(None, before[i:i_end], after[j:j_end], autojunk=False)
-        for kind, a1, a2, b1, b2 in lines.get_opcodes():
-            _append(joined, (kind, i + a1, i + a2, j + b1, j + b2))
-    yield from joined
-
-
-def _append(opcodes: list[_Opcode], opcode: _Opcode) -> None:
-    """Join what is equal on both sides of a border between paragraphs."""
-    if opcodes and opcodes[-1][0] == opcode[0] == "equal":
-        opcode = ("equal", opcodes[-1][1], opcode[2], opcodes.pop()[3], opcode[4])
-    opcodes.append(opcode)
-
-
-def _paragraphs(lines: Sequence[str]) -> list[tuple[str, ...]]:
-    """Lines up to and with each blank one."""
-    found: list[tuple[str, ...]] = []
-    held: list[str] = []
-    for line in lines:
-        held.append(line)
-        if not line:
-            found.append(tuple(held))
-            held = []
-    return [*found, tuple(held)] if held else found
+        before, after = self._texts
+        a_at, b_at = (
+            [0, *(n for n, line in enumerate(lines, 1) if not line), len(lines)]
+            for lines in (before, after)
+        )
+        one = [tuple(before[i:j]) for i, j in pairwise(a_at)]
+        other = [tuple(after[i:j]) for i, j in pairwise(b_at)]
+        found: list[_Opcode] = []
+        for tag, *ends in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+            i, i_end, j, j_end = a_at[ends[0]], a_at[ends[1]], b_at[ends[2]], b_at[ends[3]]
+            lines = SequenceMatcher(None, before[i:i_end], after[j:j_end], autojunk=False)
+            inner = lines.get_opcodes() if tag == "replace" else [(tag, 0, i_end - i, 0, j_end - j)]
+            for kind, i1, i2, j1, j2 in inner:
+                opcode = (kind, i + i1, i + i2, j + j1, j + j2)
+                if (
+                    found and found[-1][0] == kind == "equal"
+                ):  # join what is equal on both sides of a border
+                    opcode = (kind, found[-1][1], opcode[2], found.pop()[3], opcode[4])
+                found.append(opcode)
+        return found
 
 
 def _range(start: int, stop: int) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from typing import Final
 
 from devices.cell import CellKey, Outcome, Verdict
 from devices.descriptor import DTYPES
 from devices.errors import ConformError
 from devices.lifecycle.evidence import (
-    ADDABLE,
     Evidence,
     EvidenceError,
     Findings,
@@ -27,7 +27,10 @@ from devices.lifecycle.evidence import (
 from devices.lifecycle.narrow import Bounds, Forbidden, Piece, decompose, narrowed
 from devices.lifecycle.text import Editing
 from devices.manifest import Block, CauseKind, ExpectedOutcome, Manifest
-from devices.verdicts import Expectation, Match, Matcher, conflict_text, describes, pattern_matches
+from devices.verdicts import Expectation, Match, Matcher, any_matches, conflict_text, describes
+
+_ADDABLE: Final = {each.value for each in ExpectedOutcome} & {each.value for each in Outcome}
+"""The outcomes that a block can expect exactly; a check that could not be made is not among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,10 @@ def new_blocks(
     """
     groups: dict[tuple[ExpectedOutcome, str | None], list[CellKey]] = {}
     for key, seen in cells.items():
-        group = (ADDABLE[seen.observed.outcome], _raises(seen))
+        raised = seen.observed.raises
+        # Other names cannot be written in a manifest.
+        raises = raised if raised is not None and raised.isidentifier() else None
+        group = (ExpectedOutcome(seen.observed.outcome.value), raises)
         groups.setdefault(group, []).append(key)
     blocks = []
     for (outcome, raises), keys in groups.items():
@@ -64,10 +70,10 @@ def new_blocks(
                 blocks.append(
                     Block(
                         line=0,
-                        clause=tuple(sorted(box.clauses)),
-                        op=tuple(sorted(box.ops)),
+                        clause=tuple(sorted(box.clause)),
+                        op=tuple(sorted(box.op)),
                         # Cases have no dtype.
-                        dtype=("*",) if box.dtypes == {""} else tuple(sorted(box.dtypes)),
+                        dtype=("*",) if box.dtype == {""} else tuple(sorted(box.dtype)),
                         layouts=layouts or None,
                         outcome=outcome,
                         raises=raises,
@@ -78,12 +84,6 @@ def new_blocks(
                     )
                 )
     return blocks
-
-
-def _raises(seen: Seen) -> str | None:
-    """The exception type, if a manifest can name it."""
-    name = seen.observed.raises
-    return name if name is not None and name.isidentifier() else None
 
 
 def _shared(
@@ -202,7 +202,7 @@ def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, JudgedCe
         if case.seen.observed.outcome is not Outcome.PASS and not _still_listed(case)
     ]
     for case in [*found.regressed, *changed]:
-        if case.seen.observed.outcome not in ADDABLE:
+        if case.seen.observed.outcome.value not in _ADDABLE:
             left.append(Left(case.key, f"{case.seen}: no block can expect that"))
         elif recording:
             cases[case.key] = case
@@ -214,11 +214,12 @@ def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, JudgedCe
 def _still_listed(case: JudgedCell) -> bool:
     """Whether a cell fails as expected, in fewer layouts."""
     fails = case.seen.observed.outcome is Outcome.FAIL
-    return fails and case.match.expectation is not None and _still(case.match.expectation, case)
+    return fails and _as_in(case.match.expectation, case)
 
 
-def _still(expectation: Expectation, case: JudgedCell) -> bool:
-    return expectation.outcome.value == case.seen.observed.outcome.value
+def _as_in(expected: Block | Expectation | None, case: JudgedCell) -> bool:
+    """Whether a cell has the outcome that is expected: only then its layouts can be compared."""
+    return expected is not None and expected.outcome.value == case.seen.observed.outcome.value
 
 
 @dataclass(slots=True)
@@ -245,47 +246,29 @@ class _Work:
                 leaves = self._leaves(case, block)
                 if leaves:
                     self.gone.setdefault(block.line, set()).add(case.key)
-                if leaves or (_shares(case, block) and (block.layouts or set()) & case.seen.passed):
+                if leaves or (_as_in(block, case) and (block.layouts or set()) & case.seen.passed):
                     touched[block.line] = block
-        covered = self._covered(touched)
-        unseen = set(dtypes) - {key.dtype for key in self.found.matches}
-        named = (op for block in self.active.blocks for op in block.op)
-        strangers = {op for op in named if not op.endswith("*")} - {
-            k.op for k in self.found.matches
-        }
+        covered: dict[int, dict[CellKey, bool]] = {line: {} for line in touched}
+        for key, match in self.found.matches.items():
+            for block in match.blocks:
+                if block.line in touched:
+                    covered[block.line][key] = _decides(match, block)
+        planned = self.found.matches
+        unseen = set(dtypes) - {key.dtype for key in planned}
+        named = {op for block in self.active.blocks for op in block.op if not op.endswith("*")}
+        strangers = sorted(named - {key.op for key in planned})
         for line, block in touched.items():
-            self._narrow(block, covered[line], moving, unseen, sorted(strangers))
+            self._narrow(block, covered[line], moving, unseen, strangers)
 
     def _leaves(self, case: JudgedCell, block: Block) -> bool:
         """Whether a cell leaves a block entirely."""
         observed = case.seen.observed
         if observed.outcome is Outcome.PASS:
             return True
-        if case.key in self.additions and (
-            block.outcome.value != observed.outcome.value or not describes(block, observed)
-        ):
+        same = _as_in(block, case)
+        if case.key in self.additions and not (same and describes(block, observed)):
             return True
-        return (
-            _shares(case, block) and block.layouts is not None and block.layouts <= case.seen.passed
-        )
-
-    def _covered(self, touched: Mapping[int, Block]) -> dict[int, dict[CellKey, bool]]:
-        """The planned cells that each touched block matches, and whether the block decides about them."""
-        covered: dict[int, dict[CellKey, bool]] = {line: {} for line in touched}
-        shared: dict[int, list[tuple[int, bool]]] = {}  # by match: many cells share one
-        for key, match in self.found.matches.items():
-            if not match.blocks:
-                continue
-            lines = shared.get(id(match))
-            if lines is None:
-                lines = shared[id(match)] = [
-                    (block.line, _decides(match, block))
-                    for block in match.blocks
-                    if block.line in touched
-                ]
-            for line, has_say in lines:
-                covered[line][key] = has_say
-        return covered
+        return same and block.layouts is not None and block.layouts <= case.seen.passed
 
     def _narrow(
         self,
@@ -300,24 +283,20 @@ class _Work:
         for key, has_say in covered.items():
             if block.layouts is None or key in gone or not has_say:
                 continue
-            if key in moving and _shares(moving[key], block):
-                seen = moving[key].seen
-                bounds[key] = Bounds(
-                    block.layouts & seen.observed.layouts, block.layouts - seen.passed
-                )
+            if key in moving and _as_in(block, moving[key]):
+                seen, may = moving[key].seen, block.layouts - moving[key].seen.passed
             elif key in self.found.as_expected:
-                seen = self.found.as_expected[key]
-                bounds[key] = Bounds(block.layouts & seen.observed.layouts, block.layouts)
+                seen, may = self.found.as_expected[key], block.layouts
+            else:
+                continue
+            bounds[key] = Bounds(block.layouts & seen.observed.layouts, may)
 
         def overridden(key: CellKey) -> bool:
-            return not covered.get(key, True) or not self._has_say(block, key)
+            return not (covered.get(key, True) and _decides(self.matcher.match(key), block))
 
-        self.unseen |= {d for d in unseen if any(pattern_matches(each, d) for each in block.dtype)}
+        self.unseen |= {dtype for dtype in unseen if any_matches(block.dtype, dtype)}
         pieces = narrowed(block, covered, gone, bounds, overridden, unseen, strangers)
         self.editing.replace(block, [_changes(block, each) for each in pieces])
-
-    def _has_say(self, block: Block, key: CellKey) -> bool:
-        return _decides(self.matcher.match(key), block)
 
     def add(self, cause: Cause, facts: Mapping[str, str], today: date) -> None:
         """Record what no block expects."""
@@ -328,11 +307,7 @@ class _Work:
             if judged(expectation, case.seen, today).verdict is Verdict.EXPECTED:
                 continue  # another block expects it, now that the one that overrode it is narrower
             cells[key] = case.seen
-            if (
-                expectation is not None
-                and expectation.layouts is not None
-                and _still(expectation, case)
-            ):
+            if expectation and expectation.layouts is not None and _as_in(expectation, case):
                 listed[key] = expectation.layouts
         for block in new_blocks(cause, cells, listed, self.found.matches):
             self.editing.insert(block)
@@ -360,11 +335,6 @@ class _Work:
                 continue
             if _says(old) != _says(new):
                 raise _fault(key, "what is expected of it would change")
-
-
-def _shares(case: JudgedCell, block: Block) -> bool:
-    """Whether a cell has the outcome that a block expects: only then its layouts can be compared."""
-    return block.outcome.value == case.seen.observed.outcome.value
 
 
 def _decides(match: Match, block: Block) -> bool:
