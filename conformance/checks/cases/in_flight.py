@@ -101,6 +101,15 @@ class Hold:
             self._gate.open()
             self._gate = None
 
+    def call(self, function: Callable[[], Any], seconds: float = GLANCE) -> WaitingCall:
+        """Make a call that may have to wait for the stream. Whether it returns ``early``, within that time, is
+        in the answer; then the stream continues, and the call ends."""
+        with WaitingCall(function) as call:
+            call.early = call.ended(seconds)
+            self.must_be_in_flight()
+            self.release()
+        return call
+
     def _must_have_gone_on(self) -> None:
         if self._opened_late:
             raise CheckFailed.of(
@@ -147,6 +156,7 @@ class WaitingCall:
         self._limit = limit
         self._error: BaseException | None = None
         self.value: Any = None
+        self.early = False  # it returned while what it may have to wait for was held
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,39 +14,34 @@ import torch
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import GLANCE, WaitingCall, ends, ends_early
-from conformance.suites.streams.work import filled, same_everywhere, step, two
+from conformance.suites.streams.work import differing, filled, leaves, same_everywhere, step, two
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
 
 
+@dataclass(frozen=True, slots=True)
 class _Kind:
-    """Events and streams of one sort: torch's generic classes, or the device's own."""
+    """How events and streams of one sort are made: torch's generic ones, or the device's own."""
 
-    def __init__(self, context: Context, own: bool) -> None:
-        self._context, self._own = context, own
-
-    def event(self, **options: Any) -> Any:
-        return (
-            self._context.own("event")(**options) if self._own else self._context.event(**options)
-        )
-
-    def stream(self, index: int = 0) -> Any:
-        if self._own:
-            return self._context.own("stream")(device=self._context.at(index))
-        return self._context.stream(index)
+    context: Context
+    event: Callable[..., Any]
+    stream: Callable[..., Any]
 
     def two(self) -> tuple[Any, Any]:
-        first, second = self.stream(), self.stream()
-        self._context.must(first != second, "two new streams differ")
-        return first, second
+        return differing(self.context, self.stream(), self.stream())
+
+
+def _own(context: Context) -> _Kind:
+    made = context.own("stream")
+    return _Kind(context, context.own("event"), lambda index=0: made(device=context.at(index)))
 
 
 def _kinds(context: Context) -> Iterator[_Kind]:
     """The generic classes, and the device's own if the descriptor names them."""
-    yield _Kind(context, False)
+    yield _Kind(context, context.event, context.stream)
     if {"event", "stream"} <= set(context.descriptor.functions):
-        yield _Kind(context, True)
+        yield _own(context)
 
 
 # -- record
@@ -103,10 +99,7 @@ def moved(context: Context) -> None:
         with context.hold(stream) as hold:
             event.record(stream)
             context.check(not event.query(), "query is about the latest record")
-            with WaitingCall(event.synchronize) as call:
-                early = call.ended(GLANCE)
-                hold.must_be_in_flight()
-                hold.release()
+            early = hold.call(event.synchronize).early
             context.check(not early, "synchronize waits for the latest record")
         context.check(event.query(), "the latest record is done")
 
@@ -120,10 +113,7 @@ def moved_away(context: Context) -> None:
             event.record(busy)
             event.record(idle)
             context.check(ends(event), "the event is done as its latest record is")
-            with WaitingCall(event.synchronize) as call:
-                returned = call.ended(1.0)
-                hold.must_be_in_flight()
-                hold.release()
+            returned = hold.call(event.synchronize, 1.0).early
             context.check(returned, "synchronize returns as the latest record is done")
 
 
@@ -134,10 +124,7 @@ def synchronize_waits(context: Context) -> None:
         event, (stream, _) = kind.event(), kind.two()
         with context.hold(stream) as hold:
             event.record(stream)
-            with WaitingCall(event.synchronize) as call:
-                early = call.ended(GLANCE)
-                hold.must_be_in_flight()
-                hold.release()
+            early = hold.call(event.synchronize).early
             context.check(not early, "it waits while the work is held")
         context.check(event.query(), "the event is done when it returns")
 
@@ -199,29 +186,24 @@ def grows(context: Context) -> None:
         context.check(first.elapsed_time(first) >= 0, "an event is not before itself")
 
 
-@cases("events.elapsed")
-def untimed(context: Context) -> None:
-    """Events without timing raise ValueError, at either end."""
+@cases(
+    "events.elapsed",
+    over={
+        "untimed": (False, "an untimed event has no time"),
+        "unrecorded": (True, "no record, no time"),
+    },
+)
+def without_time(context: Context, timed: bool, text: str) -> None:
+    """Events without timing, and events that were never recorded, raise ValueError, at either end."""
     for kind in _kinds(context):
-        timed, other = kind.event(enable_timing=True), kind.event(enable_timing=False)
+        good, bad = kind.event(enable_timing=True), kind.event(enable_timing=timed)
         stream = kind.stream()
-        timed.record(stream)
-        other.record(stream)
+        good.record(stream)
+        if not timed:
+            bad.record(stream)
         stream.synchronize()
-        for start, end in ((timed, other), (other, timed)):
-            context.raises(ValueError, start.elapsed_time, end, text="an untimed event has no time")
-
-
-@cases("events.elapsed")
-def unrecorded(context: Context) -> None:
-    """Events that were never recorded raise ValueError, at either end."""
-    for kind in _kinds(context):
-        recorded, other = kind.event(enable_timing=True), kind.event(enable_timing=True)
-        stream = kind.stream()
-        recorded.record(stream)
-        stream.synchronize()
-        for start, end in ((recorded, other), (other, recorded)):
-            context.raises(ValueError, start.elapsed_time, end, text="no record, no time")
+        for start, end in ((good, bad), (bad, good)):
+            context.raises(ValueError, start.elapsed_time, end, text=text)
 
 
 @cases("events.elapsed")
@@ -240,14 +222,9 @@ def incomplete(context: Context) -> None:
 
         with context.hold(stream) as hold:
             end.record(stream)
-            with WaitingCall(ask) as call:
-                returned = call.ended(GLANCE)
-                hold.must_be_in_flight()
-                hold.release()
-            refused = call.value == -1.0
-            context.check(
-                refused or not returned, "an event in flight has no time yet", found=call.value
-            )
+            call = hold.call(ask)
+            refused, text = call.value == -1.0, "an event in flight has no time yet"
+            context.check(refused or not call.early, text, found=call.value)
         stream.synchronize()
         context.check(start.elapsed_time(end) >= 0, "it has one when it is done")
 
@@ -275,11 +252,8 @@ def index_is_set_by_the_record(context: Context) -> None:
         for kind in _kinds(context):
             event = kind.event()
             before = event.device
-            context.check(
-                before is None or before.index is None,
-                "an event begins without an index",
-                found=before,
-            )
+            none = before is None or before.index is None
+            context.check(none, "an event begins without an index", found=before)
             event.record(kind.stream(index))
             event.synchronize()
             context.same(event.device, context.at(index), "it takes the index of the stream")
@@ -352,7 +326,7 @@ def handle_is_stable(context: Context) -> None:
 @cases("events.ipc")
 def works_in_its_process(context: Context) -> None:
     """An interprocess event also orders the streams of its own process."""
-    first, second = _Kind(context, True).two()
+    first, second = _own(context).two()
     event, tensor = context.own("event")(interprocess=True), filled(context, 1)
     with context.hold(first) as hold:
         event.record(first)
@@ -361,5 +335,4 @@ def works_in_its_process(context: Context) -> None:
             step(tensor, 4)
         context.check(not ends_early(second, hold), "the other stream waits")
         context.check(not event.query(), "the event says that it is not done")
-    second.synchronize()
-    context.equal(tensor, same_everywhere(7), "and continues after it")
+    leaves(context, second, tensor, 7, "and continues after it")

@@ -9,7 +9,7 @@ import torch
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import ends, ends_early
-from conformance.suites.streams.work import filled, learnt, same_everywhere, two
+from conformance.suites.streams.work import filled, learnt, leaves, two
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
@@ -183,9 +183,6 @@ def pool(context: Context) -> None:
     context.same(len(set(made)), size, "so are their hashes and equality")
 
 
-# -- priority
-
-
 def _range(context: Context) -> tuple[int, int]:
     """The least and the greatest priority: as declared, or as the device's own class says."""
     declared = context.descriptor.priorities
@@ -206,12 +203,10 @@ def kept(context: Context) -> None:
 @cases("streams.priority", over={"too_high": (5,), "too_low": (-5,)})
 def out_of_range(context: Context, beyond: int) -> None:
     """A priority out of range is clamped, or raises ValueError or RuntimeError."""
-    least, greatest = _range(context)
     # Lower numbers come first on every device that is known; only the distance is used here.
-    asked = (max if beyond > 0 else min)(least, greatest) + beyond
-    nearest = (max if beyond > 0 else min)(least, greatest)
+    nearest = (max if beyond > 0 else min)(_range(context))
     try:
-        made = context.own("stream")(device=context.device, priority=asked)
+        made = context.own("stream")(device=context.device, priority=nearest + beyond)
     except (ValueError, RuntimeError):
         context.check(True, "a priority out of range is refused")
         return
@@ -225,11 +220,7 @@ def works(context: Context) -> None:
         stream, tensor = context.stream(priority=priority), filled(context, 2)
         with stream:
             tensor.mul_(3).add_(1)
-        stream.synchronize()
-        context.equal(tensor, same_everywhere(7), f"work of priority {priority} is done")
-
-
-# -- native handles
+        leaves(context, stream, tensor, 7, f"work of priority {priority} is done")
 
 
 @cases("streams.native_handle")
@@ -249,9 +240,6 @@ def distinct(context: Context) -> None:
     context.check(handles[0] != handles[1], "two streams have two handles", found=handles)
 
 
-# -- streams of others
-
-
 @cases("streams.external", requires={"native_handle"})
 def orders_with_its_owner(context: Context) -> None:
     """Work on a wrapped stream and on its owner is one queue."""
@@ -266,8 +254,7 @@ def orders_with_its_owner(context: Context) -> None:
         with owner:
             tensor.add_(1)
         context.check(not ends_early(wrapped, hold), "the wrapped stream waits with its owner")
-    wrapped.synchronize()
-    context.equal(tensor, same_everywhere(7), "the work of both is done in the order of the calls")
+    leaves(context, wrapped, tensor, 7, "the work of both is done in the order of the calls")
 
 
 @cases("streams.external", requires={"native_handle"})
@@ -280,8 +267,7 @@ def does_not_own(context: Context) -> None:
     tensor = filled(context, 2)
     with owner:
         tensor.mul_(3).add_(1)
-    owner.synchronize()
-    context.equal(tensor, same_everywhere(7), "the owner's work is done")
+    leaves(context, owner, tensor, 7, "the owner's work is done")
 
 
 # -- streams.cross_device: streams and events of two indices
@@ -290,40 +276,41 @@ def does_not_own(context: Context) -> None:
 _CLAUSE = "streams.cross_device"
 
 
-@cases(_CLAUSE, indices=2, over={"forth": (0, 1), "back": (1, 0)})
-def behind_the_source(context: Context, mine: int, other: int) -> None:
-    """A copy between indices sees the work of the source's current stream."""
-    giving, taking = context.stream(mine), context.stream(other)
-    source, target = filled(context, 1, mine), filled(context, 0, other)
+def _two_indices(
+    context: Context, value: int, mine: int, other: int
+) -> tuple[Any, Any, torch.Tensor, torch.Tensor]:
+    """A stream and a tensor on each of two indices, between which a copy was made."""
+    source, target = filled(context, value, mine), filled(context, 0, other)
     learnt(context)
     target.copy_(source)
     context.settle()
+    return context.stream(mine), context.stream(other), source, target
+
+
+@cases(_CLAUSE, indices=2, over={"forth": (0, 1), "back": (1, 0)})
+def behind_the_source(context: Context, mine: int, other: int) -> None:
+    """A copy between indices sees the work of the source's current stream."""
+    giving, taking, source, target = _two_indices(context, 1, mine, other)
     with context.hold(giving) as hold:
         with giving, taking:
             source.add_(6)
             target.copy_(source, non_blocking=True)
         context.check(not ends_early(taking, hold), "the taking stream waits for the copy")
-    taking.synchronize()
-    context.equal(target, same_everywhere(7), "the copy sees the source's earlier work")
+    leaves(context, taking, target, 7, "the copy sees the source's earlier work")
 
 
 @cases(_CLAUSE, indices=2, over={"target_forth": (0, 1), "target_back": (1, 0)})
 def behind_the_target(context: Context, mine: int, other: int) -> None:
     """A copy between indices runs after the work of the target's current stream."""
-    giving, taking = context.stream(mine), context.stream(other)
-    source, target = filled(context, 7, mine), filled(context, 0, other)
-    learnt(context)
-    target.copy_(source)
-    context.settle()
+    giving, taking, source, target = _two_indices(context, 7, mine, other)
     with context.hold(taking) as hold:
         with giving, taking:
             target.add_(90)
             target.copy_(source, non_blocking=True)
             target.add_(1)
         context.check(not ends_early(taking, hold), "the taking stream's work waits")
-    taking.synchronize()
     giving.synchronize()
-    context.equal(target, same_everywhere(8), "the copy runs between the work before and after it")
+    leaves(context, taking, target, 8, "the copy runs between the work before and after it")
 
 
 @cases(_CLAUSE, indices=2)
@@ -350,16 +337,11 @@ def set_stream_switches(context: Context) -> None:
 @cases(_CLAUSE, indices=2)
 def record_elsewhere(context: Context) -> None:
     """Recording an event on a stream of another index than its own raises."""
-    event = context.event(0)
+    event, there = context.event(0), context.stream(1)
     event.record(context.stream(0))
     event.synchronize()
-    there = context.stream(1)
-    context.raises(
-        (RuntimeError, ValueError),
-        event.record,
-        there,
-        text="an event of index 0 is not recorded on index 1",
-    )
+    text = "an event of index 0 is not recorded on index 1"
+    context.raises((RuntimeError, ValueError), event.record, there, text=text)
     context.check(event.query(), "and stays as it was")
 
 
@@ -375,5 +357,4 @@ def waits_across(context: Context) -> None:
         with second:
             tensor.add_(6)
         context.check(not ends_early(second, hold), "it waits while the other index is busy")
-    second.synchronize()
-    context.equal(tensor, same_everywhere(7), "and continues after it")
+    leaves(context, second, tensor, 7, "and continues after it")

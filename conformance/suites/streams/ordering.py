@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,18 @@ import torch
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import GLANCE, SOON, WaitingCall, ends, ends_early
-from conformance.suites.streams.work import SIZE, filled, learnt, same_everywhere, step, steps, two
+from conformance.suites.streams.work import (
+    SIZE,
+    filled,
+    learnt,
+    leaves,
+    queue,
+    recorded,
+    same_everywhere,
+    step,
+    steps,
+    two,
+)
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
@@ -24,46 +34,39 @@ cases = Cases(Kind.ORDER)
 _NUMBERS = (5, -2, 7, 11, 1, 8, -9, 4, 6, 3)
 
 
-# -- one stream
-
-
 @cases("streams.in_order")
 def one_after_the_other(context: Context) -> None:
     """Kernels on one tensor are done in the order in which they were queued."""
     stream, tensor = context.stream(), filled(context, 1)
     learnt(context)
     with context.hold(stream) as hold:
-        with stream:
-            for number in _NUMBERS:
-                step(tensor, number)
+        queue(stream, tensor, _NUMBERS)
         hold.must_be_in_flight()
-    stream.synchronize()
-    context.equal(tensor, same_everywhere(steps(1, _NUMBERS)), "the result is that of the order")
+    leaves(context, stream, tensor, steps(1, _NUMBERS), "the result is that of the order")
 
 
 @cases("streams.in_order")
 def from_tensor_to_tensor(context: Context) -> None:
     """A chain of copies and kernels over three tensors is done in its order."""
-    stream = context.stream()
-    first, second, third = (filled(context, value) for value in (1, 2, 3))
+    stream, tensors = context.stream(), [filled(context, value) for value in (1, 2, 3)]
     learnt(context)
     with context.hold(stream) as hold:
         with stream:
-            for number in _NUMBERS:
-                step(first, number)
-                second.copy_(first)
-                first.add_(third)
-                third.copy_(second)
+            _chain(*tensors)
         hold.must_be_in_flight()
     stream.synchronize()
-    want = [torch.tensor(value, dtype=torch.int32) for value in (1, 2, 3)]
+    want = [same_everywhere(value) for value in (1, 2, 3)]
+    _chain(*want)
+    for got, value in zip(tensors, want, strict=True):
+        context.equal(got, value, "each tensor is as the order makes it")
+
+
+def _chain(first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> None:
     for number in _NUMBERS:
-        step(want[0], number)
-        want[1].copy_(want[0])
-        want[0].add_(want[2])
-        want[2].copy_(want[1])
-    for got, value in zip((first, second, third), want, strict=True):
-        context.equal(got, same_everywhere(int(value)), "each tensor is as the order makes it")
+        step(first, number)
+        second.copy_(first)
+        first.add_(third)
+        third.copy_(second)
 
 
 @cases("streams.in_order")
@@ -74,19 +77,14 @@ def events_in_between(context: Context) -> None:
     learnt(context)
     with context.hold(stream) as hold:
         for event in events:
-            with stream:
-                step(tensor, 2)
+            queue(stream, tensor, [2])
             event.record(stream)
         hold.must_be_in_flight()
-        context.same(
-            [each.query() for each in events], [False] * 6, "none is done while it is held"
-        )
+        seen = [each.query() for each in events]
+        context.same(seen, [False] * 6, "none is done while it is held")
     for place, event in enumerate(events):
         event.synchronize()
         context.check(all(each.query() for each in events[:place]), "those before it are done")
-
-
-# -- two streams
 
 
 @cases("streams.concurrent")
@@ -99,8 +97,7 @@ def finish_first(context: Context) -> None:
         with other:
             for _ in range(count):
                 tensor.add_(1)
-        done = context.event()
-        done.record(other)
+        done = recorded(context, other)
         context.check(ends(done), f"{count} launches on an idle stream are done")
         hold.must_be_in_flight()
     context.equal(tensor, same_everywhere(1 + count), "and their result is there")
@@ -112,16 +109,10 @@ def host_goes_on(context: Context) -> None:
     stream, tensor = context.stream(), filled(context, 1)
     learnt(context)
     with context.hold(stream, limit=SOON) as hold:
-        with stream:
-            for number in _NUMBERS:
-                step(tensor, number)
+        queue(stream, tensor, _NUMBERS)
         hold.must_be_in_flight()
         context.check(not stream.query(), "the launches have returned, and are not done")
-    stream.synchronize()
-    context.equal(tensor, same_everywhere(steps(1, _NUMBERS)), "they are done in the end")
-
-
-# -- query
+    leaves(context, stream, tensor, steps(1, _NUMBERS), "they are done in the end")
 
 
 @cases("streams.query")
@@ -129,8 +120,7 @@ def false_in_flight(context: Context) -> None:
     """query is False while work is in flight, True after synchronize."""
     stream, tensor = context.stream(), filled(context, 1)
     with context.hold(stream) as hold:
-        with stream:
-            step(tensor, 4)
+        queue(stream, tensor, [4])
         context.check(not stream.query(), "query is False while work is in flight")
         hold.must_be_in_flight()
     stream.synchronize()
@@ -141,12 +131,9 @@ def false_in_flight(context: Context) -> None:
 def never_early(context: Context) -> None:
     """Once query says True, every event recorded before is done."""
     stream, tensor = context.stream(), filled(context, 1)
-    last = context.event()
     with context.hold(stream) as hold:
-        with stream:
-            for number in _NUMBERS:
-                step(tensor, number)
-        last.record(stream)
+        queue(stream, tensor, _NUMBERS)
+        last = recorded(context, stream)
         context.check(not ends_early(stream, hold), "query stays False while work is held")
     context.check(ends(stream, 20 * SOON), "query is True in the end")
     context.check(last.query(), "what was queued is done when query is True")
@@ -163,23 +150,15 @@ def of_this_stream(context: Context) -> None:
         hold.must_be_in_flight()
 
 
-# -- synchronize
-
-
 @cases("streams.synchronize")
 def waits(context: Context) -> None:
     """Synchronising a stream returns when its work is done, not before."""
     stream, tensor = context.stream(), filled(context, 1)
-    done = context.event()
     with context.hold(stream) as hold:
-        with stream:
-            step(tensor, 4)
-        done.record(stream)
-        with WaitingCall(stream.synchronize) as call:
-            early = call.ended(GLANCE)
-            hold.must_be_in_flight()
-            context.check(not early, "synchronize waits while work is in flight")
-            hold.release()
+        queue(stream, tensor, [4])
+        done = recorded(context, stream)
+        early = hold.call(stream.synchronize).early
+        context.check(not early, "synchronize waits while work is in flight")
     context.check(done.query(), "the work is done when synchronize has returned")
     context.equal(tensor, same_everywhere(7), "and its result is there")
 
@@ -189,12 +168,8 @@ def for_no_other(context: Context) -> None:
     """Synchronising a stream does not wait for another's work."""
     busy, stream, tensor = context.stream(), context.stream(), filled(context, 1)
     with context.hold(busy) as hold:
-        with stream:
-            step(tensor, 4)
-        with WaitingCall(stream.synchronize) as call:
-            returned = call.ended(SOON)
-            hold.must_be_in_flight()
-            hold.release()
+        queue(stream, tensor, [4])
+        returned = hold.call(stream.synchronize, SOON).early
         context.check(returned, "synchronize returns while another stream is busy")
     context.equal(tensor, same_everywhere(7), "the stream's work is done")
 
@@ -203,29 +178,20 @@ def for_no_other(context: Context) -> None:
 def all_streams(context: Context, named: bool) -> None:
     """Synchronising a device waits for every stream of it."""
     first, second = two(context)
-    events = [context.event(), context.event()]
-    with context.on(0), context.hold(first) as one, context.hold(second) as other:
-        for event, stream in zip(events, (first, second), strict=True):
-            event.record(stream)
-        arguments = (context.at(0),) if named else ()
-        with WaitingCall(_on_first(*arguments)) as call:
-            early = call.ended(GLANCE)
-            other.must_be_in_flight()
-            context.check(not early, "synchronize waits while two streams are busy")
-            one.release()
-            early = call.ended(GLANCE)
-            other.must_be_in_flight()
-            context.check(not early, "synchronize waits while the second stream is busy")
-            other.release()
-    context.same([each.query() for each in events], [True, True], "the work of both is done")
 
-
-def _on_first(*arguments: torch.device) -> Callable[[], None]:
-    def call() -> None:
+    def synchronize() -> None:
         torch.accelerator.set_device_index(0)  # a thread begins wherever it does
-        torch.accelerator.synchronize(*arguments)
+        torch.accelerator.synchronize(*[context.at(0)] * named)
 
-    return call
+    with context.on(0), context.hold(first) as one, context.hold(second) as other:
+        events = [recorded(context, stream) for stream in (first, second)]
+        with WaitingCall(synchronize) as call:
+            for hold, busy in ((one, "two streams are busy"), (other, "the second stream is busy")):
+                early = call.ended(GLANCE)
+                other.must_be_in_flight()
+                context.check(not early, f"synchronize waits while {busy}")
+                hold.release()
+    context.same([each.query() for each in events], [True, True], "the work of both is done")
 
 
 @cases("streams.synchronize", indices=2)
@@ -233,16 +199,10 @@ def of_that_index(context: Context) -> None:
     """Synchronising an index does not wait for another's streams."""
     there = context.stream(1)
     with context.hold(there) as hold:
-        with WaitingCall(lambda: torch.accelerator.synchronize(context.at(0))) as call:
-            returned = call.ended(SOON)
-            hold.must_be_in_flight()
-            hold.release()
+        returned = hold.call(lambda: torch.accelerator.synchronize(context.at(0)), SOON).early
         context.check(returned, "index 0 is synchronised while index 1 is busy")
     with context.hold(there) as hold:
-        with WaitingCall(lambda: torch.accelerator.synchronize(context.at(1))) as call:
-            early = call.ended(GLANCE)
-            hold.must_be_in_flight()
-            hold.release()
+        early = hold.call(lambda: torch.accelerator.synchronize(context.at(1))).early
         context.check(not early, "index 1 is waited for when it is the one asked for")
 
 
@@ -250,22 +210,18 @@ def of_that_index(context: Context) -> None:
 def results_are_there(context: Context) -> None:
     """What another stream has computed is read after synchronize, without more."""
     stream, tensor = context.stream(), filled(context, 1)
-    with stream:
-        for number in _NUMBERS:
-            step(tensor, number)
+    queue(stream, tensor, _NUMBERS)
     stream.synchronize()
-    context.equal(
-        torch.empty(SIZE, dtype=torch.int32).copy_(tensor),
-        same_everywhere(steps(1, _NUMBERS)),
-        "the result is read on the default stream",
-    )
+    read, want = torch.empty(SIZE, dtype=torch.int32).copy_(tensor), steps(1, _NUMBERS)
+    context.equal(read, same_everywhere(want), "the result is read on the default stream")
 
 
 # -- streams.wait: what work on one stream sees of another's
 
 
 @cases(
-    "streams.wait", over={"wait_event": ("event",), "event_wait": ("method",), "wait_stream": ("",)}
+    "streams.wait",
+    over={"wait_event": ("event",), "event_wait": ("method",), "wait_stream": ("stream",)},
 )
 def sees_earlier_work(context: Context, way: str) -> None:
     """Work queued after a wait sees what was queued before it on the other stream."""
@@ -275,20 +231,16 @@ def sees_earlier_work(context: Context, way: str) -> None:
     with context.hold(first) as hold:
         with first:
             source.add_(6)
-        if way:
-            event = context.event()
-            event.record(first)
-            if way == "event":
-                second.wait_event(event)
-            else:
-                event.wait(second)
-        else:
+        if way == "stream":
             second.wait_stream(first)
+        elif way == "event":
+            second.wait_event(recorded(context, first))
+        else:
+            recorded(context, first).wait(second)
         with second:
             target.copy_(source)
         context.check(not ends_early(second, hold), "the waiting stream waits")
-    second.synchronize()
-    context.equal(target, same_everywhere(7), "it sees the work that it waited for")
+    leaves(context, second, target, 7, "it sees the work that it waited for")
 
 
 @cases("streams.wait")
@@ -299,9 +251,7 @@ def never_recorded(context: Context) -> None:
     stream.wait_event(context.event())
     with stream:
         tensor.add_(6)
-    done = context.event()
-    done.record(stream)
-    context.check(ends(done), "the stream continues")
+    context.check(ends(recorded(context, stream)), "the stream continues")
     context.equal(tensor, same_everywhere(7), "its work is done")
 
 
@@ -313,11 +263,10 @@ def many_wait(context: Context) -> None:
     context.must(first not in others, "the streams differ")
     source, targets = filled(context, 1), [filled(context, 0) for _ in others]
     learnt(context)
-    event = context.event()
     with context.hold(first) as hold:
         with first:
             source.add_(6)
-        event.record(first)
+        event = recorded(context, first)
         for stream, target in zip(others, targets, strict=True):
             stream.wait_event(event)
             with stream:
@@ -325,23 +274,20 @@ def many_wait(context: Context) -> None:
         for stream in others:
             context.check(not ends_early(stream, hold, 0.002), "each of them waits")
     for stream, target in zip(others, targets, strict=True):
-        stream.synchronize()
-        context.equal(target, same_everywhere(7), "each of them sees the work")
+        leaves(context, stream, target, 7, "each of them sees the work")
 
 
 @cases("streams.wait")
 def later_record_is_not_waited_for(context: Context) -> None:
     """A wait takes the record that exists at the call: one made later does not hold it up."""
     busy, waiting = two(context)
-    event = context.event()
-    event.record(waiting)
+    event = recorded(context, waiting)
     event.synchronize()
     with context.hold(busy) as hold:
         with context.hold(waiting) as own:
             waiting.wait_event(event)  # of what is done
             event.record(busy)
-            done = context.event()
-            done.record(waiting)
+            done = recorded(context, waiting)
             own.release()
         context.check(ends(done), "the wait is over, as the record at the call was done")
         hold.must_be_in_flight()
@@ -354,11 +300,10 @@ def earlier_record_is_waited_for(context: Context) -> None:
     idle, target = context.stream(), filled(context, 0)
     source = filled(context, 1)
     learnt(context)
-    event = context.event()
     with context.hold(busy) as hold, context.hold(waiting) as own:
         with busy:
             source.add_(6)
-        event.record(busy)
+        event = recorded(context, busy)
         waiting.wait_event(event)
         with waiting:
             target.copy_(source)
@@ -366,8 +311,7 @@ def earlier_record_is_waited_for(context: Context) -> None:
         context.check(ends(event), "the later record is done")
         own.release()
         context.check(not ends_early(waiting, hold), "the stream waits for the first record")
-    waiting.synchronize()
-    context.equal(target, same_everywhere(7), "it sees the work before the first record")
+    leaves(context, waiting, target, 7, "it sees the work before the first record")
 
 
 @cases("streams.wait")
@@ -375,15 +319,12 @@ def later_work_is_not_waited_for(context: Context) -> None:
     """A wait is for the work before the record, not for what its stream is given later."""
     busy, waiting = two(context)
     tensor = filled(context, 1)
-    event = context.event()
-    event.record(busy)
+    event = recorded(context, busy)
     with context.hold(busy) as hold:
         waiting.wait_event(event)
         with waiting:
             tensor.add_(6)
-        done = context.event()
-        done.record(waiting)
-        context.check(ends(done), "work after the wait is done")
+        context.check(ends(recorded(context, waiting)), "work after the wait is done")
         hold.must_be_in_flight()
     context.equal(tensor, same_everywhere(7), "with its result")
 
@@ -393,11 +334,10 @@ def earlier_work_is_not_held_up(context: Context) -> None:
     """What a stream was given before a wait does not wait for it."""
     busy, waiting = two(context)
     tensor = filled(context, 1)
-    done = context.event()
     with context.hold(busy) as hold:
         with waiting:
             tensor.add_(6)
-        done.record(waiting)
+        done = recorded(context, waiting)
         waiting.wait_stream(busy)
         context.check(ends(done), "work before the wait is done")
         context.check(not ends_early(waiting, hold), "the wait holds what comes after it")
@@ -418,9 +358,7 @@ def a_stream_each(context: Context) -> None:
     tensors = [filled(context, 1) for _ in streams]
 
     def work(place: int) -> None:
-        with streams[place]:
-            for number in range(_STEPS):
-                step(tensors[place], number + place)
+        queue(streams[place], tensors[place], range(place, place + _STEPS))
         streams[place].synchronize()
 
     context.together(*(partial(work, place) for place in range(_THREADS)))
@@ -441,8 +379,7 @@ def one_stream(context: Context) -> None:
                 tensor.add_(1)
 
     context.together(*[work] * _THREADS)
-    stream.synchronize()
-    context.equal(tensor, same_everywhere(_THREADS * _STEPS), "every launch was done once")
+    leaves(context, stream, tensor, _THREADS * _STEPS, "every launch was done once")
 
 
 @cases("streams.threads")
@@ -453,12 +390,8 @@ def hand_over(context: Context) -> None:
     source, target = filled(context, 1), filled(context, 0)
 
     def give() -> Any:
-        event = context.event()
-        with first:
-            for number in range(_STEPS):
-                step(source, number)
-        event.record(first)
-        return event
+        queue(first, source, range(_STEPS))
+        return recorded(context, first)
 
     with context.hold(first) as hold:
         [event] = context.together(give)
@@ -470,9 +403,8 @@ def hand_over(context: Context) -> None:
 
         context.together(take)
         hold.must_be_in_flight()
-    second.synchronize()
     want = steps(1, range(_STEPS))
-    context.equal(target, same_everywhere(want), "the other thread's stream sees the work")
+    leaves(context, second, target, want, "the other thread's stream sees the work")
 
 
 # -- streams.autograd: the streams of a backward pass
@@ -505,8 +437,9 @@ def _backward(output: torch.Tensor, given: torch.Tensor) -> None:
 
 
 def _leaf(context: Context) -> torch.Tensor:
+    """A leaf whose gradient was once computed."""
     made = torch.ones(SIZE, device=context.device).requires_grad_()
-    (made * 3).backward(torch.ones(SIZE, device=context.device))
+    (made * 3).backward(_given(context, 1.0))
     made.grad = None
     context.settle()
     return made
@@ -516,6 +449,15 @@ def _given(context: Context, value: float) -> torch.Tensor:
     made = torch.full((SIZE,), value, device=context.device)
     context.settle()
     return made
+
+
+def _tripled(context: Context, stream: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """A leaf, and three times it, made on a stream."""
+    x = _leaf(context)
+    with stream:
+        y = x * 3
+    context.settle()
+    return x, y
 
 
 @cases("streams.autograd")
@@ -543,10 +485,7 @@ def on_the_streams_of_forward(context: Context) -> None:
 def caller_waits_for_backward(context: Context) -> None:
     """Work of the caller's stream after backward() sees the gradients."""
     forward, caller = two(context)
-    x, given, target = _leaf(context), _given(context, 1.0), _given(context, 0.0)
-    with forward:
-        y = x * 3
-    context.settle()
+    (x, y), given, target = _tripled(context, forward), _given(context, 1.0), _given(context, 0.0)
 
     def backward() -> None:
         with caller:
@@ -568,10 +507,7 @@ def caller_waits_for_backward(context: Context) -> None:
 def backward_waits_for_the_caller(context: Context) -> None:
     """The first nodes see the gradient that the caller's stream computes."""
     forward, caller = two(context)
-    x, given = _leaf(context), _given(context, 1.0)
-    with forward:
-        y = x * 3
-    context.settle()
+    (x, y), given = _tripled(context, forward), _given(context, 1.0)
 
     def backward() -> None:
         with caller:
@@ -580,10 +516,7 @@ def backward_waits_for_the_caller(context: Context) -> None:
     with context.hold(caller) as hold:
         with caller:
             given.fill_(5.0)
-        with WaitingCall(backward) as call:
-            call.ended(5 * GLANCE)
-            hold.must_be_in_flight()
-            hold.release()
+        hold.call(backward, 5 * GLANCE)
     caller.synchronize()
     assert x.grad is not None
     context.equal(x.grad, torch.full((SIZE,), 15.0), "the gradient is that of the caller's work")

@@ -15,7 +15,10 @@ SIZE = 64
 
 def two(context: Context, index: int = 0) -> tuple[Any, Any]:
     """Two streams that are not one."""
-    first, second = context.stream(index), context.stream(index)
+    return differing(context, context.stream(index), context.stream(index))
+
+
+def differing(context: Context, first: Any, second: Any) -> tuple[Any, Any]:
     context.must(first != second, "two new streams differ")
     return first, second
 
@@ -32,9 +35,29 @@ def same_everywhere(value: int) -> torch.Tensor:
     return torch.full((SIZE,), value, dtype=torch.int32)
 
 
+def leaves(context: Context, stream: Any, tensor: torch.Tensor, value: int, text: str) -> None:
+    """A check that this is the value everywhere in a tensor when the stream's work is done."""
+    stream.synchronize()
+    context.equal(tensor, same_everywhere(value), text)
+
+
 def step(tensor: torch.Tensor, number: int) -> None:
     """Two kernels. Steps with other numbers, or in another order, give another result."""
     tensor.mul_(3).add_(number)
+
+
+def queue(stream: Any, tensor: torch.Tensor, numbers: Iterable[int]) -> None:
+    """Steps with these numbers, on a stream."""
+    with stream:
+        for number in numbers:
+            step(tensor, number)
+
+
+def recorded(context: Context, stream: Any) -> Any:
+    """A new event, recorded on a stream."""
+    event = context.event()
+    event.record(stream)
+    return event
 
 
 def steps(start: int, numbers: Iterable[int]) -> int:
