@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
+from contextlib import suppress
 from functools import partial
 from random import Random
 
@@ -12,11 +14,14 @@ from conformance.checks.cases.context import Context
 from conformance.suites.allocator.memory import (
     KIB,
     MIB,
+    aligned,
     balanced,
+    filled,
     fresh,
+    given_back,
     inside,
+    keeps,
     kept,
-    known,
     new_queue,
     overlapping,
     reset_totals,
@@ -49,10 +54,7 @@ def live_blocks(context: Context) -> None:
 @cases("allocator.disjoint")
 def alignment(context: Context) -> None:
     """Every address keeps the declared alignment."""
-    blocks = [context.bytes_of(size) for size in (1, 3, 513, 4097, 70_001, MIB + 5)]
-    step = context.descriptor.alignment
-    wrong = [hex(span(block)[0]) for block in blocks if span(block)[0] % step]
-    context.same(wrong, [], f"addresses are multiples of {step}")
+    aligned(context, [context.bytes_of(size) for size in (1, 3, 513, 4097, 70_001, MIB + 5)])
 
 
 @cases("allocator.disjoint", requires={"allocator_statistics"})
@@ -71,22 +73,19 @@ def kept_through_churn(context: Context) -> None:
     """Live blocks keep their bytes while others are taken, split and freed around them."""
     fresh(context)
     with new_queue(context):
-        kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+        kept: dict[int, torch.Tensor] = {}
         passing: list[torch.Tensor] = []
         for step, size in enumerate(_sizes(context, 60)):
-            block = context.bytes_of(size)
             if step % 3 == 0:
-                want = known(size, step)
-                block.copy_(want)
-                kept.append((block, want))
+                kept[step] = filled(context, size, step)
             else:
-                passing.append(block.fill_(255))
+                passing.append(context.bytes_of(size).fill_(255))
             if len(passing) > 5:
                 passing.pop(context.random.randrange(len(passing)))
-        del passing, block
+        del passing
         context.settle()
-        for block, want in kept:
-            context.equal(block, want, "a live block keeps its bytes")
+        for step, block in kept.items():
+            keeps(context, block, step)
 
 
 @cases("allocator.contents")
@@ -94,12 +93,11 @@ def kept_through_split(context: Context) -> None:
     """A block keeps its bytes when the one after it is split."""
     fresh(context)
     with new_queue(context):
-        first, want = context.bytes_of(4 * KIB), known(4 * KIB, 1)
-        first.copy_(want)
+        first = filled(context, 4 * KIB, 1)
         context.settle()
         others = [context.bytes_of(4 * KIB) for _ in range(8)]
         context.settle()
-        context.equal(first, want, "the block keeps its bytes")
+        keeps(context, first, 1, "the block keeps its bytes")
         del others
 
 
@@ -130,39 +128,34 @@ def after_a_split(context: Context) -> None:
         part = context.bytes_of(2 * MIB)
         context.same(context.counters().reserved, reserved, "the freed block serves a smaller one")
         del part
-        block = context.bytes_of(8 * MIB)
-        context.same(
-            context.counters().reserved, reserved, "and then a block of its original size again"
-        )
+        block, text = context.bytes_of(8 * MIB), "and then a block of its original size again"
+        context.same(context.counters().reserved, reserved, text)
         del block
 
 
 @cases("allocator.empty_cache", over={"one": ((5 * MIB,),), "many": ((3000, 70_000, 5 * MIB, 9 * MIB),)})  # fmt: skip
 def gives_back(context: Context, sizes: tuple[int, ...]) -> None:
     """Every segment without a live block goes back to the system."""
-    fresh(context)
-    before = context.counters().reserved
-    with new_queue(context):
-        blocks = [context.bytes_of(size) for size in sizes]
-    context.must(context.counters().reserved > before, "segments were taken")
-    del blocks
-    context.must(context.counters().reserved > before, "they are kept when their blocks are freed")
-    fresh(context)
-    context.same(context.counters().reserved, before, "`reserved` is what it was before")
+    with given_back(context, "`reserved` is what it was before"):
+        before = context.counters().reserved
+        with new_queue(context):
+            blocks = [context.bytes_of(size) for size in sizes]
+        context.must(context.counters().reserved > before, "segments were taken")
+        del blocks
+        after = context.counters().reserved
+        context.must(after > before, "they are kept when their blocks are freed")
 
 
 @cases("allocator.empty_cache")
 def keeps_live(context: Context) -> None:
     """No live block is touched, and none is handed out again."""
     with new_queue(context):
-        want = known(10_000, 3)
-        block = context.bytes_of(10_000)
-        block.copy_(want)
+        block = filled(context, 10_000, 3)
         context.bytes_of(6 * MIB)
         context.settle()
         allocated = context.counters().allocated
         torch.accelerator.memory.empty_cache()
-        context.equal(block, want, "a live block keeps its bytes")
+        keeps(context, block, 3)
         context.same(context.counters().allocated, allocated, "it is still counted")
         other = context.bytes_of(10_000)
         context.check(not inside(other, [span(block)]), "no other block shares its bytes")
@@ -208,38 +201,33 @@ def nobody_shares(context: Context) -> None:
     """No two live blocks of different threads share a byte, and each keeps what it was given."""
     fresh(context)
 
-    def work(seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        random = Random(seed)
-        held: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for step in range(40):
-            size = random.choice((300, 5000, 70 * KIB))
-            want = known(size, seed * 100 + step)
-            held.append((context.bytes_of(size).copy_(want), want))
+    def work(thread: int) -> dict[int, torch.Tensor]:
+        random, held = Random(thread), dict[int, torch.Tensor]()
+        for seed in range(100 * thread, 100 * thread + 40):
+            held[seed] = filled(context, random.choice((300, 5000, 70 * KIB)), seed)
             if len(held) > 6:
-                held.pop(random.randrange(len(held)))
+                del held[random.choice([*held])]
         return held
 
-    pairs = [p for each in context.together(*(partial(work, s) for s in range(6))) for p in each]
+    held = ChainMap(*context.together(*(partial(work, thread) for thread in range(6))))
     context.settle()
-    context.must(len(pairs) == 36, "every thread holds blocks")
-    context.same(overlapping(block for block, _ in pairs), [], "no two blocks overlap")
-    for block, want in pairs:
-        context.equal(block, want, "a block keeps its bytes")
+    context.must(len(held) == 36, "every thread holds blocks")
+    context.same(overlapping(held.values()), [], "no two blocks overlap")
+    for seed, block in held.items():
+        keeps(context, block, seed, "a block keeps its bytes")
 
 
 @cases("allocator.threads")
 def freed_elsewhere(context: Context) -> None:
     """A block may be freed by another thread than the one that took it."""
     before = context.counters()
-    shelf: list[torch.Tensor] = [context.bytes_of(5000) for _ in range(200)]
+    shelf = [context.bytes_of(5000) for _ in range(200)]
     context.must(context.counters().allocated > before.allocated, "the blocks were counted")
 
     def free() -> None:
-        while shelf:
-            try:
+        with suppress(IndexError):
+            while True:
                 shelf.pop()
-            except IndexError:
-                return
 
     context.together(free, free, free, free)
     context.same(context.counters().allocated, before.allocated, "`allocated` is as before")
@@ -248,8 +236,6 @@ def freed_elsewhere(context: Context) -> None:
 @cases("allocator.threads")
 def come_back(context: Context) -> None:
     """What eight threads have freed goes back to the system."""
-    fresh(context)
-    before = context.counters().reserved
 
     def work(seed: int) -> None:
         random = Random(seed)
@@ -257,7 +243,7 @@ def come_back(context: Context) -> None:
             for _ in range(40):
                 context.bytes_of(random.choice((300, 5000, 70 * KIB)))
 
-    context.together(*(partial(work, seed) for seed in range(_THREADS)))
-    context.must(context.counters().reserved > before, "segments were taken")
-    fresh(context)
-    context.same(context.counters().reserved, before, "`reserved` is as before: no block is lost")
+    with given_back(context, "`reserved` is as before: no block is lost"):
+        before = context.counters().reserved
+        context.together(*(partial(work, seed) for seed in range(_THREADS)))
+        context.must(context.counters().reserved > before, "segments were taken")

@@ -16,10 +16,12 @@ from conformance.suites.allocator.memory import (
     KIB,
     MIB,
     balanced,
+    freed,
     fresh,
     granule,
     kept,
     ordered,
+    peaks,
     reset_totals,
     span,
 )
@@ -55,11 +57,8 @@ def one_block(context: Context, size: int) -> None:
     during = context.counters()
     context.must(block.numel() == size, "the block has the size that was asked for")
     rise, more = during.allocated - before.allocated, granule(context, size)
-    context.check(
-        size <= rise <= size + more,
-        f"{size} bytes raise `allocated` by at most {more} more",
-        found=rise,
-    )
+    text = f"{size} bytes raise `allocated` by at most {more} more"
+    context.check(size <= rise <= size + more, text, found=rise)
     if kept(context, "requested_bytes"):
         asked = during.requested - before.requested
         context.same(asked, size, "`requested` counts the bytes asked for")
@@ -178,13 +177,8 @@ def reset(context: Context) -> None:
     context.must(before.peak > before.allocated, "more was allocated than is now")
     _reset_peaks(context)
     after = context.counters()
-    wrong = {
-        name: (after[name], after.get(name.removesuffix("current") + "peak"))
-        for name in after.all
-        if name.endswith(".current")
-        and after[name] != after.get(name.removesuffix("current") + "peak")
-    }
-    context.same(wrong, {}, "every peak equals the current value")
+    wrong = [each for each in peaks(after) if each[1] != each[2]]
+    context.same(wrong, [], "every peak equals the current value")
     del held
 
 
@@ -226,11 +220,8 @@ def others_stay(context: Context, used: int, other: int) -> None:
     context.check(now.allocated > mine.allocated, f"the counters of index {used} moved")
     context.same(dict(context.counters(other).all), dict(theirs.all), "no other counter moved")
     del blocks
-    context.same(
-        context.counters(used).allocated,
-        mine.allocated,
-        "frees are counted on the index of the blocks",
-    )
+    after = context.counters(used).allocated
+    context.same(after, mine.allocated, "frees are counted on the index of the blocks")
     context.same(dict(context.counters(other).all), dict(theirs.all), "and on no other index")
 
 
@@ -249,8 +240,8 @@ def _recorded(context: Context) -> Iterator[None]:
         context.own("record_history")(None)
 
 
-def _trace(context: Context, index: int = 0) -> list[dict[str, Any]]:
-    return list(context.own("snapshot")()["device_traces"][index])
+def _trace(context: Context) -> list[dict[str, Any]]:
+    return list(context.own("snapshot")()["device_traces"][0])
 
 
 @cases("allocator.history", over={"small": (3 * KIB,), "uneven": (70_001,), "large": (5 * MIB,)})
@@ -258,25 +249,18 @@ def one_of_each(context: Context, size: int) -> None:
     """A block has one alloc, one free_requested and one free_completed, with its address and stream."""
     stream = context.current_stream()
     with _recorded(context):
-        block = context.bytes_of(size)
-        address = span(block)[0]
-        del block
+        address, _ = freed(context, size)
         events = [event for event in _trace(context) if event["action"] in _ACTIONS]
     context.must(events, "something was recorded")
     mine = [event for event in events if event["addr"] == address]
-    context.same(
-        [event["action"] for event in mine], list(_ACTIONS), "the block's events, in order"
-    )
+    actions = [event["action"] for event in mine]
+    context.same(actions, list(_ACTIONS), "the block's events, in order")
     sizes = {event["size"] for event in mine}
-    context.check(
-        len(sizes) == 1 and min(sizes) >= size, f"each says at least {size} bytes", found=sizes
-    )
-    streams = {event["stream"] for event in mine}
+    enough = len(sizes) == 1 and min(sizes) >= size
+    context.check(enough, f"each says at least {size} bytes", found=sizes)
     if context.has("native_handle"):
-        expected = {stream.native_handle, stream.stream_id}
-        context.check(
-            streams <= expected, "each names the stream", expected=expected, found=streams
-        )
+        streams, known = {each["stream"] for each in mine}, {stream.native_handle, stream.stream_id}
+        context.check(streams <= known, "each names the stream", expected=known, found=streams)
 
 
 @cases("allocator.history")
@@ -306,13 +290,9 @@ def sums(context: Context) -> None:
     context.must(len(blocks) == 3 and segments, "there are segments")
     total = sum(segment["total_size"] for segment in segments)
     context.same(total, now.reserved, "the segments sum to `reserved`")
-    live = [
-        block["size"]
-        for segment in segments
-        for block in segment["blocks"]
-        if block["state"] == "active_allocated"
-    ]
-    context.same(sum(live), now.allocated, "the live blocks sum to `allocated`")
+    every = [block for segment in segments for block in segment["blocks"]]
+    live = sum(block["size"] for block in every if block["state"] == "active_allocated")
+    context.same(live, now.allocated, "the live blocks sum to `allocated`")
     parts = [sum(block["size"] for block in segment["blocks"]) for segment in segments]
     totals = [segment["total_size"] for segment in segments]
     context.same(parts, totals, "the blocks of each segment fill it")

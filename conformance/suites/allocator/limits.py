@@ -6,14 +6,23 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.suites.allocator.memory import KIB, MIB, fits_in_memory, fresh, kept, known
+from conformance.suites.allocator.memory import (
+    KIB,
+    MIB,
+    TOO_MUCH,
+    filled,
+    fits_in_memory,
+    fresh,
+    keeps,
+    kept,
+)
 from devices.descriptor import SETTINGS
 from devices.failure import Kind
 
@@ -21,10 +30,6 @@ cases = Cases(Kind.MEMORY)
 
 
 # -- allocator.memory_info, allocator.oom, allocator.error_leak, allocator.fraction: where memory ends
-
-
-#: Bytes that no device has: 32 TiB, well below the exabyte above which torch itself refuses.
-_TOO_MUCH = 2**45
 
 
 def _info(context: Context) -> tuple[int, int]:
@@ -43,17 +48,12 @@ def free_falls(context: Context) -> None:
     context.must(block.numel() == size, "the block was there")
     less, same = _info(context)
     context.same(same, total, "the total stays")
+    text = f"a block of {size} bytes makes free fall"
     # Half of it is a margin for what other processes free at the same time.
-    context.check(
-        less <= free - size // 2, f"a block of {size} bytes makes free fall", found=free - less
-    )
+    context.check(less <= free - size // 2, text, found=free - less)
     del block
     fresh(context)
     context.same(_info(context)[1], total, "the total stays when it is freed")
-
-
-def _too_much(context: Context) -> None:
-    context.bytes_of(_TOO_MUCH)
 
 
 @cases("allocator.oom", alone=True)
@@ -61,7 +61,7 @@ def more_than_there_is(context: Context) -> None:
     """A request above the total memory raises torch.OutOfMemoryError with its formatted size."""
     context.raises(
         torch.OutOfMemoryError,
-        lambda: _too_much(context),
+        lambda: context.bytes_of(TOO_MUCH),
         text="a request of 32 TiB raises torch.OutOfMemoryError with its size",
         match=r"32768(\.00)? GiB|32(\.00)? TiB",
     )
@@ -70,13 +70,10 @@ def more_than_there_is(context: Context) -> None:
 @cases("allocator.oom", alone=True)
 def goes_on(context: Context) -> None:
     """After running out, live tensors are intact and the next request that fits succeeds."""
-    want = known(30_000, 5)
-    live = context.bytes_of(30_000).copy_(want)
+    live = filled(context, 30_000, 5)
     context.must(_runs_out(context), "the request was refused")
-    context.equal(live, want, "live tensors are intact")
-    block = context.bytes_of(64 * KIB)
-    block.copy_(known(64 * KIB, 6))
-    context.equal(block, known(64 * KIB, 6), "the next request that fits succeeds")
+    keeps(context, live, 5, "live tensors are intact")
+    keeps(context, filled(context, 64 * KIB, 6), 6, "the next request that fits succeeds")
 
 
 @cases("allocator.oom", alone=True)
@@ -120,48 +117,34 @@ def filled_up(context: Context) -> None:
 def _runs_out(context: Context) -> bool:
     """Whether a request that is too large is refused, by whatever type of error."""
     try:
-        _too_much(context)
+        context.bytes_of(TOO_MUCH)
     except RuntimeError:
         return True
     return False
 
 
-def _wrong_shapes(context: Context) -> None:
-    torch.add(torch.ones(2, device=context.device), torch.ones(3, device=context.device))
+def _ones(context: Context, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.ones(shape, dtype=dtype, device=context.device)
 
 
-def _wrong_inner_sizes(context: Context) -> None:
-    torch.mm(torch.ones(2, 3, device=context.device), torch.ones(2, 3, device=context.device))
+#: Calls that no op takes.
+_WRONG: dict[str, Callable[[Context], torch.Tensor]] = {
+    "shapes": lambda context: _ones(context, 2) + _ones(context, 3),
+    "inner_sizes": lambda context: torch.mm(_ones(context, 2, 3), _ones(context, 2, 3)),
+    "cat": lambda context: torch.cat([_ones(context, 2, 2), _ones(context, 3, 3)]),
+    "out_dtype": lambda context: torch.add(
+        _ones(context, 4), _ones(context, 4), out=_ones(context, 4, dtype=torch.int64)
+    ),
+    "overlap": lambda context: _ones(context, 1).expand(4).add_(1),
+}
 
 
-def _wrong_cat(context: Context) -> None:
-    torch.cat([torch.ones(2, 2, device=context.device), torch.ones(3, 3, device=context.device)])
-
-
-def _wrong_target(context: Context) -> None:
-    ones = torch.ones(4, device=context.device)
-    torch.add(ones, ones, out=torch.ones(4, dtype=torch.int64, device=context.device))
-
-
-def _overlap(context: Context) -> None:
-    torch.ones(1, device=context.device).expand(4).add_(1)
-
-
-@cases(
-    "allocator.error_leak",
-    over={
-        "shapes": ("_wrong_shapes",),
-        "inner_sizes": ("_wrong_inner_sizes",),
-        "cat": ("_wrong_cat",),
-        "out_dtype": ("_wrong_target",),
-        "overlap": ("_overlap",),
-    },
-)
+@cases("allocator.error_leak", over={name: (name,) for name in _WRONG})
 def op_raises(context: Context, name: str) -> None:
     """An op that raises leaves `allocated` as it was."""
     before = context.counters().allocated
     for _ in range(3):
-        error = context.raises(RuntimeError, globals()[name], context, text="the op raises")
+        error = context.raises(RuntimeError, _WRONG[name], context, text="the op raises")
         if error is not None:
             error.__traceback__ = None  # its frames hold the operands
         del error
@@ -186,10 +169,11 @@ def limits(context: Context) -> None:
     size = fits_in_memory(context)
     reserved, (_, total) = context.counters().reserved, _info(context)
     with _fraction(context, (reserved + 1.5 * size) / total):
-        context.same(
-            round(context.own("get_fraction")(0) * total), round(reserved + 1.5 * size),
+        set_, text = (
+            context.own("get_fraction")(0),
             "reading the fraction returns the value that was set",
-        )  # fmt: skip
+        )
+        context.same(round(set_ * total), round(reserved + 1.5 * size), text)
         block = context.bytes_of(size)
         context.check(block.numel() == size, "a request within the fraction succeeds")
         context.raises(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +12,8 @@ import torch
 from conformance.checks.cases.context import Context, Counters
 
 KIB, MIB = 2**10, 2**20
+#: Bytes that no device has: 32 TiB, well below the exabyte above which torch itself refuses.
+TOO_MUCH = 2**45
 POOLS = ("all", "small_pool", "large_pool")
 
 
@@ -37,24 +39,27 @@ def ordered(context: Context, now: Counters) -> None:
             f"{' >= '.join(names)} >= 0 in {pool}",
             found=values,
         )
-    wrong = [
-        name.removesuffix(".current")
-        for name, value in now.all.items()
-        if name.endswith(".current") and value > now.get(name.removesuffix("current") + "peak")
-    ]
+    wrong = [stem for stem, current, peak in peaks(now) if current > peak]
     context.same(wrong, [], "no current value is above its peak")
+
+
+def peaks(now: Counters) -> Iterator[tuple[str, int, int]]:
+    """What is counted, its current value and its peak."""
+    for name, current in now.all.items():
+        stem = name.removesuffix(".current")
+        if stem != name:
+            yield stem, current, now.get(f"{stem}.peak")
 
 
 def balanced(context: Context, now: Counters, reset: Counters) -> None:
     """Total allocated - total freed = current - what was current at the last reset of the totals."""
     wrong = []
-    for name, current in now.all.items():
-        stem = name.removesuffix(".current")
-        if stem == name or f"{stem}.freed" not in now.all:
-            continue
-        change = now[f"{stem}.allocated"] - now[f"{stem}.freed"]
-        if change != current - reset.get(name):
-            wrong.append((stem, change, current - reset.get(name)))
+    for stem, current, _ in peaks(now):
+        if f"{stem}.freed" in now.all:
+            change = now[f"{stem}.allocated"] - now[f"{stem}.freed"]
+            since = current - reset.get(f"{stem}.current")
+            if change != since:
+                wrong.append((stem, change, since))
     context.same(wrong, [], "total allocated minus total freed is the change of the current value")
 
 
@@ -88,10 +93,51 @@ def overlapping(blocks: Iterable[torch.Tensor]) -> list[tuple[tuple[int, int], t
     return [(a, b) for a, b in pairwise(spans) if b[0] < a[1]]
 
 
+def aligned(context: Context, blocks: Iterable[torch.Tensor]) -> None:
+    """A check that every address keeps the declared alignment."""
+    step = context.descriptor.alignment
+    wrong = [hex(start) for start, _ in map(span, blocks) if start % step]
+    context.same(wrong, [], f"addresses are multiples of {step}")
+
+
 def inside(block: torch.Tensor, spans: Sequence[tuple[int, int]]) -> bool:
     """Whether a block shares bytes with one of these spans."""
     start, end = span(block)
     return any(start < high and low < end for low, high in spans)
+
+
+def freed(context: Context, size: int) -> tuple[int, int]:
+    """The addresses of a block that was taken and freed."""
+    return span(context.bytes_of(size))
+
+
+def filled(context: Context, size: int, seed: int, index: int = 0) -> torch.Tensor:
+    """A block with bytes that ``keeps`` knows by the seed."""
+    return context.bytes_of(size, index).copy_(known(size, seed))
+
+
+def keeps(
+    context: Context, block: torch.Tensor, seed: int, text: str = "a live block keeps its bytes"
+) -> None:
+    """A check that a block holds what it was filled with."""
+    context.equal(block, known(block.numel(), seed), text)
+
+
+def none_inside(
+    context: Context, blocks: Iterable[torch.Tensor], place: tuple[int, int], text: str
+) -> None:
+    """A check that no block shares bytes with a span."""
+    context.same([span(each) for each in blocks if inside(each, [place])], [], text)
+
+
+@contextmanager
+def given_back(context: Context, text: str) -> Iterator[None]:
+    """A check that what the block reserves is released after it: a live tensor would keep it."""
+    fresh(context)
+    before = context.counters().reserved
+    yield
+    fresh(context)
+    context.same(context.counters().reserved, before, text)
 
 
 def known(size: int, seed: int) -> torch.Tensor:

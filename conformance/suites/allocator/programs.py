@@ -20,6 +20,8 @@ from conformance.checks.cases.drawing import Operation, Trial, operation, pinned
 from conformance.suites.allocator.memory import (
     KIB,
     MIB,
+    TOO_MUCH,
+    aligned,
     balanced,
     fresh,
     granule,
@@ -46,7 +48,6 @@ STEPS = 50
 _FEW, _MORE = (0, 5), (1, 20)  # seed, programs: of every plan, and of those beyond quick
 #: Blocks up to this size are read back after every step, larger ones at the end.
 READ = 64 * KIB
-TOO_MUCH = 2**45
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +128,7 @@ class Watch:
         if self.judges("disjoint"):
             wrong = overlapping(block.tensor for block in live)
             self.context.same(wrong, [], "no two live blocks overlap")
-            step = self.context.descriptor.alignment
-            odd = [hex(span(b.tensor)[0]) for b in live if span(b.tensor)[0] % step]
-            self.context.same(odd, [], f"addresses are multiples of {step}")
+            aligned(self.context, [block.tensor for block in live])
         if self.judges("contents"):
             self.read([block for block in live if block.size <= READ])
 
