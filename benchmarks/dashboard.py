@@ -75,7 +75,7 @@ def age(site: Path, dates: int) -> None:
                 start=start.strftime("%Y-%m-%dT%H:%M:%SZ"), counts=axes_of.count(axis, codes),
             )  # fmt: skip
             data = write_json(runs / f"{older.id}.json", older)
-            write_script(site / "data" / "runs" / f"{older.id}.js", f"runs/{older.id}", data)
+            write_script(site, f"runs/{older.id}", data)
 
 
 def _changed(codes: str, seed: str) -> Iterator[str]:

@@ -12,11 +12,11 @@ from typing import Final
 
 import msgspec
 
-from devices.cell import CellKey, Outcome
+from devices.cell import CellKey, Outcome, Verdict
 from devices.failure import Word
 from reports.gate import number
 from reports.model import Run
-from reports.statuses import ABSENT, KIND_OF, MISSING, OUTCOME_OF, VERDICT_OF, code_of
+from reports.statuses import ABSENT, KIND_OF, LETTERS, MISSING, code_of
 from reports.summary import one_line
 
 
@@ -60,7 +60,7 @@ def change(before: str, after: str) -> Change | None:
         return Change.MISSING
     if before in _NONE:
         return Change.ADDED
-    was, now = OUTCOME_OF[before], OUTCOME_OF[after]
+    was, now = LETTERS[before].outcome, LETTERS[after].outcome
     if was is now:
         return Change.CHANGED_EXPECTATION
     if now in _DEADLY and was not in _DEADLY:
@@ -74,20 +74,30 @@ def change(before: str, after: str) -> Change | None:
 
 def table() -> dict[str, str]:
     """Every pair of letters that is a change, with what it is: what the pages compare by."""
-    found = {}
-    for before, after in product(KIND_OF, repeat=2):
-        if (what := change(before, after)) is not None:
-            found[before + after] = what.value
-    return found
+    pairs = product(KIND_OF, repeat=2)
+    return {was + now: what.value for was, now in pairs if (what := change(was, now)) is not None}
+
+
+#: By what became of them: (cell, letter before, letter after), in the order of the later run.
+Changes = dict[Change, list[tuple[CellKey, str, str]]]
+
+
+def changes(before: Mapping[CellKey, str], after: Mapping[CellKey, str]) -> Changes:
+    """The cells that changed; a cell that one of the two does not name is absent there."""
+    found: Changes = {what: [] for what in Change}
+    for cell in dict.fromkeys((*after, *before)):
+        was, now = before.get(cell, ABSENT), after.get(cell, ABSENT)
+        if (what := change(was, now)) is not None:
+            found[what].append((cell, was, now))
+    return {what: cells for what, cells in found.items() if cells}
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs compared. ``environment`` has (name, before, after), the likeliest causes first;
-    ``cells`` has (cell, letter before, letter after) by what became of them, in plan order."""
+    """Two runs compared. ``environment`` has (name, before, after), the likeliest causes first."""
 
     environment: tuple[tuple[str, str, str], ...]
-    cells: Mapping[Change, tuple[tuple[CellKey, str, str], ...]]
+    cells: Changes
 
     @property
     def worse(self) -> bool:
@@ -109,40 +119,31 @@ def environment(
 
 def diff(before: Run, after: Run) -> Comparison:
     """Compare two runs, of one device or of two, cell by cell."""
-    cells = dict.fromkeys((*after.parsed.cells, *before.parsed.cells))
-    found: dict[Change, list[tuple[CellKey, str, str]]] = {}
-    for cell in cells:
-        letters = _letter(before, cell), _letter(after, cell)
-        if (what := change(*letters)) is not None:
-            found.setdefault(what, []).append((cell, *letters))
-    return Comparison(
-        environment(asdict(before.provenance), asdict(after.provenance)),
-        {what: tuple(found[what]) for what in Change if what in found},
-    )
+    origins = environment(asdict(before.provenance), asdict(after.provenance))
+    return Comparison(origins, changes(_letters(before), _letters(after)))
 
 
-def _letter(run: Run, cell: CellKey) -> str:
-    result = run.results.get(cell)
-    return ABSENT if result is None else code_of(result)
+def _letters(run: Run) -> dict[CellKey, str]:
+    """The letters of the cells that have a result, in plan order."""
+    results = run.results
+    return {cell: code_of(results[cell]) for cell in run.parsed.cells if cell in results}
 
 
 def in_words(letter: str) -> str:
     """A letter in words: ``pass``, ``fail (expected)``, ``absent``."""
     if letter in _NONE:
         return "absent" if letter == ABSENT else "not run"
-    outcome, verdict = OUTCOME_OF[letter].value, VERDICT_OF[letter].value
-    return outcome if verdict in ("ok", "regression") else f"{outcome} ({verdict})"
+    outcome, verdict, _ = LETTERS[letter]
+    return str(outcome) if verdict in (Verdict.OK, Verdict.REGRESSION) else f"{outcome} ({verdict})"
 
 
 def as_text(found: Comparison, *, limit: int = 20) -> str:
     """For a terminal: the environment, then the cells, ``limit`` of each kind of change."""
-    lines = ["environment:"]
+    lines = ["environment:" if found.environment else "environment: the same"]
     lines += [
         f"  {name}: {one_line(old) or '-'} -> {one_line(new) or '-'}"
         for name, old, new in found.environment
     ]
-    if not found.environment:
-        lines[0] = "environment: the same"
     for what, cells in found.cells.items():
         lines.append(f"{what} ({number(len(cells), 'cell')}: {MEANING[what]}):")
         lines += [
@@ -183,13 +184,11 @@ class DiffDocument(msgspec.Struct):
 
 def as_data(found: Comparison) -> DiffDocument:
     """As JSON holds it."""
-    return DiffDocument(
-        [DiffFact(*fact) for fact in found.environment],
-        {
-            what.value: [
-                DiffCell(*cell, in_words(old), in_words(new))
-                for cell, old, new in found.cells.get(what, ())
-            ]
-            for what in Change
-        },
-    )
+    cells = {
+        what.value: [
+            DiffCell(*cell, in_words(old), in_words(new))
+            for cell, old, new in found.cells.get(what, ())
+        ]
+        for what in Change
+    }
+    return DiffDocument([DiffFact(*fact) for fact in found.environment], cells)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from enum import IntEnum
 
 import msgspec
 
 from devices.cell import CellKey, Outcome, Verdict
-from reports.model import PLANNED, CellResult, Run, RunError, by_declaration, problem_with
+from reports.model import (
+    PLANNED,
+    CellResult,
+    Clause,
+    Run,
+    RunError,
+    StatedLevel,
+    by_declaration,
+    problem_with,
+)
 
 
 class ExitCode(IntEnum):
@@ -61,13 +71,12 @@ class Tally:
     def add(self, result: CellResult | None) -> None:
         """Count a planned cell."""
         if result is None:
-            self.planned += 1
-            self.missing += 1
+            self.count(Outcome.NOT_RUN, Verdict.MISSING)
         elif problem_with(result) is not None:
             self.planned += 1
             self.no_evidence += 1
         elif result.outcome is Outcome.PASS and result.verdict is Verdict.OK:
-            self.planned += 1
+            self.planned += 1  # as most are: this saves looking them up
             self.passed += 1
         else:
             self.count(result.outcome, result.verdict)
@@ -75,20 +84,15 @@ class Tally:
     def count(self, outcome: Outcome, verdict: Verdict, cells: int = 1) -> None:
         """Count planned cells of this outcome and verdict."""
         self.planned += cells
-        names = (_OUTCOMES.get(outcome), _VERDICTS.get(verdict))
+        names = [_OUTCOMES.get(outcome), _VERDICTS.get(verdict)]
         if outcome is Outcome.UNSUPPORTED and verdict is Verdict.OK:
-            names = ("declared", None)
-        for name in names:
-            if name is not None:
-                setattr(self, name, getattr(self, name) + cells)
+            names = ["declared"]
+        for name in filter(None, names):
+            setattr(self, name, getattr(self, name) + cells)
 
     @classmethod
     def sum(cls, tallies: Iterable[Tally]) -> Tally:
-        total = cls()
-        for tally in tallies:
-            for field in fields(cls):
-                setattr(total, field.name, getattr(total, field.name) + getattr(tally, field.name))
-        return total
+        return cls(*map(sum, zip(*map(astuple, tallies))))
 
 
 _OUTCOMES: Mapping[Outcome, str] = {
@@ -146,21 +150,20 @@ def gate(
     cells = run.parsed.selected if partial else run.parsed.cells
     tallies = tally(run, cells)
     counts = Tally.sum(tallies.values())
-    inherited = compared.inherited if compared else frozenset()
-    new, provisional = (
-        _new(run, [cell for cell in cells if cell not in inherited])
-        if counts.regressions or counts.improvements
-        else ((), ())
-    )
+    new: list[CellResult] = []
+    provisional: list[CellResult] = []
+    if counts.regressions or counts.improvements:
+        for result in _new(run, cells, compared.inherited if compared else frozenset()):
+            clause = run.parsed.clauses[result.key.clause]
+            (provisional if clause.provisional else new).append(result)
     incomplete = _incomplete(run, cells, counts, partial=partial)
     if compared is not None and (gone := compared.gone):
         incomplete.append(
-            f"{number(len(gone), 'cell')} of the baseline {'is' if len(gone) == 1 else 'are'} no longer "
+            f"{number(len(gone), 'cell of the baseline is', 'cells of the baseline are')} no longer "
             f"planned, although torch and the suite are the same; the first is {gone[0]}"
         )
-    problems = list(incomplete)
-    if nothing := _nothing_checked(run, cells):
-        problems.insert(0, nothing)
+    nothing = nothing_checked([run.results[cell] for cell in cells if cell in run.results])
+    problems = [*filter(None, [nothing]), *incomplete]
     regressions = sum(result.verdict is Verdict.REGRESSION for result in new)
     improvements = len(new) - regressions
     if regressions:
@@ -182,64 +185,70 @@ def gate(
     else:
         code = ExitCode.GREEN
     notes = (compared.note,) if compared is not None else ()
-    return GateResult(run, code, tuple(problems), tallies, counts, new, provisional, notes)
+    return GateResult(
+        run, code, tuple(problems), tallies, counts, tuple(new), tuple(provisional), notes
+    )
 
 
 def tally(run: Run, cells: Iterable[CellKey]) -> dict[str, Tally]:
     """Counts by clause, in the order of the cells."""
-    tallies: dict[str, Tally] = {}
+    tallies: defaultdict[str, Tally] = defaultdict(Tally)
     for cell in cells:
-        counts = tallies.get(cell.clause)
-        if counts is None:
-            counts = tallies[cell.clause] = Tally()
-        counts.add(run.results.get(cell))
-    return tallies
+        tallies[cell.clause].add(run.results.get(cell))
+    return dict(tallies)
 
 
-def number(count: int, noun: str) -> str:
-    """``1 cell``, ``1,234 cells``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def number(count: int, noun: str, nouns: str = "") -> str:
+    """``1 cell``, ``1,234 cells``; ``nouns`` is the plural where it is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
-def _new(
-    run: Run, cells: Iterable[CellKey]
-) -> tuple[tuple[CellResult, ...], tuple[CellResult, ...]]:
+def _new(run: Run, cells: Iterable[CellKey], but: frozenset[CellKey]) -> list[CellResult]:
+    """The regressions, then the improvements, of the cells that are not among ``but``."""
     found: dict[Verdict, list[CellResult]] = {Verdict.REGRESSION: [], Verdict.IMPROVEMENT: []}
     for cell in cells:
         result = run.results.get(cell)
-        if result is None or result.verdict not in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
+        if result is None or result.verdict not in found or cell in but:
             continue
         if problem_with(result) is None:
             found[result.verdict].append(result)
-    both = [*found[Verdict.REGRESSION], *found[Verdict.IMPROVEMENT]]
-    clauses = run.parsed.clauses
+    return [*found[Verdict.REGRESSION], *found[Verdict.IMPROVEMENT]]
+
+
+def not_whole(run: Run) -> list[str]:
+    """Why a run is no evidence for a whole plan: it is empty, partial, or one shard of several."""
+    plan, origin, problems = run.parsed, run.provenance, []
+    if not plan.cells:
+        problems.append("no cells are planned: no evidence")
+    if origin.partial:
+        chosen = f" ({', '.join(run.plan.selection)})" if run.plan.selection else ""
+        problems.append(
+            f"a partial run{chosen}: {len(plan.selected):,} of "
+            f"{number(len(plan.cells), 'planned cell')} were selected; only a run of all of them, "
+            "without --ops, --dtypes, --clauses, -k, --lf, -x or paths, can pass the gate or be published"
+        )
+    if origin.is_shard:
+        problems.append(f"only shard {origin.shard}: join all shards with `conform merge` first")
+    return problems
+
+
+def without_outcome(missing: Sequence[CellKey], planned: int) -> str:
+    """How many planned cells have no outcome, and the first of them."""
+    has = "has" if len(missing) == 1 else "have"
     return (
-        tuple(result for result in both if not clauses[result.key.clause].provisional),
-        tuple(result for result in both if clauses[result.key.clause].provisional),
+        f"{len(missing):,} of {number(planned, 'planned cell')} {has} no outcome; "
+        f"the first is {missing[0]}"
     )
 
 
 def _incomplete(run: Run, cells: tuple[CellKey, ...], counts: Tally, *, partial: bool) -> list[str]:
-    problems: list[str] = []
-    if not cells:
-        problems.append("no cells are " + ("selected" if partial else "planned") + ": no evidence")
-    if run.provenance.partial and not partial:
-        problems.append(
-            f"a partial run: {len(run.parsed.selected):,} of "
-            f"{number(len(run.parsed.cells), 'planned cell')} were selected; only a run of all of "
-            "them, without --ops, --dtypes, --clauses, -k, --lf, -x or paths, can pass the gate"
-        )
-    if run.provenance.is_shard and not partial:
-        problems.append(
-            f"only shard {run.provenance.shard}: join all shards with `conform merge` first"
-        )
+    problems = [] if partial else not_whole(run)
+    if partial and not cells:
+        problems.append("no cells are selected: no evidence")
     if counts.missing:
-        missing = set(run.missing)
-        first = next(cell for cell in cells if cell in missing)
-        problems.append(
-            f"{number(counts.missing, 'cell')} of {counts.planned:,} "
-            f"{'has' if counts.missing == 1 else 'have'} no outcome; the first is {first}"
-        )
+        absent = set(run.missing)
+        missing = [cell for cell in cells if cell in absent]
+        problems.append(without_outcome(missing, counts.planned))
     if counts.no_evidence:
         cell, why = next(
             (cell, why)
@@ -250,22 +259,21 @@ def _incomplete(run: Run, cells: tuple[CellKey, ...], counts: Tally, *, partial:
     return problems
 
 
-def _nothing_checked(run: Run, cells: Iterable[CellKey]) -> str | None:
+def nothing_checked(results: Sequence[CellResult]) -> str | None:
     """Why the machine is to blame, where something was tried and nothing could be checked."""
-    results = [run.results[cell] for cell in cells if cell in run.results]
     unchecked = (Outcome.ERROR, Outcome.NOT_RUN)
-    checked = (r for r in results if r.outcome not in unchecked and not by_declaration(r))
-    if not results or any(checked):
+    if not results or any(r.outcome not in unchecked and not by_declaration(r) for r in results):
         return None
+    cells = number(len(results), "cell")
     if all(map(by_declaration, results)):
         return (
-            f"not one of {number(len(results), 'cell')} was checked: all are unsupported by "
-            "declaration; expected a device that declares what at least one selected clause requires"
+            f"not one of {cells} was checked: all are unsupported by declaration; "
+            "expected a device that declares what at least one selected clause requires"
         )
     said = next((result.message for result in results if result.message), "no message")
     return (
-        f"not one of {number(len(results), 'cell')} could be checked: expected a working device "
-        f"and harness; the first says: {said}"
+        f"not one of {cells} could be checked: the problem is the machine, not the device's operators; "
+        f"expected a working device and harness; the first says: {said}"
     )
 
 
@@ -292,10 +300,10 @@ class Against:
     @property
     def note(self) -> str:
         """What is reported of the baseline."""
-        origin = self.baseline.provenance
+        origin, count = self.baseline.provenance, len(self.inherited)
         return (
-            f"against the run of {origin.start} (torch {origin.torch}): "
-            f"{number(len(self.inherited), 'cell')} failed there in the same way and {'is' if len(self.inherited) == 1 else 'are'} not counted as new"
+            f"against the run of {origin.start} (torch {origin.torch}): {number(count, 'cell')} failed "
+            f"there in the same way and {'is' if count == 1 else 'are'} not counted as new"
         )
 
     @classmethod
@@ -303,21 +311,16 @@ class Against:
         """Compare cell by cell. Raises NoBaseline if the baseline is of another device or plan, or not
         whole."""
         mine, its = run.provenance, baseline.provenance
+        refused = f"--against {baseline.folder}: "
         for name in ("device", "plan"):
             here, there = getattr(mine, name), getattr(its, name)
             if here != there:
-                raise NoBaseline(
-                    f"--against {baseline.folder}: its {name} is {there!r}, not {here!r}"
-                )
+                raise NoBaseline(f"{refused}its {name} is {there!r}, not {here!r}")
         if its.partial or its.is_shard:
-            raise NoBaseline(
-                f"--against {baseline.folder}: is a partial run or a shard; expected a whole run"
-            )
-        if missing := baseline.missing:
-            raise NoBaseline(
-                f"--against {baseline.folder}: {number(len(missing), 'cell')} of that run "
-                f"{'has' if len(missing) == 1 else 'have'} no outcome; expected a complete run"
-            )
+            raise NoBaseline(f"{refused}is a partial run or a shard; expected a whole run")
+        if missing := len(baseline.missing):
+            few = number(missing, "cell of that run has", "cells of that run have")
+            raise NoBaseline(f"{refused}{few} no outcome; expected a complete run")
         inherited = frozenset(
             cell
             for cell, result in run.results.items()
@@ -363,40 +366,33 @@ class Level(msgspec.Struct, frozen=True):
     reached: bool
 
     def __str__(self) -> str:
-        short = f"; {self.unplanned:,} are not in this plan" if self.unplanned else ""
-        still = (
-            f"; {self.open} of its {self.clauses} clauses are not checked yet" if self.open else ""
-        )
-        return (
-            f"level {self.level} {self.title} ({self.version}): {self.passed:,} of "
-            f"{self.listed:,} cells pass{short}{still}"
-        )
+        passed = f"{self.passed:,} of {self.listed:,} cells pass"
+        text = f"level {self.level} {self.title} ({self.version}): {passed}"
+        if self.unplanned:
+            text += f"; {self.unplanned:,} are not in this plan"
+        if self.open:
+            text += f"; {self.open} of its {self.clauses} clauses are not checked yet"
+        return text
 
 
 def levels_of(run: Run) -> list[Level]:
     """Each level that the run's plan states."""
-    clauses = run.parsed.clauses.values()
+    if not run.plan.levels:
+        return []
     passed = [
         result is not None and result.outcome is Outcome.PASS and problem_with(result) is None
         for result in map(run.results.get, run.parsed.cells)
-    ] if run.plan.levels else []  # fmt: skip
-    found = []
-    for stated in run.plan.levels:
-        within = [clause for clause in clauses if clause.level <= stated.level]
-        open_clauses = sum(clause.status == PLANNED for clause in within)
-        passes = sum(sum(passed[first : first + length]) for first, length in stated.planned)
-        planned = sum(length for _, length in stated.planned)
-        found.append(
-            Level(
-                stated.level,
-                stated.title,
-                stated.version,
-                passes,
-                stated.listed,
-                stated.listed - planned,
-                len(within),
-                open_clauses,
-                reached=not open_clauses and 0 < stated.listed == passes,
-            )
-        )
-    return found
+    ]
+    return [_level(stated, run.plan.clauses, passed) for stated in run.plan.levels]
+
+
+def _level(stated: StatedLevel, clauses: Iterable[Clause], passed: Sequence[bool]) -> Level:
+    within = [clause for clause in clauses if clause.level <= stated.level]
+    still = sum(clause.status == PLANNED for clause in within)
+    listed = stated.listed
+    passes = sum(sum(passed[first : first + length]) for first, length in stated.planned)
+    return Level(
+        stated.level, stated.title, stated.version, passes, listed,
+        listed - sum(length for _, length in stated.planned), len(within), still,
+        reached=not still and 0 < listed == passes,
+    )  # fmt: skip

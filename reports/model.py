@@ -13,6 +13,7 @@ import msgspec
 
 from devices.cell import CellFacts, CellKey, Observed, Outcome, Verdict
 from devices.errors import ConformError
+from devices.failure import Geometry
 from devices.files import stays_inside, write_whole
 from devices.lifecycle.evidence import Evidence, Seen
 
@@ -262,20 +263,14 @@ VERDICTS: Mapping[Outcome, frozenset[Verdict]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ExampleTensor:
+class ExampleTensor(Geometry, frozen=True):
     """One tensor of a minimised example. ``values`` is Python source, cut where it is long."""
 
-    dtype: str
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
     values: str = ""
 
     def __str__(self) -> str:
-        where = f", storage offset {self.offset}" if self.offset else ""
-        values = f" = {self.values}" if self.values else ""
-        return f"{self.dtype} of shape {self.shape}, strides {self.stride}{where}{values}"
+        where = super().__str__()
+        return f"{where} = {self.values}" if self.values else where
 
 
 @dataclass(frozen=True, slots=True)

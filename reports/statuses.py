@@ -1,4 +1,4 @@
-"""The letter that represents the result of a cell, and how it is shown.
+"""The letter that represents the result of a cell, and how it is shown: ``statuses.toml``.
 
 A run's cells are one text, a letter each, so that a quarter of a million of them are a file of a
 quarter of a megabyte that compresses to a few kilobytes and that any program can read.
@@ -7,90 +7,63 @@ quarter of a megabyte that compresses to a few kilobytes and that any program ca
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
 
 from devices.cell import Outcome, Verdict
+from devices.files import tomllib
 from reports.gate import Tally
 from reports.model import CellResult, problem_with
 
 ABSENT: Final = " "
 MISSING: Final = "n"
 ERROR: Final = "E"
+PASS: Final = "."
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """How a status is shown: its name, what it means, and its rank where several meet."""
+class Status(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a status is shown: its name, what it means, its shape (an SVG path) and colours."""
 
     name: str
     label: str
     meaning: str
+    path: str = ""
+    light: str = ""
+    dark: str = ""
 
 
-KINDS: Final[tuple[Status, ...]] = (
-    Status("crash", "crash", "the process died in this cell, and the manifest does not expect it"),
-    Status("hang", "hang", "the cell did not return within its time limit, and the manifest does not expect it"),
-    Status("fail", "fail", "at least one check failed, and no block of the manifest expects it"),
-    Status("error", "error", "the check could not be made, or no check was executed"),
-    Status("unsupported", "unsupported", "the device raised NotImplementedError"),
-    Status("improvement", "improvement", "the result is better than the manifest expects; update the manifest"),
-    Status("flaky", "flaky", "declared flaky: sometimes passes and sometimes fails"),
-    Status("expected", "expected failure", "failed, crashed or hung as a block of the manifest says; "
-         "it still counts against the device"),
-    Status("ambiguous", "ambiguous reference", "the references differ and the device equals neither: "
-         "in no numerator and no denominator"),
-    Status("not-run", "not run", "planned, but has no outcome"),
-    Status("pass", "pass", "every executed check held, and at least one was executed"),
-    Status("undeclared", "unsupported by declaration", "nothing was tried: the descriptor does not "
-         "declare what the clause requires, or the machine has too few devices for the case"),
-    Status("absent", "not planned", "the run does not have this cell"),
-)  # fmt: skip
-"""Every kind, the most urgent first: a square that represents several cells shows the first."""
+class Letter(NamedTuple):
+    """What a letter represents."""
 
-_O, _V = Outcome, Verdict
-_CODES: Final[Mapping[tuple[Outcome, Verdict], tuple[str, str]]] = {
-    (_O.PASS, _V.OK): (".", "pass"),
-    (_O.PASS, _V.IMPROVEMENT): ("P", "improvement"),
-    (_O.PASS, _V.FLAKY): ("p", "flaky"),
-    (_O.FAIL, _V.REGRESSION): ("F", "fail"),
-    (_O.FAIL, _V.EXPECTED): ("f", "expected"),
-    (_O.FAIL, _V.IMPROVEMENT): ("G", "improvement"),
-    (_O.FAIL, _V.FLAKY): ("g", "flaky"),
-    (_O.ERROR, _V.REGRESSION): (ERROR, "error"),
-    (_O.UNSUPPORTED, _V.OK): ("u", "undeclared"),
-    (_O.UNSUPPORTED, _V.EXPECTED): ("v", "expected"),
-    (_O.UNSUPPORTED, _V.REGRESSION): ("U", "unsupported"),
-    (_O.UNSUPPORTED, _V.IMPROVEMENT): ("V", "improvement"),
-    (_O.AMBIGUOUS, _V.OK): ("a", "ambiguous"),
-    (_O.AMBIGUOUS, _V.REGRESSION): ("A", "ambiguous"),
-    (_O.CRASH, _V.REGRESSION): ("C", "crash"),
-    (_O.CRASH, _V.EXPECTED): ("c", "expected"),
-    (_O.CRASH, _V.IMPROVEMENT): ("D", "improvement"),
-    (_O.HANG, _V.REGRESSION): ("H", "hang"),
-    (_O.HANG, _V.EXPECTED): ("h", "expected"),
-    (_O.HANG, _V.IMPROVEMENT): ("I", "improvement"),
-    (_O.NOT_RUN, _V.MISSING): (MISSING, "not-run"),
-}
+    outcome: Outcome
+    verdict: Verdict
+    kind: str
 
-PASS: Final = "."
-KIND_OF: Final[Mapping[str, str]] = MappingProxyType(dict([*_CODES.values(), (ABSENT, "absent")]))
-OUTCOME_OF: Final[Mapping[str, Outcome]] = MappingProxyType(
-    {code: pair[0] for pair, (code, _) in _CODES.items()}
-)
-VERDICT_OF: Final[Mapping[str, Verdict]] = MappingProxyType(
-    {code: pair[1] for pair, (code, _) in _CODES.items()}
-)
+
+class _Statuses(msgspec.Struct, forbid_unknown_fields=True):
+    kinds: tuple[Status, ...]
+    letters: dict[str, Letter]
+
+
+_TEXT = Path(__file__).with_name("statuses.toml").read_text(encoding="utf-8")
+_STATUSES = msgspec.convert(tomllib.loads(_TEXT), _Statuses)
+
+KINDS: Final = _STATUSES.kinds
+LETTERS: Final[Mapping[str, Letter]] = _STATUSES.letters
+LABELS: Final[Mapping[str, str]] = {kind.name: kind.label for kind in KINDS}
+KIND_OF: Final[Mapping[str, str]] = {
+    **{code: letter.kind for code, letter in LETTERS.items()}, ABSENT: "absent",
+}  # fmt: skip
+_CODES: Final = {(each.outcome, each.verdict): code for code, each in LETTERS.items()}
 
 
 def code_of(result: CellResult | None) -> str:
     """The letter of a result. One that contradicts itself is an error, as in the JUnit file."""
     if result is None:
         return MISSING
-    if problem_with(result) is not None:
-        return ERROR
-    return _CODES[result.outcome, result.verdict][0]
+    return _CODES[result.outcome, result.verdict] if problem_with(result) is None else ERROR
 
 
 def tally(counts: Mapping[str, int]) -> Tally:
@@ -98,14 +71,12 @@ def tally(counts: Mapping[str, int]) -> Tally:
     total = Tally()
     for code, count in counts.items():
         if code != ABSENT:
-            total.count(OUTCOME_OF[code], VERDICT_OF[code], count)
+            total.count(LETTERS[code].outcome, LETTERS[code].verdict, count)
     return total
 
 
 def table() -> list[dict[str, str]]:
     """Every letter with its outcome, verdict and kind, for the pages and the published schema."""
-    rows = [
-        {"code": code, "outcome": pair[0].value, "verdict": pair[1].value, "kind": kind}
-        for pair, (code, kind) in _CODES.items()
-    ]
-    return [*rows, {"code": ABSENT, "outcome": "absent", "verdict": "absent", "kind": "absent"}]
+    rows = {**LETTERS, ABSENT: ("absent", "absent", "absent")}
+    names = ("code", "outcome", "verdict", "kind")
+    return [dict(zip(names, (code, *map(str, row)))) for code, row in rows.items()]

@@ -85,18 +85,12 @@ def order(folded: Folded) -> Ordered:
     patterns: dict[Pattern, int] = {}
     ops: list[tuple[str, int]] = []
     positions: list[int] = []
-    numbered: dict[tuple[str, ...], tuple[int, ...]] = {}
     for op in sorted(by_op):
         pattern = []
         for number, parts in by_op[op].items():
             listed = tuple(name for part, _ in parts for name in part)
-            found = numbered.get(listed)
-            if found is None:
-                found = tuple(dtypes[name] for name in listed)
-                numbered[listed] = found
-            if not found:
-                continue
-            pattern.append((number, found))
+            if listed:
+                pattern.append((number, tuple(dtypes[name] for name in listed)))
             for part, start in parts:
                 positions += range(start, start + len(part))
         if pattern:
@@ -117,9 +111,14 @@ def slices(axis: Axis) -> Iterator[tuple[str, int, int, int]]:
 def keys(axis: Axis) -> Iterator[CellKey]:
     """Every cell, in order."""
     for op, pattern in axis.ops:
-        for clause, dtypes in axis.patterns[pattern]:
-            for dtype in dtypes:
-                yield CellKey(axis.clauses[clause], op, axis.dtypes[dtype])
+        yield from cells_of(axis, op, pattern)
+
+
+def cells_of(axis: Axis, op: str, pattern: int) -> Iterator[CellKey]:
+    """The cells of an operator, in order."""
+    for clause, dtypes in axis.patterns[pattern]:
+        for dtype in dtypes:
+            yield CellKey(axis.clauses[clause], op, axis.dtypes[dtype])
 
 
 def count(axis: Axis, codes: str) -> dict[str, dict[str, int]]:
@@ -128,19 +127,14 @@ def count(axis: Axis, codes: str) -> dict[str, dict[str, int]]:
     Counts text by text: the cells of a clause are put together first, which is faster than looking
     at them one by one.
     """
-    spans: list[list[tuple[int, int, int]]] = []
-    for pattern in axis.patterns:
-        at, span = 0, []
-        for clause, dtypes in pattern:
-            span.append((clause, at, at + len(dtypes)))
-            at += len(dtypes)
-        spans.append(span)
     parts: list[list[str]] = [[] for _ in axis.clauses]
     for _, number, start, _ in slices(axis):
-        for clause, first, last in spans[number]:
-            parts[clause].append(codes[start + first : start + last])
-    counted: dict[str, dict[str, int]] = {}
-    for name, found in zip(axis.clauses, parts, strict=True):
-        text = "".join(found)
-        counted[name] = {code: text.count(code) for code in sorted(set(text))}
-    return counted
+        for clause, dtypes in axis.patterns[number]:
+            parts[clause].append(codes[start : start + len(dtypes)])
+            start += len(dtypes)
+    return {name: letters_in("".join(found)) for name, found in zip(axis.clauses, parts)}
+
+
+def letters_in(codes: str) -> dict[str, int]:
+    """How often each letter stands in a text."""
+    return {code: codes.count(code) for code in sorted(set(codes))}

@@ -20,7 +20,7 @@ import msgspec
 from devices.errors import ConformError
 from reports.dashboard import documents, pages, svg
 from reports.dashboard.axes import Axis
-from reports.dashboard.documents import FORMAT, ContractDocument, RunDocument
+from reports.dashboard.documents import FORMAT, ContractDocument, RunDocument, prune
 from reports.dashboard.ingest import Refused, fingerprint, ingest
 from reports.dashboard.pages import Site
 from reports.dashboard.series import Series, device_document, series_of, write_history
@@ -79,30 +79,21 @@ def _write(site: Site, series: Sequence[Series], options: Options) -> None:
     documents.write_downloads(folder, [(each.slug, each.latest) for each in series], site.axes)
     svg.write_badges(folder, devices)
     index = documents.IndexDocument(
-        documents.FORMAT, GENERATOR, options.now.strftime("%Y-%m-%dT%H:%M:%SZ"), table(), devices
+        FORMAT, GENERATOR, options.now.strftime(documents.INSTANT), table(), devices
     )
     documents.write_json(folder / "v1" / "index.json", index)
 
 
 def _prune(site: Site, series: Sequence[Series], details: int) -> None:
     """Remove what belongs to no run, and the details of all but each device's newest runs."""
-    kept = {run.id for each in series for run in each.runs}
-    told = {run.id for each in series for run in each.runs[-details:]}
-    for folder, names in (
-        ("runs", kept), ("axes", set(site.axes)), ("contracts", set(site.contracts)),
-    ):  # fmt: skip
-        for place, ending in (("v1", "json"), ("data", "js")):
-            for path in (site.folder / place / folder).glob(f"*.{ending}"):
-                if path.stem not in names:
-                    path.unlink()
-    for path in (site.folder / "data" / "details").glob("*"):
-        if path.name not in told:
-            shutil.rmtree(path)
-    slugs = {each.slug for each in series}
-    for parent in (site.folder / "data" / "history", site.folder / "v1" / "devices"):
-        for path in parent.glob("*"):
-            if path.name not in slugs:
-                shutil.rmtree(path)
+    public, data = site.folder / "v1", site.folder / "data"
+    kept = [run.id for each in series for run in each.runs]
+    for folder, names in (("runs", kept), ("axes", site.axes), ("contracts", site.contracts)):
+        prune(public / folder, "*.json", {f"{name}.json" for name in names})
+        prune(data / folder, "*.js", {f"{name}.js" for name in names})
+    prune(data / "details", "*", {run.id for each in series for run in each.runs[-details:]})
+    for parent in (data / "history", public / "devices"):
+        prune(parent, "*", {each.slug for each in series})
 
 
 # -- the folder

@@ -10,7 +10,8 @@ import contextlib
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ import msgspec
 from reports.dashboard.axes import Axis, keys
 from reports.gate import Level
 from reports.model import Clause, Exclusion, write_file
-from reports.statuses import ABSENT, OUTCOME_OF, VERDICT_OF
+from reports.statuses import ABSENT, LETTERS
 
 FORMAT = 1
+
+#: Dates of the documents, for ``strftime``: ISO 8601, UTC.
+INSTANT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -32,9 +36,9 @@ class Block(msgspec.Struct, frozen=True):
     """
 
     line: int
-    clause: list[str]
-    op: list[str]
-    dtype: list[str]
+    clause: tuple[str, ...]
+    op: tuple[str, ...]
+    dtype: tuple[str, ...]
     outcome: str
     reason: str
     active: bool
@@ -162,15 +166,22 @@ def write_json(path: Path, document: Any) -> bytes:
     return data
 
 
-def write_script(path: Path, key: str, data: bytes) -> None:
-    """Write JSON as a script that hands it over under a key.
+def write_script(folder: Path, key: str, data: bytes) -> None:
+    """Write JSON as the script ``data/<key>.js``, which hands it over under that key.
 
-    Pages opened from a file may load scripts, and may not read other files. ``key`` is a slug of
-    our own making. The JSON is in a string, because an object in a script takes the key
+    Pages opened from a file may load scripts, and may not read other files. ``key`` is made of slugs. The JSON is in a string, because an object in a script takes the key
     ``__proto__`` for its prototype, and JSON.parse does not.
     """
     text = data.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
-    write(path, b'conform.give("' + key.encode("ascii") + b"\",'" + text + b"');\n")
+    script = b'conform.give("' + key.encode("ascii") + b"\",'" + text + b"');\n"
+    write(folder / "data" / f"{key}.js", script)
+
+
+def prune(folder: Path, pattern: str, kept: Container[str]) -> None:
+    """Remove the files and folders that match a pattern, but for those of the names to keep."""
+    for path in folder.glob(pattern):
+        if path.name not in kept:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 # -- downloads
@@ -186,7 +197,7 @@ def write_downloads(
 ) -> None:
     """Write ``v1/devices/<slug>/cells.csv`` of each slug's newest run, and ``v1/schema/<name>.schema.json``."""
     lines: dict[str, list[str]] = {}  # runs of one plan share theirs
-    endings = {code: _ending(code) for code in OUTCOME_OF}
+    endings = {code: f"{each.outcome},{each.verdict}\r\n" for code, each in LETTERS.items()}
     for slug, run in latest:
         if run.axis not in lines:
             lines[run.axis] = beginnings(axes[run.axis])
@@ -203,9 +214,8 @@ def write_downloads(
 
 def beginnings(axis: Axis) -> list[str]:
     """The first three fields of each cell's row, with the comma after them."""
-    fields: dict[str, str] = {"": ""}
-    for name in (*axis.clauses, *axis.dtypes, *(op for op, _ in axis.ops)):
-        fields[name] = _field(name)
+    names = (*axis.clauses, *axis.dtypes, *(op for op, _ in axis.ops))
+    fields = {name: _field(name) for name in names}
     return [f"{fields[clause]},{fields[op]},{fields[dtype]}," for clause, op, dtype in keys(axis)]
 
 
@@ -216,7 +226,3 @@ def _field(text: str) -> str:
     stream = io.StringIO()
     csv.writer(stream, lineterminator="").writerow([text])
     return stream.getvalue()
-
-
-def _ending(code: str) -> str:
-    return f"{OUTCOME_OF[code].value},{VERDICT_OF[code].value}\r\n"

@@ -8,27 +8,36 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from reports.summary import MEMORY
+from devices.failure import Geometry
+from reports.junit import clean
+from reports.model import ExampleTensor
 
 # The storage offset of a layout with "offset", in elements, and the known bytes after every view:
-# those of opinfo.layouts and opinfo.device, which need torch. A test compares them.
+# those of opinfo.layouts and opinfo.device. A test compares them.
 OFFSET: Final = 17
 GUARD_BYTES: Final = 512
 
 _BITS: Final = re.compile(r"\d+")
+_FACTORS: Final = {"step_inner", "step_outer", "expand_first", "expand_last", "offset"}
+# The sizes of a small example by memory order, and its dimensions from the outermost in memory to the innermost.
+_SMALL: Final = {
+    "contiguous": ((3, 4), (0, 1)),
+    "transposed": ((3, 4), (1, 0)),
+    "reversed": ((3, 4), (1, 0)),
+    "channels_last": ((2, 3, 2, 2), (0, 2, 3, 1)),
+}
 
 
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     """Sizes and strides in elements; ``extent`` is one past the last element's position, ``guard`` how many
     elements of known bytes follow the view, at least."""
 
-    shape: list[int]
-    stride: list[int]
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
     offset: int
     extent: int
     dtype: str = ""
@@ -37,69 +46,39 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str = ""  # "out" for a target of out=
 
 
-def placed(
-    dtype: str,
-    shape: Sequence[int],
-    stride: Sequence[int],
-    offset: int,
-    *,
-    values: str = "",
-    role: str = "",
-) -> Placement:
+def placed(tensor: Geometry, role: str = "") -> Placement:
     """A tensor in a buffer of its own."""
+    shape, stride, offset, dtype = tensor.shape, tensor.stride, tensor.offset, clean(tensor.dtype)
     last = sum(max(size - 1, 0) * step for size, step in zip(shape, stride))
     extent = offset + (last + 1 if all(shape) else 0)
     bits = _BITS.search(dtype)
     size = max(int(bits[0]) // 8, 1) if bits else 1 if dtype == "bool" else 4
     guard = max(offset + math.prod(shape) - extent, 0) + GUARD_BYTES // size
-    return Placement(list(shape), list(stride), offset, extent, dtype, guard, values, role)
+    values = clean(tensor.values) if isinstance(tensor, ExampleTensor) else ""
+    return Placement(shape, stride, offset, extent, dtype, guard, values, role)
 
 
 def laid_out(layout: str) -> list[Placement]:
     """A small tensor for each part of a layout's name; none where the name is not of a layout."""
-    parts = layout.removeprefix("out=").split("/")
-    found = []
-    for part in parts:
-        memory, *factors = part.split("+")
-        if memory not in MEMORY:
-            return []
-        step = expand = ""
-        offset = 0
-        for factor in factors:
-            if factor == "offset":
-                offset = OFFSET
-            elif factor.startswith("step_"):
-                step = factor.removeprefix("step_")
-            elif factor.startswith("expand_"):
-                expand = factor.removeprefix("expand_")
-            else:
-                return []
-        shape = (2, 3, 2, 2) if memory == "channels_last" else (3, 4)
-        found.append(_lay_out(shape, memory, step, expand, offset))
-    return found
+    parts = [part.split("+") for part in layout.removeprefix("out=").split("/")]
+    if any(memory not in _SMALL or not _FACTORS.issuperset(rest) for memory, *rest in parts):
+        return []
+    return [_lay_out(memory, factors) for memory, *factors in parts]
 
 
-def _lay_out(shape: Sequence[int], memory: str, step: str, expand: str, offset: int) -> Placement:
-    """As ``opinfo.layouts``, whose code needs a run's torch: a test compares the two."""
-    rank = len(shape)
-    order = list(range(rank))
-    if memory == "transposed":
-        order[-1], order[-2] = order[-2], order[-1]
-    elif memory == "reversed":
-        order.reverse()
-    elif memory == "channels_last":
-        order = [0, *range(2, rank), 1]
-    long = [dim for dim, size in enumerate(shape) if size > 1]
-    expanded = None if not expand else long[0] if expand == "first" else long[-1]
-    stride = [0] * rank
+def _lay_out(memory: str, factors: list[str]) -> Placement:
+    """As ``opinfo.layouts`` does, which reports do not import: a test compares the two."""
+    shape, order = _SMALL[memory]
+    expanded = 0 if "expand_first" in factors else -1
+    if "expand_last" in factors:
+        expanded = len(shape) - 1
+    walked = [dim for dim in reversed(order) if dim != expanded]
+    stride = [0] * len(shape)
     distance = 1
-    walked = [dim for dim in order if dim != expanded]
-    for position, dim in enumerate(reversed(walked)):
-        innermost, outermost = position == 0, position == len(walked) - 1
-        doubled = (step == "inner" and innermost) or (
-            step == "outer" and outermost and len(walked) > 1
-        )
-        distance *= 2 if doubled else 1
+    for position, dim in enumerate(walked):
+        inner, outer = position == 0, 0 < position == len(walked) - 1
+        if (inner and "step_inner" in factors) or (outer and "step_outer" in factors):
+            distance *= 2
         stride[dim] = distance
-        distance *= max(shape[dim], 1)
-    return placed("", shape, stride, offset)
+        distance *= shape[dim]
+    return placed(Geometry("", shape, tuple(stride), OFFSET if "offset" in factors else 0))

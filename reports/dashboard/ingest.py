@@ -6,22 +6,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from devices.cell import Outcome, Verdict
+from devices.cell import Verdict
 from devices.errors import ConformError
 from devices.manifest import Block, Manifest, ManifestError
 from devices.verdicts import Matcher, conflict_text
 from reports.dashboard import axes, documents
 from reports.dashboard.axes import Axis
 from reports.dashboard.geometry import Placement, laid_out, placed
-from reports.gate import Level, levels_of
+from reports.gate import Level, levels_of, not_whole, nothing_checked, without_outcome
 from reports.junit import clean
 from reports.model import (
     PLANNED,
@@ -34,7 +34,7 @@ from reports.model import (
     problem_with,
 )
 from reports.run import MANIFEST_FILE, collector_paused, load_run, record_file
-from reports.statuses import ERROR, MISSING, PASS, code_of
+from reports.statuses import ERROR, PASS, code_of
 from reports.summary import groups_of
 
 # A message or a script longer than this is cut, in characters.
@@ -102,73 +102,32 @@ def read(path: Path) -> ReadRun:
     """Read a run. Raises RunError if its record is damaged, Refused if it is not whole."""
     source = record_file(path)
     run = load_run(path)
-    _whole(run, source)
+    cells = run.parsed.cells
+    if reasons := not_whole(run):
+        raise Refused(f"{source}: {reasons[0]}")
+    if missing := run.missing:
+        raise Refused(f"{source}: incomplete: {without_outcome(missing, len(cells))}")
     ordered = axes.order(run.plan.cells)
-    codes: list[str] = []
-    checks, samples = [], []
-    not_passed: dict[int, CellResult] = {}
-    cells, results = run.parsed.cells, run.results
-    for place, position in enumerate(ordered.positions):
-        result = results.get(cells[position])
-        if result is None:
-            _incomplete(run, source)
-        code = PASS if result.plain else code_of(result)
-        if code != PASS:
-            if code == ERROR and (problem := problem_with(result)) is not None:
-                raise Refused(f"{source}: not evidence: {result.key} {problem}")
-            not_passed[place] = result
-        codes.append(code)
-        checks.append(result.checks)
-        samples.append(result.samples)
-    if MISSING in codes:
-        _incomplete(run, source)
-    if len(not_passed) == len(codes) and all(
-        r.outcome is Outcome.ERROR for r in not_passed.values()
-    ):
-        said = next(
-            (result.message for result in not_passed.values() if result.message), "no message"
-        )
-        raise Refused(
-            f"{source}: not one of {len(codes):,} cells could be checked: the problem is the "
-            f"machine, not the device's operators; the first says: {said.partition(chr(10))[0][:200]}"
-        )
+    results = [run.results[cells[position]] for position in ordered.positions]
+    codes = "".join([PASS if result.plain else code_of(result) for result in results])
+    not_passed = {place: results[place] for place, code in enumerate(codes) if code != PASS}
+    for result in not_passed.values():
+        if (problem := problem_with(result)) is not None:
+            raise Refused(f"{source}: not evidence: {result.key} {problem}")
+    if set(codes) == {ERROR}:
+        raise Refused(f"{source}: {nothing_checked(results)}".partition("\n")[0])
     # Equal sets of layouts are one object in a run that was read.
-    ran = {id(result.ran_layouts): result.ran_layouts for result in results.values()}
+    ran = {id(result.ran_layouts): result.ran_layouts for result in results}
     return ReadRun(
         run,
         fingerprint(path),
         _date(run.provenance.start, source),
         ordered.axis,
-        "".join(codes),
-        checks,
-        samples,
+        codes,
+        [result.checks for result in results],
+        [result.samples for result in results],
         not_passed,
         len({name for names in ran.values() for name in names}),
-    )
-
-
-def _whole(run: Run, source: Path) -> None:
-    """Refuse what can never be published."""
-    plan, origin = run.parsed, run.provenance
-    if not plan.cells:
-        raise Refused(f"{source}: empty: no cells are planned, so there is no evidence")
-    if origin.partial:
-        chosen = ", ".join(run.plan.selection) or "a selection"
-        raise Refused(
-            f"{source}: a partial run ({chosen}): {len(plan.selected):,} of {len(plan.cells):,} "
-            "planned cells were selected; publish a run of all of them"
-        )
-    if origin.is_shard:
-        raise Refused(
-            f"{source}: only shard {origin.shard}: join all shards with `conform merge` first"
-        )
-
-
-def _incomplete(run: Run, source: Path) -> NoReturn:
-    missing = run.missing
-    raise Refused(
-        f"{source}: incomplete: {len(missing):,} of {len(run.parsed.cells):,} planned cells have no outcome; "
-        f"the first is {missing[0]}"
     )
 
 
@@ -199,14 +158,13 @@ def judged(read: ReadRun) -> Judged:
     It is the copy in the results folder, else the file that the run names: in both cases only if
     its content has the run's own hash.
     """
-    run = read.run
-    origin = run.provenance
+    run, origin = read.run, read.run.provenance
     if not origin.manifest_hash:
         return Judged(documents.Manifest("none"))
     name = Path(origin.expectations).name
-    text = _text(run.folder / MANIFEST_FILE, origin.manifest_hash) or _text(
-        Path(origin.expectations), origin.manifest_hash
-    )
+    paths = (run.folder / MANIFEST_FILE, Path(origin.expectations))
+    texts = (_text(path, origin.manifest_hash) for path in paths)
+    text = next((found for found in texts if found is not None), None)
     if text is None:
         return Judged(documents.Manifest("unknown", name))
     facts = {name: str(value) for name, value in run.plan.facts.items()}
@@ -231,7 +189,8 @@ def _matched(read: ReadRun, manifest: Manifest, name: str) -> Judged:
     matcher = Matcher(manifest)
     blocks = sorted((*manifest.blocks, *manifest.inactive), key=lambda block: block.line)
     place = {block.line: number for number, block in enumerate(blocks)}
-    matches: Counter[int] = Counter()
+    # Cells that the same blocks match share one object, and hashing it would take longer than matching.
+    matched: Counter[int] = Counter()
     kept = {}
     deciding: dict[int, list[int]] = {}
     met: Counter[int] = Counter()
@@ -241,18 +200,16 @@ def _matched(read: ReadRun, manifest: Manifest, name: str) -> Judged:
         if not match.blocks:
             continue
         kept[id(match)] = match
-        matches[id(match)] += 1
+        matched[id(match)] += 1
         if match.conflict is not None:
             problems.setdefault(conflict_text(match.conflict, key))
         if match.expectation is not None and (result := read.not_passed.get(position)) is not None:
-            found = [place[block.line] for block in match.expectation.deciding]
-            deciding[position] = found
+            found = deciding[position] = [place[each.line] for each in match.expectation.deciding]
             if result.verdict in (Verdict.EXPECTED, Verdict.FLAKY):
                 met.update(found)
     cells: Counter[int] = Counter()
-    for number, times in matches.items():
-        for block in kept[number].blocks:
-            cells[place[block.line]] += times
+    for number, times in matched.items():
+        cells.update({place[block.line]: times for block in kept[number].blocks})
     active = {block.line for block in manifest.blocks}
     published = [
         _published(block, block.line in active, cells[number], met[number])
@@ -263,28 +220,17 @@ def _matched(read: ReadRun, manifest: Manifest, name: str) -> Judged:
 
 def _published(block: Block, active: bool, cells: int, met: int) -> documents.Block:
     return documents.Block(
-        line=block.line,
-        clause=list(block.clause),
-        op=list(block.op),
-        dtype=list(block.dtype),
-        outcome=block.outcome.value,
-        reason=block.reason,
-        active=active,
-        cells=cells,
-        met=met,
+        block.line, block.clause, block.op, block.dtype, block.outcome.value, block.reason,
+        active, cells, met,
         kind=block.kind.value if block.kind else None,
         issue=block.issue,
         expires=block.expires.isoformat() if block.expires else None,
-        layouts=_sorted(block.layouts),
+        layouts=None if block.layouts is None else sorted(block.layouts),
         raises=block.raises,
         match=block.match.pattern if block.match else None,
         when=[f"{each.fact} {each.wanted}" for each in block.when],
         min_pass_rate=block.min_pass_rate,
-    )
-
-
-def _sorted(names: Iterable[str] | None) -> list[str] | None:
-    return sorted(names) if names is not None else None
+    )  # fmt: skip
 
 
 # -- writing
@@ -302,21 +248,19 @@ def ingest(path: Path, site: Path) -> str:
     contract_data = msgspec.json.encode(contract)
     contract_hash = hashlib.sha256(contract_data).hexdigest()[:16]
     axis_hash = run.axis.hash
-    _both(site, "contracts", contract_hash, contract_data)
-    _both(site, "axes", axis_hash, msgspec.json.encode(run.axis))
-    for shard, data in _shards(run, manifest.deciding):
-        documents.write_script(
-            site / "data" / "details" / run.id / f"{shard}.js", f"details/{run.id}/{shard}", data
-        )
+    _both(site, f"contracts/{contract_hash}", contract_data)
+    _both(site, f"axes/{axis_hash}", msgspec.json.encode(run.axis))
+    for number, shard in _shards(run, manifest.deciding).items():
+        documents.write_script(site, f"details/{run.id}/{number}", shard.encoded())
     document = _document(run, axis_hash, contract_hash, manifest.manifest)
-    _both(site, "runs", run.id, msgspec.json.encode(document))
+    _both(site, f"runs/{run.id}", msgspec.json.encode(document))
     return run.id
 
 
-def _both(site: Path, folder: str, name: str, data: bytes) -> None:
+def _both(site: Path, name: str, data: bytes) -> None:
     """The public file, and the same for the pages. The public one goes last: it says "seen"."""
-    documents.write_script(site / "data" / folder / f"{name}.js", f"{folder}/{name}", data)
-    documents.write(site / "v1" / folder / f"{name}.json", data)
+    documents.write_script(site, name, data)
+    documents.write(site / "v1" / f"{name}.json", data)
 
 
 def _cleaned(value: object, kind: type[_T]) -> _T:
@@ -338,16 +282,14 @@ def _document(
     read: ReadRun, axis: str, contract: str, manifest: documents.Manifest
 ) -> documents.RunDocument:
     run, plan = read.run, read.run.plan
-    provenance = _cleaned(run.provenance, dict[str, str | int | bool])
-    for name in _PRIVATE:
-        del provenance[name]
-    provenance["expectations"] = Path(run.provenance.expectations).name
+    origin = {name: each for name, each in asdict(run.provenance).items() if name not in _PRIVATE}
+    origin["expectations"] = Path(run.provenance.expectations).name
     return documents.RunDocument(
         format=documents.FORMAT,
         id=read.id,
         sha256=read.sha256,
-        provenance=provenance,
-        start=read.start.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        provenance=_cleaned(origin, dict[str, str | int | bool]),
+        start=read.start.strftime(documents.INSTANT),
         axis=axis,
         contract=contract,
         codes=read.codes,
@@ -365,12 +307,13 @@ def _document(
 
 def _undeclared(read: ReadRun) -> dict[str, list[str]]:
     """Clauses that are checked but do not apply: what they require is not declared."""
-    found: dict[str, list[str]] = {}
-    for clause in read.run.plan.clauses:
-        missing = read.run.parsed.undeclared(clause.id)
-        if missing and clause.status != PLANNED and clause.id not in read.axis.clauses:
-            found[clause.id] = [clean(name) for name in missing]
-    return found
+    return {
+        clause.id: [clean(name) for name in missing]
+        for clause in read.run.plan.clauses
+        if clause.status != PLANNED
+        and clause.id not in read.axis.clauses
+        and (missing := read.run.parsed.undeclared(clause.id))
+    }
 
 
 class _Group(msgspec.Struct):
@@ -431,21 +374,16 @@ class _Shard:
     pictures: dict[str, list[Placement]] = field(default_factory=dict)
 
     def encoded(self) -> bytes:
+        numbered = {"lines": list(self.lines), "sets": list(self.sets)}
         return msgspec.json.encode(
-            {
-                "counts": self.counts,
-                "cells": self.cells,
-                "lines": list(self.lines),
-                "sets": list(self.sets),
-                "pictures": self.pictures,
-            }
+            {"counts": self.counts, "cells": self.cells, **numbered, "pictures": self.pictures}
         )
 
 
-def _shards(read: ReadRun, deciding: Mapping[int, list[int]]) -> Iterator[tuple[int, bytes]]:
+def _shards(read: ReadRun, deciding: Mapping[int, list[int]]) -> dict[int, _Shard]:
     """The details of the run's cells, in SHARDS files by operator."""
     shards: dict[int, _Shard] = {}
-    grouped = _groups(read)
+    grouped = dict(_groups(read))
     for op, _, start, end in axes.slices(read.axis):
         shard = shards.setdefault(axes.shard_of(op), _Shard())
         shard.counts[op] = (read.checks[start:end], read.samples[start:end])
@@ -454,24 +392,20 @@ def _shards(read: ReadRun, deciding: Mapping[int, list[int]]) -> Iterator[tuple[
         detail = shard.cells[str(position)] = _detail(read.run.folder, result, shard)
         detail.blocks = deciding.get(position, [])
         detail.group = grouped.get(position)
-    for number, shard in shards.items():
-        yield number, shard.encoded()
+    return shards
 
 
-def _groups(read: ReadRun) -> dict[int, _Group]:
-    """The group of each new failure, by its position."""
+def _groups(read: ReadRun) -> Iterator[tuple[int, _Group]]:
+    """The position of each new failure, and its group."""
     new = {
         result.key: position
         for position, result in read.not_passed.items()
         if result.verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT)
     }
-    found: dict[int, _Group] = {}
     for group in groups_of(read.run, [read.not_passed[position] for position in new.values()]):
         names = [clean(str(result.key)) for result in group.results[:_NAMED]]
-        key = group.key
-        made = _Group(clean(key.kind), clean(key.family), len(group.results), names)
-        found.update({new[result.key]: made for result in group.results})
-    return found
+        made = _Group(clean(group.key.kind), clean(group.key.family), len(group.results), names)
+        yield from ((new[result.key], made) for result in group.results)
 
 
 def _detail(folder: Path, result: CellResult, shard: _Shard) -> _Detail:
@@ -486,23 +420,19 @@ def _detail(folder: Path, result: CellResult, shard: _Shard) -> _Detail:
         example=smallest(result.example),
         more=_more(result),
     )
-    for name in detail.layouts:
-        if name not in shard.pictures:
-            shard.pictures[name] = laid_out(name)
+    shard.pictures |= {
+        name: laid_out(name) for name in detail.layouts if name not in shard.pictures
+    }
     if result.ran_layouts:
         ran = tuple(map(clean, result.ran_layouts))
         detail.ran = shard.sets.setdefault(ran, len(shard.sets))
-    script = _script(folder, result)
-    if script is not None:
+    if (script := _script(folder, result)) is not None:
         lines = script.split("\n")
         detail.script = [shard.lines.setdefault(line, len(shard.lines)) for line in lines]
     if result.failure is not None:
-        geometries = [(each, "out") for each in result.failure.targets]
-        geometries += [(each, "") for each in result.failure.inputs]
-        detail.tensors = [
-            placed(clean(each.dtype), each.shape, each.stride, each.offset, role=role)
-            for each, role in geometries[:_PICTURES]
-        ]
+        tensors = [placed(each, "out") for each in result.failure.targets[:_PICTURES]]
+        tensors += [placed(each) for each in result.failure.inputs]
+        detail.tensors = tensors[:_PICTURES]
     return detail
 
 
@@ -510,27 +440,16 @@ def smallest(example: Example | None) -> _Smallest | None:
     """The minimised example as the page shows it."""
     if example is None:
         return None
-    return _Smallest(
-        clean(example.call),
-        clean(example.layout),
-        clean(example.message),
-        example.tried,
-        example.whole,
-        [
-            placed(
-                clean(each.dtype), each.shape, each.stride, each.offset, values=clean(each.values)
-            )
-            for each in example.tensors
-        ],
-    )
+    call, layout, message = map(clean, (example.call, example.layout, example.message))
+    tensors = [placed(each) for each in example.tensors]
+    return _Smallest(call, layout, message, example.tried, example.whole, tensors)
 
 
 def _more(result: CellResult) -> dict[str, str]:
     """The fields of a result that no page shows by name, as text."""
     found: dict[str, str] = {}
     for name in _OTHERS:
-        value = getattr(result, name)
-        if value:
+        if value := getattr(result, name):
             plain = msgspec.to_builtins(value)
             found[name] = _cut(plain if isinstance(plain, str) else json.dumps(plain, indent=2))
     return found

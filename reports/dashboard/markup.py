@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from reports.diff import in_words
-from reports.statuses import KIND_OF, KINDS
-
-FOLDER = Path(__file__).with_name("templates")
+from reports.statuses import KIND_OF, KINDS, LABELS
 
 _CODE = re.compile(r"`([^`]+)`")
 _THREAD = re.compile(r"(?:\b([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)|(?<![\w/&]))#(\d{2,7})\b")
-_LABELS = {kind.name: kind.label for kind in KINDS}
+_LINK = Markup('<a href="https://github.com/{}/issues/{}" rel="noopener noreferrer">{}</a>')
+_SQUARE = Markup('<span class="sq k-{}" role="img" aria-label="{}" title="{}"></span>')
 
 
 @cache
 def environment() -> Environment:
     """The one environment of all pages."""
     made = Environment(
-        loader=FileSystemLoader(FOLDER),
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -33,33 +32,32 @@ def environment() -> Environment:
         keep_trailing_newline=True,
     )
     made.filters |= {
-        "number": number,
-        "day": day,
+        "number": "{:,}".format,
+        "short": "{:.1f}".format,
+        "day": lambda start: start[:10],
         "prose": prose,
         "web": web,
         "kind": KIND_OF.__getitem__,
         "words": in_words,
         "part": lambda text: quote(str(text), safe=""),
     }
-    made.globals["square"] = square
-    made.globals["kinds"] = KINDS
+    made.globals |= {"square": square, "kinds": KINDS}
     return made
 
 
-def number(count: int) -> str:
-    """``252,000``."""
-    return f"{count:,}"
-
-
-def day(start: str) -> str:
-    """``2026-11-21`` of an instant."""
-    return start[:10]
+def render(template: str, **context: object) -> Markup:
+    """A template with its context."""
+    return Markup(environment().get_template(template).render(context))
 
 
 def age(start: str, now: datetime) -> int:
     """Whole days from an instant to ``now``; never negative."""
-    then = datetime.strptime(start, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
-    return max((now - then).days, 0)
+    return max((now - instant(start)).days, 0)
+
+
+def instant(start: str) -> datetime:
+    """A date as the site's documents hold it."""
+    return datetime.fromisoformat(start.replace("Z", "+00:00"))
 
 
 def web(url: object) -> str | None:
@@ -70,36 +68,25 @@ def web(url: object) -> str | None:
 
 def square(kind: str) -> Markup:
     """The shape of a kind, with its name for those who do not see it."""
-    label = _LABELS[kind]
-    return Markup('<span class="sq k-{}" role="img" aria-label="{}" title="{}"></span>').format(
-        kind, label, label
-    )
+    return _SQUARE.format(kind, LABELS[kind], LABELS[kind])
 
 
 def prose(text: str) -> Markup:
     """Text with code between backticks as code, and threads of GitHub as links."""
-    parts = _CODE.split(text)
-    made: list[str] = []
-    for place, part in enumerate(parts):
-        if place % 2:
-            made.append(f"<code>{escape(part)}</code>")
-        else:
-            made.append(_threads(part))
-    return Markup("".join(made))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else _threads(part)
+        for place, part in enumerate(_CODE.split(text))
+    )
 
 
-def _threads(text: str) -> str:
+def _threads(text: str) -> Markup:
     """``pytorch/pytorch#123, #124``: a bare number is of the repository named last."""
-    made: list[str] = []
-    last = 0
+    made, last = Markup(""), 0
     repository: str | None = None
     for found in _THREAD.finditer(text):
         repository = found[1] or repository
-        if repository is None:
-            continue
-        made.append(str(escape(text[last : found.start()])))
-        address = f"https://github.com/{repository}/issues/{found[2]}"
-        made.append(f'<a href="{escape(address)}" rel="noopener noreferrer">{escape(found[0])}</a>')
-        last = found.end()
-    made.append(str(escape(text[last:])))
-    return "".join(made)
+        if repository is not None:
+            made += text[last : found.start()]  # escaped by the addition
+            made += _LINK.format(repository, found[2], found[0])
+            last = found.end()
+    return made + text[last:]

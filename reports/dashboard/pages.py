@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from html import escape
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import msgspec
 from markupsafe import Markup
 
 from reports.dashboard import documents, markup, svg
-from reports.dashboard.axes import SHARDS, Axis, slices
+from reports.dashboard.axes import SHARDS, Axis, letters_in, slices
 from reports.dashboard.documents import (
     Block,
     ContractDocument,
@@ -20,12 +21,12 @@ from reports.dashboard.documents import (
     Manifest,
     RunDocument,
 )
-from reports.dashboard.series import Changed, Series, changed, counted, slug
-from reports.diff import MEANING, WORSE, Change
+from reports.dashboard.series import Series, changed, counted, slug
+from reports.diff import MEANING, WORSE, Change, Changes
 from reports.diff import table as changes
 from reports.gate import Level, Tally
 from reports.model import Clause
-from reports.statuses import ABSENT, KIND_OF, KINDS, tally
+from reports.statuses import ABSENT, KIND_OF, KINDS, LABELS, Status, tally
 from reports.statuses import table as statuses
 
 STATIC = Path(__file__).with_name("static")
@@ -56,7 +57,7 @@ class Row:
     families: dict[str, Tally]
     bars: dict[str, Markup]
     age: int  # days
-    changed: Changed | None  # None for a first run
+    changed: Changes | None  # None for a first run
 
     @property
     def levels(self) -> dict[int, Level]:
@@ -65,14 +66,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A device's manifest: its blocks, with what is wrong with each."""
+    """A device's manifest: its blocks, each with what is wrong with it, and how many are of each fault and kind."""
 
     series: Series
     manifest: Manifest
     blocks: list[tuple[Block, list[str]]]
-    expired: int
-    stale: int
-    without_issue: int
+    faults: Counter[str]
     kinds: dict[str, int]
 
 
@@ -89,12 +88,9 @@ def write(
         if path.is_file():
             documents.write(folder / "assets" / path.name, path.read_bytes())
     documents.write(folder / "assets" / "statuses.css", svg.style_sheet().encode())
-    documents.write_script(
-        folder / "data" / "site.js", "site", site_data(site, series, devices, now)
-    )
+    documents.write_script(folder, "site", site_data(site, series, devices, now))
     _write_op_pages(folder, series, site, title)
     rows = [_row(each, document, site, now) for each, document in zip(series, devices)]
-    contract = _newest_contract(series, site)
     shared = {"root": "", "site_title": title, "built": now.strftime("%Y-%m-%d %H:%M UTC")}
     contexts: dict[str, dict[str, object]] = {
         "index": {
@@ -106,16 +102,11 @@ def write(
         "ops": {"series": series, "ops": _op_index(series, site.axes)},
         "trends": {"trends": [_trend(each) for each in series]},
         "manifest": {"healths": [_health(each, now) for each in series]},
-        "contract": {
-            "families": _by_family(contract),
-            "checked": sum(clause.status == "checked" for clause in contract),
-            "clauses": len(contract),
-        },
+        "contract": {"clauses": _newest_contract(series, site)},
         "methodology": {"rows": rows, "meaning": MEANING},
     }  # fmt: skip
     for page, context in contexts.items():
-        template = markup.environment().get_template(f"{page}.html")
-        text = template.render(page=page, **shared, **context)
+        text = markup.render(f"{page}.html", page=page, **shared, **context)
         documents.write(folder / f"{page}.html", text.encode("utf-8"))
 
 
@@ -142,20 +133,12 @@ def _families(rows: Sequence[Row], site: Site) -> list[str]:
 
 def _titles(devices: Sequence[DeviceDocument]) -> dict[int, str]:
     """The levels that any device's newest run states, by number."""
-    found = {each.level: each.title for device in devices for each in device.levels}
-    return dict(sorted(found.items()))
+    return dict(sorted((each.level, each.title) for device in devices for each in device.levels))
 
 
 def _newest_contract(series: Sequence[Series], site: Site) -> list[Clause]:
     newest = max((each.latest for each in series), key=lambda run: run.id)
     return site.contracts[newest.contract].clauses
-
-
-def _by_family(contract: list[Clause]) -> dict[str, list[Clause]]:
-    found: dict[str, list[Clause]] = {}
-    for clause in contract:
-        found.setdefault(clause.family, []).append(clause)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,49 +155,39 @@ class Trend:
 def _trend(series: Series) -> Trend:
     counts = [counted(run) for run in series.runs]
     families = list(dict.fromkeys(name for _, parts in counts for name in parts))
-    whole = _points(series, [total for total, _ in counts])
     small = []
     for family in families:
         points = _points(series, [parts.get(family, Tally()) for _, parts in counts])
-        small.append(
-            (family, points[-1].counts, svg.line(points, svg.SMALL, f"{family}, not passing"))
-        )
+        chart = svg.line(points, svg.SMALL, f"{family}, not passing")
+        small.append((family, points[-1].counts, chart))
     label = f"{series.title}: cells that do not pass, {len(series.runs)} runs"
-    return Trend(
-        series,
-        svg.line(whole, svg.WIDE, label),
-        small,
-        [
-            (run, total, [parts.get(family) for family in families])
-            for run, (total, parts) in reversed(list(zip(series.runs, counts, strict=True)))
-        ],
-        families,
-    )
+    chart = svg.line(_points(series, [total for total, _ in counts]), svg.WIDE, label)
+    table = [
+        (run, total, [parts.get(family) for family in families])
+        for run, (total, parts) in zip(series.runs, counts, strict=True)
+    ]
+    return Trend(series, chart, small, table[::-1], families)
 
 
 def _points(series: Series, counts: Sequence[Tally]) -> list[svg.Point]:
     points: list[svg.Point] = []
-    before: tuple[str, str] | None = None
-    previous = ""
+    before = series.runs[0]
     for run, total in zip(series.runs, counts, strict=True):
-        torch, driver = str(run.provenance["torch"]), str(run.provenance["driver"])
-        changes = [] if before is None else [
-            f"{name} {now}" for name, was, now in (
-                ("torch", before[0], torch), ("driver", before[1], driver)
-            ) if was != now
-        ]  # fmt: skip
-        when = datetime.strptime(run.start, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
-        points.append(
-            svg.Point(
-                when.timestamp(),
-                total,
-                f"{run.start[:10]}: {total.passed:,} of {total.judged:,} pass; torch {torch}"
-                + (f", driver {driver}" if driver else ""),
-                ", ".join(changes),
-                f"compare.html#a={previous or run.id}&b={run.id}",
-            )
+        origin = run.provenance
+        changes = [
+            f"{name} {origin[name]}"
+            for name in ("torch", "driver")
+            if origin[name] != before.provenance[name]
+        ]
+        note = (
+            f"{run.start[:10]}: {total.passed:,} of {total.judged:,} pass; torch {origin['torch']}"
         )
-        before, previous = (torch, driver), run.id
+        if origin["driver"]:
+            note += f", driver {origin['driver']}"
+        href = f"compare.html#a={before.id}&b={run.id}"
+        when = markup.instant(run.start).timestamp()
+        points.append(svg.Point(when, total, note, ", ".join(changes), href))
+        before = run
     return points
 
 
@@ -222,38 +195,23 @@ def _health(series: Series, now: datetime) -> Health:
     manifest = series.latest.manifest
     today = now.date().isoformat()
     blocks = [(block, _faults(block, today)) for block in manifest.blocks]
-    kinds: dict[str, int] = {}
-    for block in manifest.blocks:
-        name = block.kind or "no kind given"
-        kinds[name] = kinds.get(name, 0) + 1
-    return Health(
-        series,
-        manifest,
-        blocks,
-        sum("expired" in faults for _, faults in blocks),
-        sum("stale" in faults for _, faults in blocks),
-        sum("without issue" in faults for _, faults in blocks),
-        dict(sorted(kinds.items())),
-    )
+    kinds = Counter(block.kind or "no kind given" for block in manifest.blocks)
+    faults = Counter(fault for _, found in blocks for fault in found)
+    return Health(series, manifest, blocks, faults, dict(sorted(kinds.items())))
 
 
 def _faults(block: Block, today: str) -> list[str]:
     """What a reader should look at: past its day, matching nothing, without an issue."""
-    found = []
-    if block.expires is not None and block.expires < today:
-        found.append("expired")
-    if block.active and not block.cells:
-        found.append("stale")
-    if markup.web(block.issue) is None:
-        found.append("without issue")
-    if not block.active:
-        found.append("not on this machine")
-    return found
+    faults = {
+        "expired": block.expires is not None and block.expires < today,
+        "stale": block.active and not block.cells,
+        "without issue": markup.web(block.issue) is None,
+        "not on this machine": not block.active,
+    }
+    return [fault for fault, holds in faults.items() if holds]
 
 
 # -- a page for each operator that needs no script: every clause and dtype on every device
-
-_LABELS = {kind.name: kind.label for kind in KINDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +242,6 @@ def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: s
         }
         for each in series
     ]
-    template = markup.environment().get_template("op.html")
     written = set()
     writers = [_OpTables(site.axes[each.latest.axis]) for each in series]
     for op in sorted({op for of_series in blocks for op in of_series}):
@@ -295,13 +252,11 @@ def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: s
         ]
         name = f"{slug(op)}.html"
         written.add(name)
-        text = template.render(
-            page="op", root="../", site_title=title, op=op, tables=tables, link=slug(op)
+        text = markup.render(
+            "op.html", page="op", root="../", site_title=title, op=op, tables=tables
         )
         documents.write(folder / "op" / name, text.encode("utf-8"))
-    for path in (folder / "op").glob("*.html"):
-        if path.name not in written:
-            path.unlink()
+    documents.prune(folder / "op", "*.html", written)
 
 
 def _op_index(series: Sequence[Series], axes: Mapping[str, Axis]) -> list[OpLink]:
@@ -317,7 +272,7 @@ def _op_index(series: Sequence[Series], axes: Mapping[str, Axis]) -> list[OpLink
 
 
 def _count(codes: str) -> Tally:
-    return tally({code: codes.count(code) for code in set(codes)})
+    return tally(letters_in(codes))
 
 
 class _OpTables:
@@ -326,7 +281,7 @@ class _OpTables:
     def __init__(self, axis: Axis) -> None:
         self._axis = axis
         self._squares = {
-            code: f'<td class="k-{kind}"><i>{_LABELS[kind]}</i>' if code != ABSENT else "<td>"
+            code: f'<td class="k-{kind}"><i>{LABELS[kind]}</i>' if code != ABSENT else "<td>"
             for code, kind in KIND_OF.items()
         }
         self._plans: dict[int, tuple[list[str], list[tuple[str, int, list[int] | None]]]] = {}
@@ -374,17 +329,6 @@ ENVIRONMENT = (
 )  # fmt: skip
 
 
-class _Kind(msgspec.Struct, omit_defaults=True):
-    """A kind of status with its shape (an SVG path on 16 x 16, filled by even-odd) and colours."""
-
-    name: str
-    label: str
-    meaning: str
-    path: str = ""
-    light: str = ""
-    dark: str = ""
-
-
 class _Change(msgspec.Struct):
     name: str
     meaning: str
@@ -413,7 +357,7 @@ class _SiteData(msgspec.Struct, rename="camel"):
 
     built: str
     statuses: list[dict[str, str]]
-    kinds: list[_Kind]
+    kinds: tuple[Status, ...]
     changes: dict[str, str]
     change_kinds: list[_Change]
     shards: int
@@ -426,21 +370,17 @@ def site_data(
 ) -> bytes:
     """``data/site.js``, as JSON."""
     told = {path.name for path in (site.folder / "data" / "details").glob("*")}
+    ops = (op for each in series for op, _ in site.axes[each.latest.axis].ops)
+    slugs = {op: slug(op) for op in ops if slug(op) != op}
     return msgspec.json.encode(
         _SiteData(
-            now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            now.strftime(documents.INSTANT),
             statuses(),
-            [
-                _Kind(
-                    kind.name, kind.label, kind.meaning, svg.SHAPES.get(kind.name, ""),
-                    *svg.COLOURS.get(kind.name, ()),
-                )
-                for kind in KINDS
-            ],
+            KINDS,
             changes(),
-            [_Change(what.value, MEANING[what]) for what in Change],
+            [_Change(what.value, meaning) for what, meaning in MEANING.items()],
             SHARDS,
-            dict(_slugs(site, series)),
+            slugs,
             [
                 _Device(
                     each.slug, each.device, each.device_name, each.plan, document.levels,
@@ -456,11 +396,3 @@ def _run(document: RunDocument, told: bool) -> _Run:
     total, _ = counted(document)
     environment = {name: document.provenance.get(name, "") for name in ENVIRONMENT}
     return _Run(document.id, document.start, environment, total.passed, total.judged, told)
-
-
-def _slugs(site: Site, series: Sequence[Series]) -> Iterator[tuple[str, str]]:
-    """The operators whose pages are not called as they are."""
-    for each in series:
-        for op, _ in site.axes[each.latest.axis].ops:
-            if slug(op) != op:
-                yield op, slug(op)

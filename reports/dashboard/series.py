@@ -5,20 +5,20 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from reports.dashboard.axes import SHARDS, Axis, shard_of, slices
+from devices.cell import CellKey
+from reports.dashboard.axes import SHARDS, Axis, cells_of, shard_of, slices
 from reports.dashboard.documents import Count, DeviceDocument, RunDocument, write_script
-from reports.diff import Change, change
+from reports.diff import Changes, changes
 from reports.gate import Tally
-from reports.statuses import ABSENT, tally
+from reports.statuses import tally
 
-_HARMLESS: Final = re.compile(r"[a-z0-9][a-z0-9._-]*")
-_LONGEST_SLUG: Final = 80
+_HARMLESS: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,78}[a-z0-9_-])?")
 # Windows cannot have files of these names, whatever their ending.
 _RESERVED: Final = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
 
@@ -28,27 +28,14 @@ def slug(name: str) -> str:
 
     Two texts never share one, on file systems that ignore case neither.
     """
-    if (
-        _HARMLESS.fullmatch(name)
-        and len(name) <= _LONGEST_SLUG
-        and not _RESERVED.fullmatch(name)
-        and not name.endswith(".")
-        and "~" not in name
-    ):
+    if _HARMLESS.fullmatch(name) and not _RESERVED.fullmatch(name):
         return name
     kept = re.sub(r"[^a-z0-9._]+", "-", name.lower()).strip("-._")[:40]
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{kept}~{digest}" if kept else f"x~{digest}"
+    return f"{kept or 'x'}~{_digest(name)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """What changed in the newest run against the one before: cells by kind of change."""
-
-    cells: Mapping[Change, Sequence[tuple[str, str, str, str, str]]] = field(default_factory=dict)
-
-    def count(self, what: Change) -> int:
-        return len(self.cells.get(what, ()))
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +76,7 @@ def series_of(documents: Iterable[RunDocument]) -> list[Series]:
     for (device, plan, name), runs in groups.items():
         chosen = slug(f"{device}-{plan}")
         if chosen in found:
-            digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-            chosen = f"{chosen}~{digest}"
+            chosen = f"{chosen}~{_digest(name)}"
         found[chosen] = Series(chosen, device, name, plan, tuple(runs))
     return sorted(found.values(), key=lambda each: each.slug)
 
@@ -134,21 +120,11 @@ def device_document(series: Series) -> DeviceDocument:
     )
 
 
-def changed(before: RunDocument, after: RunDocument, axes: Mapping[str, Axis]) -> Changed:
-    """Compare two runs cell by cell: (clause, op, dtype, letter before, letter after)."""
-    cells: dict[Change, list[tuple[str, str, str, str, str]]] = {}
+def changed(before: RunDocument, after: RunDocument, axes: Mapping[str, Axis]) -> Changes:
+    """Compare two runs cell by cell."""
     old, new = _blocks(before, axes), _blocks(after, axes)
-    for op in sorted({**old, **new}):
-        if old.get(op) == new.get(op):
-            continue
-        befores = _letters(old.get(op), axes[before.axis])
-        afters = _letters(new.get(op), axes[after.axis])
-        for clause, dtype in dict.fromkeys((*afters, *befores)):
-            was = befores.get((clause, dtype), ABSENT)
-            now = afters.get((clause, dtype), ABSENT)
-            if (what := change(was, now)) is not None:
-                cells.setdefault(what, []).append((clause, op, dtype, was, now))
-    return Changed({what: cells[what] for what in Change if what in cells})
+    ops = [op for op in sorted({**old, **new}) if old.get(op) != new.get(op)]
+    return changes(_letters(old, ops, axes), _letters(new, ops, axes))
 
 
 _Block = tuple[str, int, str]  # axis, pattern, letters
@@ -161,16 +137,16 @@ def _blocks(document: RunDocument, axes: Mapping[str, Axis]) -> dict[str, _Block
     }
 
 
-def _letters(block: _Block | None, axis: Axis) -> dict[tuple[str, str], str]:
-    """The letters of an operator's cells, by clause and dtype."""
-    if block is None:
-        return {}
-    names = (
-        (axis.clauses[clause], axis.dtypes[dtype])
-        for clause, dtypes in axis.patterns[block[1]]
-        for dtype in dtypes
-    )
-    return dict(zip(names, block[2], strict=True))
+def _letters(
+    blocks: Mapping[str, _Block], ops: Iterable[str], axes: Mapping[str, Axis]
+) -> dict[CellKey, str]:
+    """The letters of the cells of some operators."""
+    found: dict[CellKey, str] = {}
+    for op in ops:
+        if op in blocks:
+            axis, pattern, letters = blocks[op]
+            found.update(zip(cells_of(axes[axis], op, pattern), letters, strict=True))
+    return found
 
 
 # -- what every cell was in every run, by operator: read by the page of a cell
@@ -185,40 +161,23 @@ def write_history(folder: Path, series: Sequence[Series], axes: Mapping[str, Axi
     """
     spans = {name: list(slices(axis)) for name, axis in axes.items()}
     for each in series:
-        shards: list[dict[str, _History]] = [{} for _ in range(SHARDS)]
-        number: dict[str, dict[str, _History]] = {}
+        runs = [run.id for run in each.runs]
         used = list(dict.fromkeys(run.axis for run in each.runs))
+        shards: list[dict[str, _History]] = [{} for _ in range(SHARDS)]
+        ops: dict[str, _History] = {}
         for position, run in enumerate(each.runs):
             axis, codes = used.index(run.axis), run.codes
             for op, pattern, start, end in spans[run.axis]:
-                shard = number.get(op)
-                if shard is None:
-                    shard = number[op] = shards[shard_of(op)]
-                found = shard.get(op)
+                found = ops.get(op)
                 if found is None:
-                    found = shard[op] = _History(len(each.runs))
-                found.note(position, (axis, pattern, codes[start:end]))
+                    found = ops[op] = shards[shard_of(op)][op] = {}, [-1] * len(runs)
+                blocks, at = found
+                at[position] = blocks.setdefault((axis, pattern, codes[start:end]), len(blocks))
         for place, shard in enumerate(shards):
-            data = {
-                "runs": [run.id for run in each.runs],
-                "axes": used,
-                "ops": {op: (list(found.blocks), found.at) for op, found in shard.items()},
-            }
-            write_script(
-                folder / "data" / "history" / each.slug / f"{place}.js",
-                f"history/{each.slug}/{place}",
-                msgspec.json.encode(data),
-            )
+            listed = {op: (list(blocks), at) for op, (blocks, at) in shard.items()}
+            data = msgspec.json.encode({"runs": runs, "axes": used, "ops": listed})
+            write_script(folder, f"history/{each.slug}/{place}", data)
 
 
-class _History:
-    """The distinct blocks of one operator, numbered, and which one each run has."""
-
-    __slots__ = ("at", "blocks")
-
-    def __init__(self, runs: int) -> None:
-        self.blocks: dict[tuple[int, int, str], int] = {}
-        self.at = [-1] * runs
-
-    def note(self, run: int, block: tuple[int, int, str]) -> None:
-        self.at[run] = self.blocks.setdefault(block, len(self.blocks))
+#: The distinct blocks of one operator, numbered, and which one each run has.
+_History = tuple[dict[tuple[int, int, str], int], list[int]]

@@ -12,6 +12,7 @@ import pytest
 
 from conformance.contract import load
 from devices.cell import CellKey
+from devices.failure import Geometry
 from opinfo.layouts import OFFSET as REAL_OFFSET
 from opinfo.layouts import covering_set
 from reports.dashboard import documents, geometry
@@ -214,7 +215,7 @@ def test_pictures_lie_as_the_layouts_do(name: str) -> None:
     layouts = [case.first] if case.first == case.rest else [case.first, case.rest]
     real = [layout.geometry(each.shape) for layout, each in zip(layouts, drawn, strict=True)]
     assert [(g.stride, g.offset, g.extent) for g in drawn] == [
-        (list(each.stride), each.offset, each.extent) for each in real
+        (each.stride, each.offset, each.extent) for each in real
     ]
 
 
@@ -223,7 +224,7 @@ def test_the_guard_is_that_of_the_suite() -> None:
     from opinfo.layouts import Layout
 
     real = Layout.parse("channels_last+step_inner+offset").geometry((2, 3, 2, 2))
-    drawn = geometry.placed("float32", real.shape, real.stride, real.offset)
+    drawn = geometry.placed(Geometry("float32", real.shape, real.stride, real.offset))
     assert drawn.extent == real.extent
     assert (geometry.OFFSET, geometry.GUARD_BYTES) == (REAL_OFFSET, GUARD_BYTES)
     assert drawn.guard == storage_bytes(real, 4) // 4 - real.extent

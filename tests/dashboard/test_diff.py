@@ -13,7 +13,7 @@ from conformance.cli import conform
 from devices.cell import Outcome
 from reports.diff import WORSE, Change, as_data, as_text, change, diff, environment
 from reports.run import load_run
-from reports.statuses import KIND_OF, OUTCOME_OF
+from reports.statuses import KIND_OF, LETTERS
 from tests.dashboard import fleet
 
 
@@ -52,8 +52,8 @@ def test_each_pair_of_letters_is_the_change_that_it_is(
 
 
 def test_every_letter_has_an_outcome_or_is_absent() -> None:
-    assert {code for code in KIND_OF if code not in OUTCOME_OF} == {" "}
-    assert set(OUTCOME_OF.values()) == set(Outcome)
+    assert KIND_OF.keys() - LETTERS.keys() == {" "}
+    assert {letter.outcome for letter in LETTERS.values()} == set(Outcome)
 
 
 def test_a_change_the_other_way_round_is_no_change_for_the_worse_twice() -> None:

@@ -30,7 +30,7 @@ def test_an_example_says_where_its_tensors_lie() -> None:
 
 
 def test_an_empty_tensor_takes_no_place() -> None:
-    assert placed("float32", (0, 3), (3, 1), 5).extent == 5
+    assert placed(Geometry("float32", (0, 3), (3, 1), 5)).extent == 5
 
 
 def test_the_page_of_a_cell_shows_its_group(browser: Any, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reports.dashboard.build import Options, build
-from reports.dashboard.svg import COLOURS
+from reports.statuses import KINDS
 from tests.dashboard import fleet
 from tests.dashboard.conftest import NOW
 from tests.dashboard.independent import cells
@@ -148,6 +148,7 @@ def walk(page: Any, rows: int, columns: int) -> list[str]:
     return told
 
 
+COLOURS = {kind.name: (kind.light, kind.dark) for kind in KINDS}
 #: The colour that most of a square's opaque pixels have, by row and column.
 DRAWN = """
 ([row, column, width]) => {

@@ -30,21 +30,21 @@ def test_an_incomplete_run_is_refused(tmp_path: Path) -> None:
     told = results()
     del told[CELLS[1]]
     with pytest.raises(
-        Refused, match=r"incomplete: 1 of 5 planned cells have no outcome; .*add\[int64\]"
+        Refused, match=r"incomplete: 1 of 5 planned cells has no outcome; .*add\[int64\]"
     ):
         read(run(tmp_path / "run", told))
 
 
 def test_a_cell_that_was_not_run_makes_a_run_incomplete(tmp_path: Path) -> None:
     lost = CellResult(CELLS[0], Outcome.NOT_RUN, Verdict.MISSING, "worker gw0 died before it")
-    with pytest.raises(Refused, match="1 of 5 planned cells have no outcome"):
+    with pytest.raises(Refused, match="1 of 5 planned cells has no outcome"):
         read(run(tmp_path / "run", results(lost)))
 
 
 def test_a_partial_run_is_refused(tmp_path: Path) -> None:
     told = {CELLS[0]: results()[CELLS[0]]}
     folder = run(tmp_path / "run", told, partial=True, selected=[CELLS[0]])
-    with pytest.raises(Refused, match="partial run .*1 of 5 planned"):
+    with pytest.raises(Refused, match="partial run: 1 of 5 planned"):
         read(folder)
 
 
@@ -55,7 +55,7 @@ def test_a_lone_shard_is_refused(tmp_path: Path) -> None:
 
 def test_an_empty_run_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run", plan_document(cells=[]), {}, PROVENANCE)
-    with pytest.raises(Refused, match="empty: no cells are planned"):
+    with pytest.raises(Refused, match="no cells are planned: no evidence"):
         read(tmp_path / "run")
 
 
