@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import json
+import textwrap
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Final
 
+from jinja2 import Environment, StrictUndefined
+
 from conformance.onboarding.questions import Question, Reply
 from devices.cell import CellKey, Outcome
 from devices.descriptor import CAPABILITIES, FACTS
+from devices.lifecycle.evidence import ADDABLE
+from devices.lifecycle.text import render
+from devices.manifest import Block, CauseKind
 from reports.model import CellResult
-
-#: Outcomes that a block may expect. Cells that could not be checked cannot be expected.
-EXPECTABLE: Final = frozenset({Outcome.FAIL, Outcome.CRASH, Outcome.HANG, Outcome.UNSUPPORTED})
+from reports.summary import one_line
 
 #: A block begins with this word until a person has found its cause.
 TRIAGE: Final = "triage:"
 
-_DESCRIPTOR = '''\
-"""The device {title}.
+_DESCRIPTOR: Final = '''\
+"""The device {{ name }}.
 
-Written by `conform init` on {day} from what the device answered. Check each statement: that something works
+Written by `conform init` on {{ day }} from what the device answered. Check each statement: that something works
 once does not mean that you support it, and the device may support what it was not asked for.
 """
 
 from __future__ import annotations
 
+{% if package %}
+import importlib.util
+{% endif %}
 from collections.abc import Mapping
 
 from conformance import Descriptor, common_facts
@@ -34,101 +42,89 @@ from conformance import Descriptor, common_facts
 
 def _unavailable() -> str | None:
     """None if the device can be used, else one line that says why not. It must not import torch."""
-    return {unavailable}
+{% if package %}
+    found = importlib.util.find_spec({{ package | quoted }})
+    return None if found else {{ ("the module " ~ package ~ " is not installed") | quoted }}
+{% else %}
+    return None
+{% endif %}
 
 
 def _facts() -> Mapping[str, str]:
-    """Facts for a manifest's `when`. Add: {facts_to_add}."""
-{facts}
+    """Facts for a manifest's `when`. Add: {{ missing | join(", ") or "nothing" }}."""
+    facts = dict(common_facts())
+{% if "device_name" in reply.facts %}
+    import torch  # here, because listing devices must not import torch
+
+    module = torch.get_device_module({{ question.torch_type | quoted }})
+    facts["device_name"] = str(module.get_device_name(0))
+{% endif %}
+    return facts
+{% if reply.device_count > 1 %}
+
+
+def _count() -> int:
+    import torch  # here, because listing devices must not import torch
+
+    return int(torch.get_device_module({{ question.torch_type | quoted }}).device_count())
+{% endif %}
+
 
 DESCRIPTOR = Descriptor(
-    name={name},
-    torch_type={torch_type},
-    title={title_text},
+    name={{ name | quoted }},
+    torch_type={{ question.torch_type | quoted }},
+    title={{ reply.facts.get("device_name", name) | quoted }},
     sources=(),  # headers and pages that the statements below come from
-{module}\
-    # These work. {unasked_note}
-    capabilities={capabilities},
+{% for key, value in (("module", question.module), ("init", question.init)) if value %}
+    {{ key }}={{ value | quoted }},
+{% endfor %}
+    # These work. Not asked; declare them if the device supports them:
+{{ unasked }}
+    capabilities=frozenset(
+        [
+{% for name in capabilities %}
+            {{ name | quoted }},
+{% endfor %}
+        ]
+    ),
     # Tensors of these can be allocated and converted to and from float32.
     dtypes=frozenset(
-        {{
-{dtypes}\
-        }}
+        [
+{% for name in reply.dtypes %}
+            {{ name | quoted }},
+{% endfor %}
+        ]
     ),
-    tolerances={{}},  # {{"float16": Tolerance(rtol=2e-3, atol=1e-5)}} overrides the defaults
+    tolerances={},  # {"float16": Tolerance(rtol=2e-3, atol=1e-5)} overrides the defaults
     alignment=64,  # bytes, of the start of an allocation: check
     workers_per_device=1,  # processes that may share one device: check
     facts=_facts,
     unavailable=_unavailable,
-{device_count}\
+{% if reply.device_count > 1 %}
+    device_count=_count,
+{% endif %}
 )
 '''
 
 
 def descriptor(name: str, question: Question, reply: Reply, day: date | None = None) -> str:
     """The descriptor.py of a device that answered."""
-    has = [cap for cap in CAPABILITIES if reply.capabilities.get(cap)]
-    unasked = [cap for cap in CAPABILITIES if reply.capabilities.get(cap) is None]
-    missing = [fact for fact in FACTS if fact not in reply.facts]
-    lines = ["    facts = dict(common_facts())"]
-    if "device_name" in reply.facts:
-        lines += [
-            "    import torch  # here, because listing devices must not import torch",
-            "",
-            f"    module = torch.get_device_module({question.torch_type!r})",
-            '    facts["device_name"] = str(module.get_device_name(0))',
-        ]
-    lines.append("    return facts\n")
-    counts = reply.device_count > 1
-    if counts:
-        lines += [
-            "",
-            "def _count() -> int:",
-            "    import torch  # here, because listing devices must not import torch",
-            "",
-            f"    return int(torch.get_device_module({question.torch_type!r}).device_count())\n",
-        ]
-    module = ""
-    if question.module:
-        module = f"    module={json.dumps(question.module)},\n"
-        if question.init:
-            module += f"    init={json.dumps(question.init)},\n"
-    top = question.module.partition(".")[0]
-    unavailable = "None"
-    if top and top != "torch":
-        unavailable = f"None if importlib.util.find_spec({top!r}) else {f'the module {top} is not installed'!r}"
-    listed = "".join(f"            {json.dumps(cap)},\n" for cap in has)
-    text = _DESCRIPTOR.format(
-        title=name,
-        day=(day or date.today()).isoformat(),
-        name=json.dumps(name),
-        title_text=json.dumps(reply.facts.get("device_name", name)),
-        torch_type=json.dumps(question.torch_type),
-        module=module,
-        unavailable=unavailable,
-        facts="\n".join(lines),
-        facts_to_add=", ".join(missing) or "nothing",
-        unasked_note="Not asked; declare them if the device supports them:\n"
-        + "\n".join(_comment(", ".join(unasked))),
-        capabilities=f"frozenset(\n        {{\n{listed}        }}\n    )" if has else "frozenset()",
-        dtypes="".join(f"            {json.dumps(dtype)},\n" for dtype in reply.dtypes),
-        device_count="    device_count=_count,\n" if counts else "",
+    environment = Environment(
+        undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
-    if "importlib.util" in unavailable:
-        text = text.replace(
-            "from collections.abc", "import importlib.util\nfrom collections.abc", 1
-        )
-    return text
-
-
-def _comment(text: str, width: int = 92) -> list[str]:
-    lines, line = [], "    #"
-    for word in text.split():
-        if len(line) + len(word) >= width:
-            lines.append(line)
-            line = "    #"
-        line += f" {word}"
-    return [*lines, line]
+    environment.filters["quoted"] = json.dumps
+    unasked = [each for each in CAPABILITIES if reply.capabilities.get(each) is None]
+    package = question.module.partition(".")[0]
+    return environment.from_string(_DESCRIPTOR).render(
+        name=name,
+        question=question,
+        reply=reply,
+        day=day or date.today(),
+        package="" if package == "torch" else package,
+        missing=[fact for fact in FACTS if fact not in reply.facts],
+        capabilities=[each for each in CAPABILITIES if reply.capabilities.get(each)],
+        unasked=textwrap.indent("\n".join(textwrap.wrap(", ".join(unasked), 86)), "    # "),
+    )
 
 
 def manifest(
@@ -146,65 +142,44 @@ def manifest(
         "# Each block is a group of cells that fail in the same way. Find the cause, write it into `reason` and",
         "# `kind`, and split or join blocks until each block has one root cause.",
     ]
-    for group in _groups(failing).values():
-        lines += ["", *_block(group)]
+    for group in _groups(failing):
+        lines += ["", render(_block(group))]
     if apart:
         lines += ["", "# Not in a block, so the gate stays red until they are explained:"]
-        lines += [f"#   {key}: {_plain(why)}" for key, why in apart.items()]
+        lines += [f"#   {key}: {one_line(why)}" for key, why in apart.items()]
     return "\n".join(lines) + "\n"
 
 
-def _groups(failing: Iterable[CellResult]) -> dict[object, list[CellResult]]:
+def way_of(result: CellResult) -> tuple[object, ...]:
+    """The way in which a cell fails."""
+    return result.outcome, result.layouts, result.raises
+
+
+def _groups(failing: Iterable[CellResult]) -> Iterable[list[CellResult]]:
     """Cells that fail in the same way. An op's dtypes are part of that: a block is the product of its axes."""
-    alike: dict[tuple[tuple[object, ...], str], list[CellResult]] = {}
+    of_op: dict[object, list[CellResult]] = defaultdict(list)
+    groups: dict[object, list[CellResult]] = defaultdict(list)
     for result in failing:
-        how: tuple[object, ...] = (
-            result.key.clause,
-            result.outcome,
-            result.layouts,
-            result.raises,
-        )
-        alike.setdefault((how, result.key.op), []).append(result)
-    groups: dict[object, list[CellResult]] = {}
-    for (how, _op), results in alike.items():
-        dtypes = tuple(sorted(result.key.dtype for result in results))
-        groups.setdefault((how, dtypes), []).extend(results)
-    return groups
+        of_op[result.key.clause, way_of(result), result.key.op].append(result)
+    for results in of_op.values():
+        dtypes = tuple(sorted(each.key.dtype for each in results))
+        groups[results[0].key.clause, way_of(results[0]), dtypes] += results
+    return groups.values()
 
 
-def _block(group: list[CellResult]) -> list[str]:
+def _block(group: list[CellResult]) -> Block:
     first = group[0]
-    ops = list(dict.fromkeys(result.key.op for result in group))
-    dtypes = sorted({result.key.dtype for result in group} - {""})
-    lines = ["[[expect]]", f"clause = {_text(first.key.clause)}", f"op = {_texts(ops)}"]
-    if dtypes:
-        lines.append(f"dtype = {_texts(dtypes)}")
-    if first.layouts:
-        lines.append(f"layouts = {_texts(first.layouts, always=True)}")
-    lines.append(f"outcome = {_text(first.outcome.value)}")
-    if first.raises:
-        lines.append(f"raises = {_text(first.raises)}")
-    kind = "not-implemented" if first.outcome is Outcome.UNSUPPORTED else "device-bug"
-    said = _plain(first.message)[:200]
+    ops = tuple(dict.fromkeys(result.key.op for result in group))
+    unsupported = first.outcome is Outcome.UNSUPPORTED
     number = "" if len(ops) == 1 else f"{len(ops)} ops fail in the same way; "
-    lines.append(f"kind = {_text(kind)}")
-    lines.append(f"reason = {_text(f'{TRIAGE} {number}{first.key.op}: {said}')}")
-    return lines
-
-
-def _plain(text: str) -> str:
-    """The text on one line, without characters that a TOML comment or string cannot hold."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
-
-
-def _text(value: str) -> str:
-    return json.dumps(_plain(value), ensure_ascii=False)
-
-
-def _texts(values: Iterable[str], *, always: bool = False) -> str:
-    """A list on one line if it fits; a single text is not a list, unless ``always``."""
-    parts = [_text(value) for value in values]
-    if len(parts) == 1 and not always:
-        return parts[0]
-    line = f"[{', '.join(parts)}]"
-    return line if len(line) <= 88 else "[\n" + "".join(f"  {part},\n" for part in parts) + "]"
+    return Block(
+        line=0,
+        clause=(first.key.clause,),
+        op=ops,
+        dtype=tuple({result.key.dtype for result in group} - {""}) or ("*",),
+        layouts=frozenset(first.layouts) or None,
+        outcome=ADDABLE[first.outcome],
+        raises=first.raises,
+        kind=CauseKind.NOT_IMPLEMENTED if unsupported else CauseKind.DEVICE_BUG,
+        reason=f"{TRIAGE} {number}{first.key.op}: {one_line(first.message)[:200]}",
+    )

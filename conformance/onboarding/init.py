@@ -14,13 +14,14 @@ from pathlib import Path
 
 from conformance.contract import load
 from conformance.onboarding import drafting
-from conformance.onboarding.questions import Question, Reply, ask
+from conformance.onboarding.questions import Question, ask
 from devices.cell import CellKey, Verdict
 from devices.errors import ConformError
 from devices.files import write_whole
+from devices.lifecycle.evidence import ADDABLE, judged
 from devices.manifest import Manifest
 from devices.registry import load_file
-from devices.verdicts import Matcher, judge
+from devices.verdicts import Matcher
 from reports.gate import ExitCode
 from reports.model import CellResult, Run, by_declaration, seen_of
 from reports.run import RECORD_FILE, load_run
@@ -29,7 +30,7 @@ from reports.summary import one_line
 Say = Callable[[str], object]
 
 _DEVICE = re.compile(r"([a-z][a-z0-9_]*)(?::\d+)?")
-_MODULE = re.compile(r"([A-Za-z_][\w.]*)(?::([A-Za-z_]\w*))?")
+_MODULE = re.compile(r"(?:([A-Za-z_][\w.]*)(?::([A-Za-z_]\w*))?)?")
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
@@ -66,14 +67,14 @@ class InitOptions:
                 f"--device-string {self.device_string!r}: expected a device as torch writes it, such as "
                 "'npu' or 'lazy:0'"
             )
-        module = _MODULE.fullmatch(self.module or "none")
+        module = _MODULE.fullmatch(self.module or "")
         if module is None:
             raise InitError(
                 f"--module {self.module!r}: expected a module, such as 'torch_npu', or a module and a "
                 "function to call, such as 'torch._lazy.ts_backend:init'"
             )
-        named, function = module.groups() if self.module else ("", "")
-        return Question(name=self.name, torch_type=device[1], module=named, init=function or "")
+        named, init = module.groups(default="")
+        return Question(name=self.name, torch_type=device[1], module=named, init=init)
 
 
 def begin(options: InitOptions, say: Say) -> int:
@@ -91,7 +92,11 @@ def begin(options: InitOptions, say: Say) -> int:
         text = drafting.descriptor(options.name, question, reply)
         write_whole(folder / "descriptor.py", text)
     load_file(folder)  # the file that was written can be loaded
-    say(f"wrote {folder / 'descriptor.py'}: {_summary(reply)}")
+    has = sorted(name for name, answer in reply.capabilities.items() if answer)
+    say(
+        f"wrote {folder / 'descriptor.py'}: {len(reply.dtypes)} dtypes; capabilities that work: "
+        f"{', '.join(has) or 'none'}"
+    )
     runs = [_run(options, number, say) for number in range(1, options.runs + 1)]
     return _write_manifest(options, runs, say)
 
@@ -102,11 +107,6 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InitError(f"{path} cannot be written: {error.strerror or error}") from None
-
-
-def _summary(reply: Reply) -> str:
-    has = sorted(name for name, answer in reply.capabilities.items() if answer)
-    return f"{len(reply.dtypes)} dtypes; capabilities that work: {', '.join(has) or 'none'}"
 
 
 def _run(options: InitOptions, number: int, say: Say) -> Run:
@@ -158,8 +158,7 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
     left = _left_over(manifest, runs[0]) - set(apart)
     if left:  # the draft must match the run that it was made from
         raise InitError(f"{path} does not match {min(left)}, which failed: please report this")
-    blocks = text.count("[[expect]]")
-    say(f"wrote {path}: {blocks} block(s) for {len(agreed)} cell(s)")
+    say(f"wrote {path}: {len(manifest.blocks)} block(s) for {len(agreed)} cell(s)")
     if apart:
         say(
             f"{len(apart)} cell(s) are not in a block, because the runs disagree or nothing could be checked; "
@@ -172,30 +171,22 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
     return ExitCode.GREEN.value
 
 
-def agreement(
-    runs: list[Run],
-) -> tuple[dict[CellKey, CellResult], dict[CellKey, str]]:
+def agreement(runs: list[Run]) -> tuple[dict[CellKey, CellResult], dict[CellKey, str]]:
     """The failing cells on which all runs agree, and for the other failing cells why they are left out."""
     agreed: dict[CellKey, CellResult] = {}
     apart: dict[CellKey, str] = {}
-    failing = dict.fromkeys(k for run in runs for k, r in run.results.items() if _fails(r))
-    for key in failing:
+    for key in dict.fromkeys(k for run in runs for k, r in run.results.items() if _fails(r)):
         results = [run.results.get(key) for run in runs]
-        seen = [_signature(result) for result in results]
         first = results[0]
-        if any(one != seen[0] for one in seen) or first is None:
-            apart[key] = "the runs disagree: " + ", then ".join(_said(each) for each in results)
-        elif first.outcome not in drafting.EXPECTABLE:
+        if first is None or len({each and drafting.way_of(each) for each in results}) > 1:
+            apart[key] = "the runs disagree: " + ", then ".join(map(_said, results))
+        elif first.outcome not in ADDABLE:
             apart[key] = f"{first.outcome}: {one_line(first.message)[:200]}"
         else:
             agreed[key] = first
     missing = {key for run in runs for key in run.missing if key in set(run.parsed.selected)}
     apart |= dict.fromkeys(sorted(missing), "it has no outcome")
     return {k: v for k, v in agreed.items() if k not in apart}, apart
-
-
-def _signature(result: CellResult | None) -> object:
-    return None if result is None else (result.outcome, result.layouts, result.raises)
 
 
 def _said(result: CellResult | None) -> str:
@@ -207,12 +198,10 @@ def _said(result: CellResult | None) -> str:
 
 def _left_over(manifest: Manifest, run: Run) -> set[CellKey]:
     """The cells that are not green with this manifest."""
-    facts = {name: str(value) for name, value in run.plan.facts.items()}
-    matcher = Matcher(manifest.active(facts))
-    seen = {key: seen_of(result) for key, result in run.results.items()}
+    matcher = Matcher(manifest.active({name: str(value) for name, value in run.plan.facts.items()}))
     return {
         key
-        for key, each in seen.items()
-        if judge(matcher.expect(key), each.observed, ran=each.ran).verdict
+        for key, result in run.results.items()
+        if judged(matcher.expect(key), seen_of(result), date.today()).verdict
         not in (Verdict.OK, Verdict.EXPECTED)
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,51 +52,45 @@ def undescribed(question: Question) -> Descriptor:
 
 def _facts_of(torch_type: str) -> dict[str, str]:
     """The facts that every machine knows, and ``torch.<type>.get_device_name`` if there is one."""
-    facts = common_facts()
-    try:
+    name = None
+    with suppress(Exception):  # no module, no such function, or another signature: it is not known
         name = str(torch.get_device_module(torch_type).get_device_name(0)).strip()
-    except Exception:  # no module, no such function, or another signature: the name is not known
-        return facts
-    return {**facts, "device_name": name} if name else facts
+    return common_facts(device_name=name)
 
 
 def _count_of(torch_type: str) -> int:
     """What ``torch.<type>.device_count`` returns; 1 if it is not known."""
-    try:
+    with suppress(Exception):  # as above
         return max(1, int(torch.get_device_module(torch_type).device_count()))
-    except Exception:  # as above: not known
-        return 1
+    return 1
 
 
 def probe(device: Device) -> Reply:
     """Ask a device that has been opened."""
     raised: dict[str, str] = {}
-    capabilities: dict[str, bool | None] = {}
-    for name in CAPABILITIES:
-        question = _QUESTIONS.get(name)
-        capabilities[name] = None if question is None else _asked(name, question, device, raised)
-    dtypes = [name for name in DTYPES if _asked(name, partial(_holds, dtype=name), device, raised)]
+
+    def asked(name: str, question: Callable[[Device], Any]) -> bool:
+        """The answer; False if the API raises, which is noted."""
+        try:
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore")
+                return bool(question(device))
+        except (
+            Exception
+        ) as error:  # a vendor's code: whatever it raises, the capability does not work
+            raised[name] = _in_short(error)
+            return False
+
+    capabilities = {
+        name: asked(name, _QUESTIONS[name]) if name in _QUESTIONS else None for name in CAPABILITIES
+    }
+    dtypes = [name for name in DTYPES if asked(name, partial(_holds, dtype=name))]
     facts = dict(device.descriptor.facts())
     try:
         count = device.descriptor.device_count()
-    except (
-        Exception
-    ) as error:  # a vendor's code, reported in ``raised``; the device is there, so it is one
+    except Exception as error:  # a vendor's code; the device is there, so it is one
         count, raised["device_count"] = 1, _in_short(error)
     return Reply(capabilities, sorted(dtypes), facts, count, raised)
-
-
-def _asked(
-    name: str, question: Callable[[Device], bool], device: Device, raised: dict[str, str]
-) -> bool:
-    """The answer; False if the API raises, which is noted in ``raised``."""
-    try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            return bool(question(device))
-    except Exception as error:  # a vendor's code: whatever it raises, the capability does not work
-        raised[name] = _in_short(error)
-        return False
 
 
 def _in_short(error: Exception) -> str:
@@ -120,10 +115,14 @@ def _module(device: Device) -> Any:
     return torch.get_device_module(device.torch_device.type)
 
 
-def _accelerator(device: Device) -> bool:
-    """Whether torch.accelerator is this device: its functions are about no other."""
-    current = torch.accelerator.current_accelerator()
-    return current is not None and current.type == device.torch_device.type
+def _of_accelerator(question: Callable[[Device], bool]) -> Callable[[Device], bool]:
+    """Asks only if torch.accelerator is this device, because its functions are about no other; else the answer is no."""
+
+    def asked(device: Device) -> bool:
+        current = torch.accelerator.current_accelerator()
+        return current is not None and current.type == device.torch_device.type and question(device)
+
+    return asked
 
 
 def _strides(device: Device) -> bool:
@@ -141,25 +140,22 @@ def _storage(device: Device) -> bool:
     )
 
 
+@_of_accelerator
 def _streams(device: Device) -> bool:
-    if not _accelerator(device):
-        return False
     made = [torch.Stream(device=device.torch_device) for _ in range(2)]
     return made[0].stream_id != made[1].stream_id
 
 
+@_of_accelerator
 def _events(device: Device) -> bool:
-    if not _accelerator(device):
-        return False
     event = torch.Event(device=device.torch_device)
     event.record(torch.accelerator.current_stream(device.torch_device))
     event.synchronize()
     return bool(event.query())
 
 
+@_of_accelerator
 def _timed_events(device: Device) -> bool:
-    if not _accelerator(device):
-        return False
     start, end = (torch.Event(device=device.torch_device, enable_timing=True) for _ in range(2))
     stream = torch.accelerator.current_stream(device.torch_device)
     start.record(stream)
@@ -168,9 +164,8 @@ def _timed_events(device: Device) -> bool:
     return start.elapsed_time(end) >= 0
 
 
+@_of_accelerator
 def _allocator_statistics(device: Device) -> bool:
-    if not _accelerator(device):
-        return False
     before = torch.accelerator.memory.memory_allocated(device.torch_device)
     held = device.to_device(torch.zeros(2**20))
     return (
@@ -178,15 +173,10 @@ def _allocator_statistics(device: Device) -> bool:
     )
 
 
+@_of_accelerator
 def _memory_info(device: Device) -> bool:
-    if not _accelerator(device):
-        return False
     free, total = torch.accelerator.memory.get_memory_info(device.torch_device)
     return 0 <= free <= total and total > 0
-
-
-def _pinned_memory(device: Device) -> bool:
-    return _accelerator(device) and torch.zeros(8).pin_memory().is_pinned()
 
 
 def _generator(device: Device) -> bool:
@@ -197,14 +187,6 @@ def _generator(device: Device) -> bool:
         )
 
     return torch.equal(draw(), draw())
-
-
-def _multi_device(device: Device) -> bool:
-    return int(_module(device).device_count()) > 1
-
-
-def _properties(device: Device) -> bool:
-    return bool(_module(device).get_device_properties(device.torch_device))
 
 
 def _dlpack(device: Device) -> bool:
@@ -222,13 +204,8 @@ def _serialization(device: Device) -> bool:
     return bool(read.device.type == given.device.type and same)
 
 
-def _autocast(device: Device) -> bool:
-    return torch.amp.is_autocast_available(device.torch_device.type)
-
-
+@_of_accelerator
 def _graphs(device: Device) -> bool:
-    if not _accelerator(device):
-        return False
     given = device.to_device(torch.zeros(4))
     graph = torch.accelerator.Graph()
     with torch.Stream(device=device.torch_device), graph:  # some refuse the default stream
@@ -237,10 +214,6 @@ def _graphs(device: Device) -> bool:
     graph.replay()
     torch.accelerator.synchronize(device.torch_device)
     return before == 0 and device.from_device(given).sum().item() == 4
-
-
-def _fork_detection(device: Device) -> bool:
-    return callable(getattr(_module(device), "_is_in_bad_fork", None))
 
 
 def _distributed(device: Device) -> bool:
@@ -252,7 +225,7 @@ def _distributed(device: Device) -> bool:
 
 #: The other capabilities are verified by the suite only: asking for them needs a compiler or a second process, or
 #: can lose the device, or torch has no function for it.
-_QUESTIONS: dict[str, Callable[[Device], bool]] = {
+_QUESTIONS: dict[str, Callable[[Device], Any]] = {
     "strides": _strides,
     "storage": _storage,
     "streams": _streams,
@@ -260,16 +233,16 @@ _QUESTIONS: dict[str, Callable[[Device], bool]] = {
     "timed_events": _timed_events,
     "allocator_statistics": _allocator_statistics,
     "allocator_memory_info": _memory_info,
-    "pinned_memory": _pinned_memory,
+    "pinned_memory": _of_accelerator(lambda _: torch.zeros(8).pin_memory().is_pinned()),
     "graphs": _graphs,
     "generator": _generator,
-    "multi_device": _multi_device,
-    "properties": _properties,
+    "multi_device": lambda device: _module(device).device_count() > 1,
+    "properties": lambda device: _module(device).get_device_properties(device.torch_device),
     "dlpack": _dlpack,
     "serialization": _serialization,
-    "autocast": _autocast,
+    "autocast": lambda device: torch.amp.is_autocast_available(device.torch_device.type),
     "distributed": _distributed,
-    "fork_detection": _fork_detection,
+    "fork_detection": lambda device: callable(getattr(_module(device), "_is_in_bad_fork", None)),
 }
 
 
