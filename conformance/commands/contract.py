@@ -21,6 +21,7 @@ version = {version}
 def contract(as_json: bool, clauses: str | None) -> None:
     """Show the contract: every clause that a device must satisfy."""
     from conformance.contract import load
+    from conformance.contract.page import markdown
 
     whole = load()
     globs = globs_of("--clauses", clauses)
@@ -34,7 +35,7 @@ def contract(as_json: bool, clauses: str | None) -> None:
         print_json(snapshot)
         return
     if not globs:
-        click.echo(whole.to_markdown().rstrip("\n"))
+        click.echo(markdown(whole).rstrip("\n"))
     for clause in chosen:
         state = f"{clause.status}, provisional" if clause.provisional else str(clause.status)
         needs = f"; requires {', '.join(clause.requires)}" if clause.requires else ""

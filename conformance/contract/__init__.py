@@ -1,12 +1,10 @@
 """The contract as data: every clause that a device honours or does not. Needs no torch.
 
-The clauses lie in ``clauses/<family>.toml``; ``python -m conformance.contract`` prints the page
-that people read, ``docs/contract.md``.
+The clauses lie in ``clauses/<family>.toml``; ``page.py`` makes the page that people read.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -53,8 +51,8 @@ class ContractError(ConformError):
     """The contract's data is malformed. The text names the file, the clause, and what to do."""
 
 
-class UnknownClause(ConformError, LookupError):
-    """A clause id or glob that names no clause. The text lists what was probably meant."""
+class UnknownClause(ConformError):
+    """A glob that matches no clause. The text lists what was probably meant."""
 
 
 class Status(Word):
@@ -84,6 +82,24 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     since: Annotated[str, msgspec.Meta(pattern=r"^\d+\.\d+$")]  # the suite's version that added it
     provisional: bool  # reported, and not gating
 
+    def __post_init__(self) -> None:
+        for name in self.requires:
+            if name not in CAPABILITIES:
+                raise ValueError(
+                    f"unknown capability '{name}'{suggestion(name, CAPABILITIES)}"
+                    f" (known: {listing(CAPABILITIES)})"
+                )
+        if len(set(self.requires)) < len(self.requires):
+            raise ValueError(f"'requires' names something twice: {list(self.requires)}")
+        faults = tuple(dict.fromkeys((*BY_CLAUSE.get(self.id, ()), *self.faults)))
+        if not faults:
+            raise ValueError(
+                "no planted fault trips it: declare one in devices/simulated/faults.toml, or name one"
+                " of another device in 'faults'"
+            )
+        msgspec.structs.force_setattr(self, "faults", faults)
+        _join(self, "statement", "source")
+
     @property
     def family(self) -> str:
         """The part of the id before the dot."""
@@ -91,8 +107,11 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def snapshot(self) -> dict[str, Any]:
         """The clause as JSON can hold it."""
-        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
-        return {"id": plain.pop("id"), "family": self.family, **plain}
+        return {
+            "id": self.id,
+            "family": self.family,
+            **msgspec.json.decode(msgspec.json.encode(self)),
+        }
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,7 +119,15 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     title: Text
     about: str = ""  # how its clauses are judged
-    name: str = ""  # the name of the file
+
+    def __post_init__(self) -> None:
+        _join(self, "title", "about")
+
+
+def _join(table: msgspec.Struct, *texts: str) -> None:
+    """Put texts on one line: a table may wrap them freely."""
+    for name in texts:
+        msgspec.structs.force_setattr(table, name, " ".join(getattr(table, name).split()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +136,6 @@ class Contract:
 
     clauses: Mapping[str, Clause]
     families: Mapping[str, Family]
-
-    def clause(self, clause_id: str) -> Clause:
-        """The clause of that id. Raises UnknownClause."""
-        if clause_id not in self.clauses:
-            raise UnknownClause(f"no clause is called {clause_id!r}{self._meant(clause_id)}")
-        return self.clauses[clause_id]
 
     def select(self, globs: Iterable[str]) -> tuple[Clause, ...]:
         """The clauses that match any of the globs, in the order of the contract.
@@ -134,47 +155,11 @@ class Contract:
         """The contract as JSON can hold it, for a run's record and ``conform contract --json``."""
         return {
             "families": [
-                {"name": family.name, "title": family.title, "about": family.about}
-                for family in self.families.values()
+                {"name": name, **msgspec.to_builtins(family)}
+                for name, family in self.families.items()
             ],
             "clauses": [clause.snapshot() for clause in self.clauses.values()],
         }
-
-    def to_markdown(self) -> str:
-        """The page ``docs/contract.md``."""
-        checked = sum(clause.status is Status.CHECKED for clause in self.clauses.values())
-        lines = [_PREAMBLE.format(clauses=len(self.clauses), checked=checked)]
-        for family in self.families.values():
-            lines += self._section(family)
-        lines += ["## Planted faults", "", _FAULTS_INTRODUCTION, ""]
-        lines += _table(
-            ("Clause", "Planted faults"),
-            (
-                (f"[`{clause.id}`](#{clause.id})", _code(clause.faults))
-                for clause in self.clauses.values()
-            ),
-        )
-        return "\n".join(lines) + "\n"
-
-    def _section(self, family: Family) -> list[str]:
-        lines = [f"## {family.name}: {family.title}", ""]
-        if family.about:
-            lines += [_inline(family.about), ""]
-        header = ("Clause", "Statement", "Requires", "Cell", "Level", "Status", "Source")
-        rows = (
-            (
-                f'<a id="{clause.id}"></a>`{clause.id}`',
-                _inline(clause.statement),
-                _code(clause.requires) or "nothing",
-                "op x dtype" if clause.unit == "op" else "case",
-                str(clause.level),
-                f"{clause.status} (provisional)" if clause.provisional else str(clause.status),
-                _threads(_inline(clause.source)),
-            )
-            for clause in self.clauses.values()
-            if clause.family == family.name
-        )
-        return [*lines, *_table(header, rows), ""]
 
     def _meant(self, word: str) -> str:
         if word in self.families:
@@ -186,6 +171,13 @@ class Contract:
 def load() -> Contract:
     """The contract of this suite, read once. Raises ContractError where its data is malformed."""
     return read(_FOLDER, FAMILIES)
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    """A family's file. The clauses are converted one by one, so that an error names its clause."""
+
+    family: Family
+    clause: list[dict[str, Any]]
 
 
 def read(folder: Path, families: Sequence[str]) -> Contract:
@@ -203,24 +195,26 @@ def read(folder: Path, families: Sequence[str]) -> Contract:
     kept: dict[str, Family] = {}
     for name in families:
         path = folder / f"{name}.toml"
-        table = _parse(path)
-        family = _convert(f"{path}: [family]", table.family, Family)
-        kept[name] = msgspec.structs.replace(
-            family, name=name, title=_joined(family.title), about=_joined(family.about)
-        )
-        for position, entry in enumerate(table.clause, start=1):
-            clause = _clause(path, name, position, entry)
+        file = _convert(str(path), _toml(path), _File)
+        kept[name] = file.family
+        for position, table in enumerate(file.clause, start=1):
+            where = f"{path}: clause {table.get('id', position)!r}"
+            clause = _convert(where, table, Clause)
+            if clause.family != name:
+                raise ContractError(f"{where}: an id in this file starts with '{name}.'")
             if clause.id in clauses:
                 raise ContractError(f"{path}: the id '{clause.id}' is used twice; rename one")
             clauses[clause.id] = clause
     return Contract(MappingProxyType(clauses), MappingProxyType(kept))
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """A family's file. The tables are converted one by one, so that an error names its clause."""
-
-    family: dict[str, Any]
-    clause: list[dict[str, Any]]
+def _toml(path: Path) -> object:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ContractError(f"{path} is missing: each family has a file of its clauses") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ContractError(f"{path} is not valid TOML: {error}") from error
 
 
 _Read = TypeVar("_Read")
@@ -231,96 +225,3 @@ def _convert(where: str, table: object, kind: type[_Read]) -> _Read:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
         raise ContractError(f"{where}: {error}") from None
-
-
-def _parse(path: Path) -> _File:
-    try:
-        return _convert(str(path), tomllib.loads(path.read_text(encoding="utf-8")), _File)
-    except FileNotFoundError:
-        raise ContractError(f"{path} is missing: each family has a file of its clauses") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ContractError(f"{path} is not valid TOML: {error}") from error
-
-
-def _clause(path: Path, family: str, position: int, table: dict[str, Any]) -> Clause:
-    where = f"{path}: clause {table.get('id', position)!r}"
-    clause = _convert(where, table, Clause)
-    if clause.family != family:
-        raise ContractError(f"{where}: an id in this file starts with '{family}.'")
-    for name in clause.requires:
-        if name not in CAPABILITIES:
-            raise ContractError(
-                f"{where}: unknown capability '{name}'{suggestion(name, CAPABILITIES)}"
-                f" (known: {listing(CAPABILITIES)})"
-            )
-    if len(set(clause.requires)) < len(clause.requires):
-        raise ContractError(f"{where}: 'requires' names something twice: {list(clause.requires)}")
-    faults = tuple(dict.fromkeys((*BY_CLAUSE.get(clause.id, ()), *clause.faults)))
-    if not faults:
-        raise ContractError(
-            f"{where}: no planted fault trips it: declare one in devices/simulated/faults.toml, or name"
-            " one of another device in 'faults'"
-        )
-    texts = {"statement": _joined(clause.statement), "source": _joined(clause.source)}
-    return msgspec.structs.replace(clause, faults=faults, **texts)
-
-
-def _joined(text: str) -> str:
-    """The text on one line: a table may wrap it freely."""
-    return " ".join(text.split())
-
-
-_PREAMBLE: Final = """\
-# The contract: what a PyTorch device must hold
-
-<!-- Generated by `python -m conformance.contract > docs/contract.md`; do not edit. -->
-
-Each line is one clause: a statement that a device either honours or does not. There are {clauses}
-clauses, of which the suite checks {checked}; the others are planned, and no result counts for them.
-
-- *Device*: the one under test. *Reference*: for values, the CPU's result on contiguous copies of
-  the inputs; for strides, FakeTensor with the device under test as its device, or eager CPU. A
-  device is never its own reference.
-- Strides pass when they equal either reference, and fail when both agree and the device differs.
-  Where the two differ and the device equals neither, the cell is `ambiguous-reference`: it is
-  reported, and counts in no numerator. For the CPU itself only FakeTensor counts.
-- *As the CPU does*: in the cases where eager CPU raises (or warns), the device raises (or warns).
-- There is no vacuous pass: each check states what must have happened (bytes grew, work was in
-  flight, the capture recorded something); where it did not, the cell is an `error`.
-- *Requires*: the capabilities that a device declares before the clause applies to it. *Cell*: what
-  one result is about, an op and a dtype or a named case. *Level*: 1 tensors, 2 memory and order,
-  3 graphs, 4 full.
-- Sources under `docs/source` are PyTorch's documentation, in its own repository; `.h` files are
-  found under `torch/include` of an installed torch.
-"""
-
-_FAULTS_INTRODUCTION: Final = (
-    "Faults are planted in the simulated device, and for layout also in a wrapper device of the test"
-    " suite: with one of them on, the clause must fail; with all off, it must pass."
-)
-
-_THREAD: Final = re.compile(r"(?:pytorch/pytorch)?#(\d+)")
-_OUTER_UNDERSCORES: Final = re.compile(r"(?<![A-Za-z0-9])_+|_+(?![A-Za-z0-9])")
-
-
-def _inline(text: str) -> str:
-    """``text`` with what Markdown would take for markup escaped, code between backticks kept."""
-    parts = text.replace("|", r"\|").split("`")
-    for position in range(0, len(parts), 2):  # the odd parts lie between backticks
-        prose = parts[position].replace("*", r"\*").replace("<", "&lt;")
-        parts[position] = _OUTER_UNDERSCORES.sub(lambda found: r"\_" * len(found[0]), prose)
-    return "`".join(parts)
-
-
-def _threads(text: str) -> str:
-    """``text`` with its issue and pull-request numbers linked to PyTorch's own tracker."""
-    return _THREAD.sub(r"[pytorch/pytorch#\1](https://github.com/pytorch/pytorch/issues/\1)", text)
-
-
-def _code(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [header, ["---"] * len(header), *rows]
-    return [f"| {' | '.join(cells)} |" for cells in lines]

@@ -58,9 +58,9 @@ def test_blocks_read_back_as_the_cells_they_were_made_of(tmp_path: Path) -> None
     ("text", "said"),
     [
         ("version = ", "cannot be read"),
-        ("cells = []", "expected version"),
-        ('version = "1"\n[[cells]]\nclauses = ["a.b"]', "got ['clauses']"),
-        ('version = "1"\n[[cells]]\nclauses = ["a.b"]\ncases = "x"', "must be a list of strings"),
+        ("cells = []", "required field `version`"),
+        ('version = "1"\n[[cells]]\nclauses = ["a.b"]', "expected clauses, ops and dtypes"),
+        ('version = "1"\n[[cells]]\nclauses = ["a.b"]\ncases = "x"', "Expected `array`, got `str`"),
         ('version = "1"\n' + '[[cells]]\nclauses = ["a.b"]\ncases = ["x"]\n' * 2, "again"),
     ],
 )

@@ -10,12 +10,15 @@ version of the suite, or another torch, plans besides changes no level until its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from conformance.contract import LEVELS
 from devices.cell import CellKey
@@ -45,39 +48,43 @@ def levels(folder: Path = FOLDER) -> tuple[Level, ...]:
     return tuple(read(folder / f"{number}.toml", number) for number in LEVELS)
 
 
+class _Block(msgspec.Struct, forbid_unknown_fields=True):
+    """Clauses × ops × dtypes, or clauses × cases."""
+
+    clauses: list[str]
+    ops: list[str] = []
+    dtypes: list[str] = []
+    cases: list[str] = []
+
+    def __post_init__(self) -> None:
+        if len({bool(self.ops), bool(self.dtypes), not self.cases}) > 1:
+            raise ValueError("expected clauses, ops and dtypes, or clauses and cases")
+
+    @property
+    def cells(self) -> set[CellKey]:
+        each = product(self.clauses, self.ops or self.cases, self.dtypes or [""])
+        return {CellKey(*cell) for cell in each}
+
+
+class _File(msgspec.Struct):
+    """A level's file."""
+
+    version: str
+    cells: list[_Block] = []
+
+
 def read(path: Path, number: int) -> Level:
-    """One level's file: a version, and blocks of clauses × (ops × dtypes, or cases)."""
+    """Read one level's file. Raises LevelError."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        file = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
+    except (OSError, ValueError, msgspec.ValidationError) as error:  # TOML, UTF-8: ValueErrors
         raise LevelError(f"{path}: the list of a level's cells cannot be read: {error}") from None
-    version, blocks = data.get("version"), data.get("cells", [])
-    if not isinstance(version, str) or not isinstance(blocks, list):
-        raise LevelError(f'{path}: expected version = "…" and [[cells]], got {sorted(data)}')
     cells: set[CellKey] = set()
-    for place, block in enumerate(blocks, 1):
-        listed = _cells(block, f"{path}: block {place} of [[cells]]")
-        if twice := cells & listed:
+    for place, block in enumerate(file.cells, 1):
+        if twice := cells & block.cells:
             raise LevelError(f"{path}: block {place} of [[cells]] lists {min(twice)} again")
-        cells |= listed
-    return Level(number, LEVELS[number], version, frozenset(cells))
-
-
-def _cells(block: Any, where: str) -> set[CellKey]:
-    names = set(block) if isinstance(block, dict) else set()
-    if names not in ({"clauses", "ops", "dtypes"}, {"clauses", "cases"}):
-        raise LevelError(
-            f"{where}: expected clauses, ops and dtypes, or clauses and cases, got {sorted(names)}"
-        )
-    for name, listed in block.items():
-        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-            raise LevelError(f"{where}: {name} must be a list of strings, got {listed!r}")
-    return {
-        CellKey(*cell)
-        for cell in product(
-            block["clauses"], block.get("ops") or block["cases"], block.get("dtypes", [""])
-        )
-    }
+        cells |= block.cells
+    return Level(number, LEVELS[number], file.version, frozenset(cells))
 
 
 def stated(cells: Sequence[CellKey], known: Iterable[Level] | None = None) -> list[dict[str, Any]]:
@@ -125,26 +132,18 @@ def ranges(places: Iterable[int]) -> list[tuple[int, int]]:
 
 def blocks(cells: Iterable[CellKey]) -> list[dict[str, list[str]]]:
     """Cells as few blocks: ops (or cases) that have the same clauses and dtypes stand together."""
-    of_op: dict[tuple[str, bool], dict[str, list[str]]] = {}
+    dtypes: dict[tuple[str, str], list[str]] = defaultdict(list)
     for clause, op, dtype in sorted(cells):
-        of_op.setdefault((op, bool(dtype)), {}).setdefault(clause, []).append(dtype)
-    alike: dict[tuple[tuple[tuple[str, ...], tuple[str, ...]], bool], list[str]] = {}
-    for (op, with_dtypes), clauses in of_op.items():
-        for group in _same_dtypes(clauses):
-            alike.setdefault((group, with_dtypes), []).append(op)
+        dtypes[op, clause].append(dtype)
+    clauses: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
+    for (op, clause), listed in dtypes.items():
+        clauses[op, tuple(listed)].append(clause)
+    ops: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = defaultdict(list)
+    for (op, of), names in clauses.items():
+        ops[tuple(names), of].append(op)
     return [
-        {"clauses": list(clauses), "ops": ops, "dtypes": list(dtypes)}
-        if with_dtypes
-        else {"clauses": list(clauses), "cases": ops}
-        for ((clauses, dtypes), with_dtypes), ops in sorted(alike.items())
+        {"clauses": [*names], "ops": alike, "dtypes": [*of]}
+        if any(of)
+        else {"clauses": [*names], "cases": alike}
+        for (names, of), alike in sorted(ops.items())
     ]
-
-
-def _same_dtypes(
-    clauses: Mapping[str, list[str]],
-) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """An op's clauses, those with the same dtypes together."""
-    found: dict[tuple[str, ...], list[str]] = {}
-    for clause, dtypes in clauses.items():
-        found.setdefault(tuple(dtypes), []).append(clause)
-    return [(tuple(names), dtypes) for dtypes, names in found.items()]

@@ -1,0 +1,44 @@
+"""The contract as people read it, docs/contract.md: ``page.md.jinja``, filled in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment, StrictUndefined
+
+from conformance.contract import Contract
+
+_TEMPLATE: Final = Path(__file__).with_name("page.md.jinja")
+_THREAD: Final = re.compile(r"(?:pytorch/pytorch)?#(\d+)")
+_OUTER_UNDERSCORES: Final = re.compile(r"(?<![A-Za-z0-9])_+|_+(?![A-Za-z0-9])")
+
+
+def markdown(contract: Contract) -> str:
+    """The page."""
+    made = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    made.filters |= {"prose": _prose, "threads": _threads, "code": _code}
+    template = made.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    return template.render(
+        families=contract.families.items(), clauses=list(contract.clauses.values())
+    )
+
+
+def _prose(text: str) -> str:
+    """``text`` with what Markdown would take for markup escaped, code between backticks kept."""
+    parts = text.replace("|", r"\|").split("`")
+    for position in range(0, len(parts), 2):  # the odd parts lie between backticks
+        prose = parts[position].replace("*", r"\*").replace("<", "&lt;")
+        parts[position] = _OUTER_UNDERSCORES.sub(lambda found: r"\_" * len(found[0]), prose)
+    return "`".join(parts)
+
+
+def _threads(text: str) -> str:
+    """``text`` with its issue and pull-request numbers linked to PyTorch's own tracker."""
+    return _THREAD.sub(r"[pytorch/pytorch#\1](https://github.com/pytorch/pytorch/issues/\1)", text)
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
