@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import zip_longest
@@ -11,16 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from conformance.checks.child import Child, ChildDied, Limits, Tell
-from conformance.search.minimise.tasks import Bench, Task, minimised
+from conformance.checks.child import ChildDied, Tell
+from conformance.search.minimise.tasks import Bench, Orders, Task, in_turn, minimised
 from conformance.suites import SEARCHED, suite_of
 from devices.cell import CallKey, CellKey, Outcome, Verdict
 from devices.files import file_name, write_whole
 from reports.model import CellResult
 from reports.summary import grouped, one_line
 
-#: Seconds without a message after which the subprocess that writes scripts is taken to hang.
-_SILENCE = 60.0
 #: Seconds that loading torch and making the inputs may take, in addition to the cell's limit.
 _LOADING = 60.0
 _TARGET = "conformance.search.repros:serve"
@@ -67,15 +66,15 @@ sys.exit(1 if status else 0)
 
 def write_repro(folder: Path, cell: CellKey, text: str) -> str:
     """Write a cell's repro script into a results folder; returns its path relative to the folder."""
-    name = f"{cell.op}-{cell.dtype}" if cell.dtype else cell.op
-    return write_script(folder, Path("repro") / cell.clause, name, text)
+    return write_script(folder, "repro", cell.clause, cell[1:], text)
 
 
-def write_script(folder: Path, inside: Path, name: str, text: str) -> str:
-    """Write a script; returns its path relative to ``folder``."""
-    path = folder / inside / f"{file_name(name)}.py"
-    write_whole(path, text)
-    return path.relative_to(folder).as_posix()
+def write_script(folder: Path, inside: str, clause: str, names: Iterable[str], text: str) -> str:
+    """Write a script into ``inside/<clause>``; returns its path relative to ``folder``."""
+    name = file_name("-".join(filter(None, names)))
+    path = Path(inside, clause, f"{name}.py")
+    write_whole(folder / path, text)
+    return path.as_posix()
 
 
 # -- new failures, minimised
@@ -141,13 +140,6 @@ class Unfinished(msgspec.Struct, frozen=True):
     call: CallKey | None = None
 
 
-class Orders(msgspec.Struct, frozen=True):
-    """What the subprocess is asked to do."""
-
-    bench: Bench
-    cells: list[Unfinished]
-
-
 def with_repros(
     results: Mapping[CellKey, CellResult], cells: Sequence[Unfinished], bench: Bench, folder: Path
 ) -> dict[CellKey, CellResult]:
@@ -164,24 +156,13 @@ def with_repros(
 
 
 def _scripts(bench: Bench, cells: Sequence[Unfinished]) -> Iterator[tuple[CellKey, str]]:
-    cells = [msgspec.structs.replace(each, seconds=each.seconds + _LOADING) for each in cells]
-    left = [each for each in cells if each.call is not None or not each.cell.dtype]
-    whole = [each for each in cells if each not in left]
-    while left:
-        done = 0
-        orders = msgspec.to_builtins(Orders(bench, left))
-        with Child(_TARGET, orders, Limits(silence=_SILENCE)) as child:
-            for text in child:
-                if text:
-                    yield left[done].cell, text
-                else:
-                    whole.append(left[done])
-                done += 1
-        if not child.ready:  # the device cannot be opened
-            whole += left
-            break
-        whole += left[done : done + 1]  # it ended the subprocess
-        left = left[done + 1 :]
+    whole = [msgspec.structs.replace(each, seconds=each.seconds + _LOADING) for each in cells]
+    single = [each for each in whole if each.call is not None or not each.cell.dtype]
+    with suppress(ChildDied):  # the device cannot be opened
+        for each, text in in_turn(_TARGET, bench, single, len(single)):
+            if text and isinstance(text, str):
+                whole.remove(each)
+                yield each.cell, text
     for each in whole:
         if each.cell.dtype:  # the options of a run select ops, but not cases
             yield each.cell, _cell_script(bench, each)
@@ -210,10 +191,10 @@ def serve(given: object, tell: Tell) -> None:
     from conformance.search.minimise.subject import Subject
     from conformance.suites import find_case
 
-    orders = msgspec.convert(given, Orders)
+    orders = msgspec.convert(given, Orders[Unfinished])
     device = orders.bench.open()
     tell.ready()
-    for each in orders.cells:
+    for each in orders.tasks:
         text, case = "", find_case(each.cell)
         if case is not None and has_source(device.descriptor):
             case = replace(case, seconds=each.seconds)

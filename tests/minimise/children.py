@@ -9,17 +9,17 @@ import time
 import msgspec
 
 from conformance.checks.child import Tell
-from conformance.search.minimise.tasks import Answer, Begun, Orders
+from conformance.search.minimise.tasks import Answer, Orders, Task
 from reports.model import Example
 
 
 def serve(given: object, tell: Tell) -> None:
     """Do the tasks ``crash``, ``exit``, ``hang`` and ``print``; answer all others."""
-    orders = msgspec.convert(given, Orders)
+    orders = msgspec.convert(given, Orders[Task])
     if orders.bench.device == "raise":
         raise RuntimeError("no such device")
+    tell.ready()
     for task in orders.tasks:
-        tell(msgspec.to_builtins(Begun()))
         op = task.cell.op
         if op == "crash":
             os.kill(os.getpid(), signal.SIGSEGV)

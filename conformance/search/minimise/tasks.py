@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import faulthandler
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from conformance.checks.child import Child, ChildDied, Limits, Tell
+from conformance.checks.child import Child, ChildDied, Ended, Limits, Tell
 from devices import registry
 from devices.cell import CellKey
 from devices.failure import Failure
@@ -54,18 +54,7 @@ class Task(msgspec.Struct, frozen=True):
     failure: Failure | None = None
 
 
-class Orders(msgspec.Struct, frozen=True):
-    """What the subprocess is asked to do."""
-
-    bench: Bench
-    tasks: list[Task]
-
-
-class Begun(msgspec.Struct, frozen=True, tag="begun"):
-    """A message of the subprocess: the next task has begun."""
-
-
-class Answer(msgspec.Struct, frozen=True, tag="answer"):
+class Answer(msgspec.Struct, frozen=True):
     """The result of a task: the example and its script, or why there is none."""
 
     task: Task
@@ -74,59 +63,73 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
     why: str = ""
 
 
-def minimised(bench: Bench, tasks: Sequence[Task]) -> Iterator[Answer]:
-    """Minimise each task in turn. A task that kills the subprocess costs only itself.
+_Given = TypeVar("_Given", bound=msgspec.Struct)
 
-    Raises ChildDied if the subprocess does not start, or dies again and again.
+
+class Orders(msgspec.Struct, Generic[_Given], frozen=True):
+    """What the subprocess is asked to do."""
+
+    bench: Bench
+    tasks: list[_Given]
+
+
+def in_turn(
+    target: str, bench: Bench, tasks: Sequence[_Given], restarts: int
+) -> Iterator[tuple[_Given, Any]]:
+    """Each task with the one message that a subprocess sends for it, or with how it Ended the subprocess. Such a
+    task costs only itself.
+
+    Raises ChildDied if the device cannot be opened, or after too many ``restarts``.
     """
     left = list(tasks)
-    for restart in range(_RESTARTS + 1):
-        if not left:
-            return
+    while left:
+        done = 0
         orders = msgspec.to_builtins(Orders(bench, left))
-        done, begun = 0, False
-        with Child(_TARGET, orders, Limits(silence=_SILENCE)) as child:
-            for message in child:
-                match msgspec.convert(message, Begun | Answer):
-                    case Begun():
-                        begun = True
-                    case Answer() as answer:
-                        done, begun = done + 1, False
-                        yield answer
-            ended = child.wait()
-        if ended.well:
-            return
-        if not begun or restart == _RESTARTS:
-            raise ChildDied(ended)
-        yield Answer(left[done], why=f"the process that minimised it {ended.how}")
-        left = left[done + 1 :]
+        with Child(target, orders, Limits(silence=_SILENCE)) as child:
+            for done, message in enumerate(child, 1):
+                yield left[done - 1], message
+            if done < len(left):
+                child.wait()
+        if done < len(left):
+            if not child.ready or not restarts:
+                raise ChildDied(child.ended)
+            yield left[done], child.ended
+        left, restarts = left[done + 1 :], restarts - 1
+
+
+def minimised(bench: Bench, tasks: Sequence[Task]) -> Iterator[Answer]:
+    """Minimise each task in turn. Raises ChildDied if the subprocess does not start, or dies again and again."""
+    for task, said in in_turn(_TARGET, bench, tasks, _RESTARTS):
+        if isinstance(said, Ended):
+            yield Answer(task, why=f"the process that minimised it {said.how}")
+        else:
+            yield msgspec.convert(said, Answer)
 
 
 # -- in the subprocess
 
 
 def serve(orders: object, tell: Tell) -> None:
-    """Do the tasks in order; report when each begins, and its answer."""
+    """Answer the tasks in order."""
     from conformance.search.minimise.subject import Subject
     from opinfo.catalog import catalogue
     from opinfo.layouts import forget_geometries
 
-    given = msgspec.convert(orders, Orders)
+    given = msgspec.convert(orders, Orders[Task])
     device = given.bench.open()
     catalogue()  # takes seconds, which are no task's
-    subjects: OrderedDict[tuple[str, str], Subject] = OrderedDict()
+    tell.ready()
+
+    @lru_cache(maxsize=4)
+    def subject_of(op: str, dtype: str) -> Subject:
+        forget_geometries()
+        return Subject.of(op, dtype, device, given.bench.samples)
+
     for task in given.tasks:
-        tell(msgspec.to_builtins(Begun()))
         faulthandler.dump_traceback_later(_SILENCE / 2, exit=True)
-        name = (task.cell.op, task.cell.dtype)
-        subject = subjects.pop(name, None) or Subject.of(*name, device, given.bench.samples)
-        subjects[name] = subject
-        answer = solve(subject, task)
+        answer = solve(subject_of(task.cell.op, task.cell.dtype), task)
         faulthandler.cancel_dump_traceback_later()
         tell(msgspec.to_builtins(answer))
-        if len(subjects) > 4:
-            subjects.popitem(last=False)
-            forget_geometries()
 
 
 def solve(subject: Subject, task: Task) -> Answer:
@@ -138,13 +141,11 @@ def solve(subject: Subject, task: Task) -> Answer:
     clause = task.cell.clause
     if clause not in SUITE.applying(subject.traits):
         return Answer(task, why=f"{clause} does not apply to {task.cell.op}[{task.cell.dtype}]")
-    if task.failure is not None:
-        start = start_of(subject, clause, task.failure)
-    else:
-        failed = subject.run_all(clause).smallest
-        start = start_of(subject, clause, failed.failure) if failed is not None else None
-        if start is None and failed is not None and isinstance(failed.repro, CallScript):
-            start = candidate_of(failed.repro.laid.sample, failed.failure), failed
+    smallest = subject.run_all(clause).smallest if task.failure is None else None
+    wanted = smallest.failure if smallest is not None else task.failure
+    start = start_of(subject, clause, wanted) if wanted is not None else None
+    if start is None and smallest is not None and isinstance(smallest.repro, CallScript):
+        start = candidate_of(smallest.repro.laid.sample, smallest.failure), smallest
     if start is None:
         return Answer(task, why="it does not fail again in a new process")
     found = minimise(subject, clause, *start)
