@@ -393,9 +393,8 @@ def description(finding: Finding, repro: Path | None) -> str:
 def _script(folder: Path, finding: Finding) -> str | None:
     if not finding.script:
         return None
-    clause, op, dtype = finding.cell
-    name = "-".join(filter(None, (op, dtype, finding.kind, finding.where)))
-    return write_script(folder, Path("explore") / clause, name, finding.script)
+    clause, *names = *finding.cell, finding.kind, finding.where
+    return write_script(folder, "explore", clause, names, finding.script)
 
 
 def new_findings(folder: Path) -> list[Line]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import cycle
 
 import torch
-from hypothesis import HealthCheck, Phase, Verbosity, find, settings
+from hypothesis import find
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
+from conformance.checks.cases.drawing import pinned
 from conformance.checks.cells import Failed
 from conformance.checks.ops.context import CallScript
 from conformance.checks.ops.directed import DirectedScript
@@ -45,8 +47,8 @@ MOST_SECONDS = 2.0
 #: Wall time is limited too: the process may be waiting for the device.
 _MOST_WAITED = 5 * MOST_SECONDS
 
-#: Calls that one search of one space may make.
-_MOST_LOOKS = 80
+#: A search of one space makes at most 80 calls.
+_SETTINGS = pinned(80, derandomize=True)
 #: Elements of a tensor that an example shows.
 _SHOWN = 8
 
@@ -59,19 +61,6 @@ class Found:
     failure: Failed
     tried: int
     whole: bool  # False if a limit ended the search
-
-
-class _Budget:
-    def __init__(self, calls: int, seconds: float) -> None:
-        self.calls = calls
-        self.used = 0
-        self._end = time.process_time() + seconds
-        self._latest = time.monotonic() + max(seconds, _MOST_WAITED)
-
-    @property
-    def over(self) -> bool:
-        late = time.process_time() > self._end or time.monotonic() > self._latest
-        return late or self.used >= self.calls
 
 
 def start_of(subject: Subject, clause: str, wanted: Failure) -> tuple[Candidate, Failed] | None:
@@ -104,16 +93,12 @@ def minimise(
     seconds: float = MOST_SECONDS,
 ) -> Found:
     """The simplest candidate that fails as ``start`` does: same clause, sort of check and kind of failure."""
-    if isinstance(
-        failure.repro, DirectedScript
-    ):  # made on small tensors of its own: nothing to vary
+    if isinstance(failure.repro, DirectedScript):  # on small tensors of its own: nothing to vary
         return Found(start, failure, 0, whole=True)
-    search = _Search(
-        subject, clause, Sign.of(failure.failure), start, failure, _Budget(calls, seconds)
-    )
+    search = _Search(subject, clause, start, failure, calls, seconds)
     search.run()
     forget_dispatches()
-    return Found(search.current, search.failure, search.budget.used, not search.budget.over)
+    return Found(search.current, search.failure, search.tried, not search.over)
 
 
 class _Search:
@@ -121,23 +106,30 @@ class _Search:
         self,
         subject: Subject,
         clause: str,
-        sign: Sign,
         start: Candidate,
         failure: Failed,
-        budget: _Budget,
+        calls: int,
+        seconds: float,
     ) -> None:
-        self.subject = subject
-        self.clause = clause
-        self.sign = sign
-        self.current = start
-        self.failure = failure
-        self.budget = budget
-        self._samples = other_samples(subject.drawn)
+        self.subject, self.clause = subject, clause
+        self.current, self.failure = start, failure
+        self.tried = 0
+        self._sign = Sign.of(failure.failure)
         self._defined = subject.is_defined(start.sample)
+        self._calls = calls
+        self._end = time.process_time() + seconds
+        self._latest = time.monotonic() + max(seconds, _MOST_WAITED)
+
+    @property
+    def over(self) -> bool:
+        """Whether a limit is reached."""
+        late = time.process_time() > self._end or time.monotonic() > self._latest
+        return late or self.tried >= self._calls
 
     def run(self) -> None:
-        aspects: tuple[Aspect, ...] = (
-            self._samples,
+        """Simplify one aspect after another, until none of them has a simpler failing form."""
+        aspects = (
+            other_samples(self.subject.drawn),
             fewer_dimensions,
             smaller_sizes,
             simpler_layouts,
@@ -145,19 +137,18 @@ class _Search:
             simpler_values,
         )
         idle = 0
-        while idle < len(aspects) and not self.budget.over:
-            for aspect in aspects:
-                idle = 0 if self._simplify(aspect) else idle + 1
-                if idle >= len(aspects) or self.budget.over:
-                    return
+        for aspect in cycle(aspects):
+            idle = 0 if self._simplify(aspect) else idle + 1
+            if idle >= len(aspects) or self.over:
+                return
 
     def _simplify(self, aspect: Aspect) -> bool:
         """Take the simplest failing form that this aspect has; whether there is a simpler one."""
         simpler = False
-        while not self.budget.over:
+        while not self.over:
             space = aspect(self.current)
-            if space.size < 2 or not self._look(space):
-                return simpler
+            if not any(space.bounds) or not self._look(space):
+                break
             simpler = True
         return simpler
 
@@ -169,30 +160,29 @@ class _Search:
             if vector == space.bounds:
                 return False  # that is the current candidate
             if vector not in failures:
-                if self.budget.over:
+                if self.over:
                     return False
                 failures[vector] = self._try(space, vector)
             return failures[vector] is not None
 
         strategy = st.tuples(*(st.integers(0, bound) for bound in space.bounds))
         try:
-            found = find(strategy, fails, settings=_SETTINGS)
+            found = failures[find(strategy, fails, settings=_SETTINGS)]
         except NoSuchExample:
             return False
-        kept = failures[found]
-        assert kept is not None
-        self.current, self.failure = kept
+        assert found is not None
+        self.current, self.failure = found
         return True
 
     def _try(self, space: Space, vector: Vector) -> tuple[Candidate, Failed] | None:
-        self.budget.used += 1
+        self.tried += 1
         try:
             candidate = space.build(vector)
         except (RuntimeError, IndexError, TypeError, ValueError):
             return None  # the values do not go with such a shape or dtype
         if candidate is None:
             return None
-        failure = same_failure(self.subject, self.clause, self.sign, candidate)
+        failure = same_failure(self.subject, self.clause, self._sign, candidate)
         if failure is None or (self._defined and not self.subject.is_defined(candidate.sample)):
             return None
         return candidate, failure
@@ -210,18 +200,6 @@ def same_failure(subject: Subject, clause: str, sign: Sign, candidate: Candidate
     return None
 
 
-_SETTINGS = settings(
-    derandomize=True,
-    database=None,
-    deadline=None,
-    max_examples=_MOST_LOOKS,
-    phases=(Phase.generate, Phase.shrink),
-    verbosity=Verbosity.quiet,
-    print_blob=False,
-    suppress_health_check=list(HealthCheck),
-)
-
-
 def example_of(found: Found) -> Example:
     """What reports show of the result: the call, its tensors and the message."""
     failed = found.failure
@@ -230,25 +208,18 @@ def example_of(found: Found) -> Example:
     if isinstance(script, (CallScript, DirectedScript)):
         call = script.call()
     if isinstance(script, CallScript):
-        laid = script.laid
-        pairs = zip(laid.sample.tensors, laid.geometries, strict=True)
-        tensors = tuple(_tensor(t, g) for t, g in pairs)
+        tensors = tuple(map(_tensor, script.laid.sample.tensors, script.laid.geometries))
     return Example(call, failed.layout, failed.message, tensors, found.tried, found.whole)
 
 
 def _tensor(tensor: torch.Tensor, geometry: Geometry) -> ExampleTensor:
+    dtype = dtype_name(tensor.dtype)
     if tensor.layout != torch.strided:
         name = str(tensor.layout).removeprefix("torch.")
-        return ExampleTensor(dtype_name(tensor.dtype), tuple(tensor.shape), (), 0, f"<{name}>")
+        return ExampleTensor(dtype, tuple(tensor.shape), (), 0, f"<{name}>")
     if geometry.expanded is not None:
         tensor = tensor.narrow(geometry.expanded, 0, 1)
-    flat = tensor.reshape(-1)
-    shown = ", ".join(repr(v) for v in flat[:_SHOWN].tolist())
-    more = ", …" if flat.numel() > _SHOWN else ""
-    return ExampleTensor(
-        dtype_name(tensor.dtype),
-        geometry.shape,
-        geometry.stride,
-        geometry.offset,
-        f"[{shown}{more}]",
-    )
+    values = [repr(value) for value in tensor.reshape(-1)[:_SHOWN].tolist()]
+    values += ["…"] * (tensor.numel() > _SHOWN)
+    shown = f"[{', '.join(values)}]"
+    return ExampleTensor(dtype, geometry.shape, geometry.stride, geometry.offset, shown)

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from operator import le
 from typing import Any, Final
 
 import torch
 
-from conformance.search.minimise.subject import Candidate
+from conformance.search.minimise.subject import Candidate, copies
 from opinfo.compare import Call, bit_equal, tensors_of
 from opinfo.layouts import EXPAND, MEMORY, STEP, AnyLayout, FreeLayout, Layout
 from opinfo.samples import Sample
@@ -29,13 +30,6 @@ class Space:
 
     bounds: Vector
     build: Callable[[Vector], Candidate | None]
-
-    @property
-    def size(self) -> int:
-        count = 1
-        for bound in self.bounds:
-            count *= bound + 1
-        return count
 
 
 Aspect = Callable[[Candidate], Space]
@@ -90,7 +84,13 @@ def fewer_dimensions(current: Candidate) -> Space:
         call = current.sample.call
         how = _without_size if vector[1] == 1 else _without_dimension
         dim = next(iter(dropped.values()))
-        changed = _lists((call.args, call.kwargs), lambda v: how(v, dim, rank))
+
+        def shorter(value: Any) -> Any:
+            if type(value) in (list, tuple) and value and all(type(v) is int for v in value):
+                return type(value)(how(list(value), dim, rank))
+            return value
+
+        changed = _changed((call.args, call.kwargs), shorter)
         return with_tensors(
             with_call(current, Call(*changed)) if vector[1] else current,
             [t.select(dropped[i], 0) if i in dropped else t for i, t in enumerate(tensors)],
@@ -108,15 +108,14 @@ def _without_dimension(value: list[int], dim: int, rank: int) -> list[int]:
     return [v - (v > dim) for v in places if v != dim] if len(places) == len(value) else value
 
 
-def _lists(value: Any, change: Callable[[list[int]], list[int]]) -> Any:
-    """The structure with every list or tuple of whole numbers changed."""
-    if isinstance(value, dict):
-        return {k: _lists(v, change) for k, v in value.items()}
-    if type(value) not in (list, tuple):
-        return value
-    if value and all(type(v) is int for v in value):
-        return type(value)(change(list(value)))
-    return type(value)(_lists(v, change) for v in value)
+def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A copy of lists, tuples and dicts in which ``change`` replaces parts, the outermost first."""
+    changed = change(value)
+    if changed is value and isinstance(value, dict):
+        return {key: _changed(each, change) for key, each in value.items()}
+    if changed is value and type(value) in (list, tuple):
+        return type(value)(_changed(each, change) for each in value)
+    return changed
 
 
 def smaller_sizes(current: Candidate) -> Space:
@@ -138,19 +137,12 @@ def smaller_sizes(current: Candidate) -> Space:
         if not vector[-1]:
             return with_tensors(current, smaller)
         call = current.sample.call
-        args, kwargs = _numbers(call.args, chosen), _numbers(call.kwargs, chosen)
-        return with_tensors(with_call(current, Call(args, kwargs)), smaller)
+        changed = _changed(
+            (call.args, call.kwargs), lambda v: chosen.get(v, v) if type(v) is int else v
+        )
+        return with_tensors(with_call(current, Call(*changed)), smaller)
 
     return Space((*(size - 1 for size in sizes), 1), build)
-
-
-def _numbers(value: Any, chosen: dict[int, int]) -> Any:
-    """The structure with whole numbers inside lists and tuples exchanged."""
-    if isinstance(value, dict):
-        return {k: _numbers(v, chosen) for k, v in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_numbers(v, chosen) for v in value)
-    return chosen.get(value, value) if type(value) is int else value
 
 
 def simpler_layouts(current: Candidate) -> Space:
@@ -160,49 +152,43 @@ def simpler_layouts(current: Candidate) -> Space:
     alone = len(current.sample.tensors) < 2  # then the layout of the rest says nothing
 
     def build(vector: Vector) -> Candidate:
-        first, rest, target = vector
-        return replace(
-            current,
-            first=firsts[first],
-            rest=firsts[first] if alone else rests[rest],
-            target=targets[target],
-        )
+        first, target = firsts[vector[0]], targets[vector[2]]
+        rest = first if alone else rests[vector[1]]
+        return replace(current, first=first, rest=rest, target=target)
 
     return Space((len(firsts) - 1, 0 if alone else len(rests) - 1, len(targets) - 1), build)
 
 
 def _simpler(layout: AnyLayout) -> list[AnyLayout]:
     """The layouts that are simpler than this one, and it, the simplest first."""
-    if isinstance(layout, FreeLayout):
-        free = [
-            FreeLayout(order, steps, expand, offset)
-            for order in dict.fromkeys(((), layout.order))
-            for steps in dict.fromkeys(((), *_fewer_steps(layout.steps), layout.steps))
-            for expand in dict.fromkeys((None, layout.expand))
-            for offset in dict.fromkeys((0, min(layout.offset, 1), layout.offset))
-        ]
-        return [*_NAMED, *sorted((f for f in free if f != layout), key=_free_weight), layout]
-    memory = MEMORY[: MEMORY.index(layout.memory) + 1]
-    step = STEP[: STEP.index(layout.step) + 1]
-    expand = EXPAND[: EXPAND.index(layout.expand) + 1]
-    offset = (False, True) if layout.offset else (False,)
-    found = [Layout(*factors) for factors in product(memory, step, expand, offset)]
-    found.sort(key=_weight)
-    return [*(f for f in found if f != layout), layout]
+    if isinstance(layout, Layout):
+        mine = _factors(layout)
+        return [each for each in _NAMED if all(map(le, _factors(each), mine))]
+    steps = layout.steps
+    fewer_steps = [(*steps[:i], 1, *steps[i + 1 :]) for i, step in enumerate(steps) if step > 1]
+    forms = product(
+        ((), layout.order),
+        ((), *fewer_steps, steps),
+        (None, layout.expand),
+        (0, min(layout.offset, 1), layout.offset),
+    )
+    free = {FreeLayout(*form): None for form in forms}
+    return [*_NAMED, *sorted((f for f in free if f != layout), key=_free_weight), layout]
 
 
-def _fewer_steps(steps: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """One step at a time undone."""
-    return [(*steps[:i], 1, *steps[i + 1 :]) for i, s in enumerate(steps) if s > 1]
-
-
-def _weight(layout: Layout) -> tuple[int, int, int, int, bool]:
-    places = (
+def _factors(layout: Layout) -> tuple[int, int, int, int]:
+    """How far each factor is from its simplest value."""
+    return (
         MEMORY.index(layout.memory),
         STEP.index(layout.step),
         EXPAND.index(layout.expand),
+        int(layout.offset),
     )
-    return (sum(p > 0 for p in places) + layout.offset, *places, layout.offset)
+
+
+def _weight(layout: Layout) -> tuple[int, ...]:
+    factors = _factors(layout)
+    return (sum(map(bool, factors)), *factors)
 
 
 def _free_weight(layout: FreeLayout) -> tuple[int, int]:
@@ -210,11 +196,9 @@ def _free_weight(layout: FreeLayout) -> tuple[int, int]:
     return (odd + (layout.offset > 0), layout.offset)
 
 
-_NAMED: list[AnyLayout] = [
-    *sorted(
-        (Layout(*factors) for factors in product(MEMORY, STEP, EXPAND, (False, True))), key=_weight
-    )
-]
+_NAMED: Final = sorted(
+    (Layout(*factors) for factors in product(MEMORY, STEP, EXPAND, (False, True))), key=_weight
+)
 
 
 def simpler_arguments(current: Candidate) -> Space:
@@ -228,14 +212,8 @@ def simpler_arguments(current: Candidate) -> Space:
     return Space(tuple(len(slot.options) for slot in found), build)
 
 
-class _Drop:
-    """Stands for an argument that is left out."""
-
-    def __repr__(self) -> str:
-        return "left out"
-
-
-DROP: Final = _Drop()
+#: Stands for an argument that is left out.
+DROP: Final = object()
 
 #: Lists of numbers up to this length are simplified number by number.
 _SHORT = 6
@@ -257,8 +235,7 @@ def slots(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Slot]:
         found += _inside(("kwargs", name), value)
     for place, value in reversed(list(enumerate(args))):
         droppable = (DROP,) if place == len(args) - 1 and place > 0 else ()
-        options = (*droppable, *_options(value))
-        if options:
+        if options := (*droppable, *_options(value)):
             found.append(Slot(("args", place), options))
         found += _inside(("args", place), value)
     return found
@@ -274,13 +251,9 @@ def _options(value: Any) -> tuple[Any, ...]:
         return tuple(n for n in (0.0, 1.0, 2.0) if n != value and not n > abs(value))
     if isinstance(value, complex):
         return tuple(n for n in (0j, 1 + 0j) if n != value and abs(n) <= abs(value))
-    if type(value) in (list, tuple) and len(value) > 1 and _only_tensors(value):
+    if type(value) in (list, tuple) and all(isinstance(v, torch.Tensor) for v in value):
         return tuple(value[:count] for count in range(1, len(value)))
     return ()
-
-
-def _only_tensors(value: Sequence[Any]) -> bool:
-    return all(isinstance(v, torch.Tensor) for v in value)
 
 
 def _inside(path: tuple[int | str, ...], value: Any) -> list[Slot]:
@@ -293,37 +266,26 @@ def with_choices(
     args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Slot], vector: Sequence[int]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with option ``vector[n]`` at place ``n``; past the last option it stays as it is."""
-    new_args, new_kwargs = list(args), dict(kwargs)
-    dropped = False
-    for slot, choice in sorted(
-        zip(places, vector, strict=True), key=lambda pair: len(pair[0].path)
-    ):
-        if choice >= len(slot.options):
-            continue
-        option, (side, key, *inner) = slot.options[choice], slot.path
-        if side == "kwargs":
-            if key not in new_kwargs:
-                continue
-            if option is DROP:
-                del new_kwargs[str(key)]
-            else:
-                new_kwargs[str(key)] = _exchanged(new_kwargs[str(key)], inner, option)
-        elif option is DROP:
-            dropped = True
-        else:
-            place = int(key)
-            new_args[place] = _exchanged(new_args[place], inner, option)
-    if dropped:
-        new_args.pop()
-    return tuple(new_args), new_kwargs
+    held: dict[str, Any] = {"args": list(args), "kwargs": dict(kwargs)}
+    chosen = [
+        (slot.path, slot.options[choice])
+        for slot, choice in zip(places, vector, strict=True)
+        if choice < len(slot.options)
+    ]
+    for path, option in chosen:
+        if option is not DROP:
+            held = _exchanged(held, path, option)
+    for (side, key), _ in (each for each in chosen if each[1] is DROP):
+        del held[str(side)][key]
+    return tuple(held["args"]), held["kwargs"]
 
 
 def _exchanged(value: Any, path: Sequence[int | str], option: Any) -> Any:
+    """The structure with ``option`` at a place: keys from the outside in."""
     if not path:
         return option
-    place = int(path[0])
-    items = list(value)
-    items[place] = _exchanged(items[place], path[1:], option)
+    items: Any = dict(value) if isinstance(value, dict) else list(value)
+    items[path[0]] = _exchanged(value[path[0]], path[1:], option)
     return type(value)(items)
 
 
@@ -365,11 +327,7 @@ def _filled(tensor: torch.Tensor, fill: int) -> torch.Tensor:
 
 def with_tensors(current: Candidate, tensors: Sequence[torch.Tensor]) -> Candidate:
     """The candidate with other tensors, made contiguous where they are strided."""
-    plain = [
-        t.clone(memory_format=torch.contiguous_format) if t.layout == torch.strided else t
-        for t in tensors
-    ]
-    args, kwargs = current.sample.call.bind(plain)
+    args, kwargs = current.sample.call.bind(copies(tensors))
     return with_call(current, Call(args, dict(kwargs)))
 
 

@@ -41,9 +41,9 @@ class Candidate:
     @property
     def case(self) -> Case:
         """The layouts of the inputs as a case; one name where there is one layout."""
-        if self.first == self.rest or len(self.sample.tensors) < 2:
-            return Case(self.first.id, self.first, self.rest)
-        return Case(f"{self.first.id}/{self.rest.id}", self.first, self.rest)
+        same = self.first == self.rest or len(self.sample.tensors) < 2
+        name = self.first.id if same else f"{self.first.id}/{self.rest.id}"
+        return Case(name, self.first, self.rest)
 
 
 class Sign(msgspec.Struct, frozen=True):
@@ -99,10 +99,10 @@ class Subject:
         checks: Sequence[OpCheck] = SUITE.op_checks,
     ) -> dict[str, CellRecord]:
         """Make the checks of these clauses on one candidate."""
-        recorder = Recorder(self.op.id, self.dtype, clauses)
-        cases, targets = (candidate.case,), (candidate.target,)
-        run_checks(self._context([candidate.sample], recorder, cases, targets), checks)
-        return recorder.cells
+        case, target = (candidate.case,), (candidate.target,)
+        context = self._context([candidate.sample], clauses, case, target)
+        run_checks(context, checks)
+        return context.recorder.cells
 
     def is_defined(self, sample: Sample) -> bool:
         """Whether the CPU's answer for a call depends only on its arguments.
@@ -115,20 +115,9 @@ class Subject:
         for byte in (0x00, 0xFF):  # zeros, and NaN
             seed_everything(SEED)
             with torch.no_grad(), fresh_memory(torch.device("cpu"), byte):
-                values = [
-                    t.clone(memory_format=torch.contiguous_format)
-                    if t.layout == torch.strided
-                    else t
-                    for t in sample.tensors
-                ]
-                answers.append(
-                    value_answer(
-                        self.op.function,
-                        sample.call.on,
-                        values,
-                        mutates=mutates(self.traits.families),
-                    )
-                )
+                function, values = self.op.function, copies(sample.tensors)
+                mutable = mutates(self.traits.families)
+                answers.append(value_answer(function, sample.call.on, values, mutates=mutable))
         first, second = answers
         if first.raises is not None or second.raises is not None:
             return type(first.raises) is type(second.raises)
@@ -138,21 +127,19 @@ class Subject:
         """Make one clause's checks on one sample, in the layout of this name where it is one of inputs or
         targets, else in all layouts."""
         covering = covering_set()
-        cases = tuple(c for c in covering.cases if c.id == layout) or covering.cases
-        targets = tuple(t for t in covering.targets if f"out={t.id}" == layout) or covering.targets
+        cases = tuple(c for c in covering.cases if c.id == layout)
+        targets = tuple(t for t in covering.targets if f"out={t.id}" == layout)
         if layout.startswith("out=") or layout in covering.directed:
             cases = covering.cases[:1]
-        recorder = Recorder(self.op.id, self.dtype, [clause])
-        run_checks(self._context([sample], recorder, cases, targets), SUITE.op_checks)
-        return recorder.cells[clause]
+        context = self._context([sample], [clause], cases, targets)
+        run_checks(context, SUITE.op_checks)
+        return context.recorder.cells[clause]
 
     def run_all(self, clause: str) -> CellRecord:
         """Make one clause's checks as the plan does: every chosen sample in every layout."""
-        recorder = Recorder(self.op.id, self.dtype, [clause])
-        covering = covering_set()
-        context = self._context(self.samples, recorder, covering.cases, covering.targets)
+        context = self._context(self.samples, [clause])
         run_checks(context, SUITE.op_checks)
-        return recorder.cells[clause]
+        return context.recorder.cells[clause]
 
     def script_of(self, clause: str, call: CallKey, seconds: float) -> str:
         """The script that makes one call in a child process, which may die or take more than ``seconds``. The
@@ -160,27 +147,29 @@ class Subject:
         sample = next((each for each in self.samples if each.index == call.sample), None)
         if sample is None:
             return ""
-        covering = covering_set()
-        recorder = Recorder(self.op.id, self.dtype, [clause])
-        context = self._context([sample], recorder, covering.cases, covering.targets)
+        context = self._context([sample], [clause])
         return script_for_call(context, sample, call.layout, clause, seconds=seconds)
 
     def _context(
         self,
         samples: list[Sample],
-        recorder: Recorder,
-        cases: tuple[Case, ...],
-        targets: tuple[AnyLayout, ...],
+        clauses: Sequence[str],
+        cases: tuple[Case, ...] | None = None,
+        targets: tuple[AnyLayout, ...] | None = None,
     ) -> ItemContext:
+        """The frame of these checks, in the plan's layouts unless others are given."""
         return ItemContext(
-            self.op,
-            self.dtype,
-            self.traits,
-            samples,
-            self.device,
-            self.strides,
-            recorder,
+            *(self.op, self.dtype, self.traits, samples, self.device, self.strides),
+            Recorder(self.op.id, self.dtype, clauses),
             self.known,
-            cases=cases,
-            targets=targets,
+            cases=cases or covering_set().cases,
+            targets=targets or covering_set().targets,
         )
+
+
+def copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors, copied to contiguous ones where they are strided."""
+    return [
+        t.clone(memory_format=torch.contiguous_format) if t.layout == torch.strided else t
+        for t in tensors
+    ]
