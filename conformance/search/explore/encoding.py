@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,12 +23,9 @@ from opinfo.samples import Sample
 
 #: Tensors up to this many elements are written as lists of numbers, larger ones compressed.
 _READABLE = 32
-
-_ENUMS = {
-    "dtype": torch.dtype,
-    "memory_format": torch.memory_format,
-    "layout": torch.layout,
-}
+_NUMBERS = (torch.bool, torch.int64, torch.int32, torch.float32, torch.float64)
+#: The tensors of a call that have a layout.
+_PLACES = ("first", "rest", "target")
 
 
 class NotEncodable(ConformError):
@@ -49,12 +46,7 @@ def encode(candidate: Candidate) -> tuple[dict[str, Any], dict[str, str]]:
         "kwargs": {name: _encode(v, numbers) for name, v in sample.call.kwargs.items()},
         "tensors": [_tensor(t) for t in sample.tensors],
     }
-    layouts = {
-        "first": candidate.first.id,
-        "rest": candidate.rest.id,
-        "target": candidate.target.id,
-    }
-    return call, layouts
+    return call, {place: getattr(candidate, place).id for place in _PLACES}
 
 
 def decode(
@@ -70,14 +62,9 @@ def decode(
         args = tuple(_decode(a, tensors) for a in call["args"])
         kwargs = {str(name): _decode(v, tensors) for name, v in call["kwargs"].items()}
         index = int(call["sample"])
-        process = next((s.process for s in drawn if s.index == index), _as_it_is)
+        process = next((s.process for s in drawn if s.index == index), lambda result: result)
         sample = Sample(index, Call(args, kwargs), process)
-        return Candidate(
-            sample,
-            parse_layout(layouts["first"]),
-            parse_layout(layouts["rest"]),
-            parse_layout(layouts["target"]),
-        )
+        return Candidate(sample, *(parse_layout(layouts[place]) for place in _PLACES))
     except (
         *(KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError),
         *(zlib.error, RecursionError),
@@ -85,36 +72,53 @@ def decode(
         raise NotRebuilt(f"{type(error).__name__}: {error}") from None
 
 
-def _as_it_is(result: Any) -> Any:
-    return result
+class _Kind(NamedTuple):
+    """A type of argument: what a value is written as, and how it is read back."""
+
+    type: type
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+
+def _constants(kind: type) -> _Kind:
+    """Constants of torch, such as dtypes."""
+
+    def read(name: str) -> Any:
+        found = getattr(torch, name)
+        if not isinstance(found, kind):
+            raise ValueError(f"torch.{name} is not a {kind.__name__}")
+        return found
+
+    return _Kind(kind, lambda value: str(value).removeprefix("torch."), read)
+
+
+#: By tag. JSON has numbers, but not all floats. A device is exchanged for the one under test when the call is made.
+_KINDS = {
+    "float": _Kind(float, repr, float),
+    "complex": _Kind(
+        complex, lambda z: [repr(z.real), repr(z.imag)], lambda z: complex(*map(float, z))
+    ),
+    "ellipsis": _Kind(type(Ellipsis), lambda _: True, lambda _: Ellipsis),
+    "slice": _Kind(slice, lambda s: [s.start, s.stop, s.step], lambda parts: slice(*parts)),
+    "tuple": _Kind(tuple, list, tuple),
+    "size": _Kind(torch.Size, list, torch.Size),
+    "device": _Kind(torch.device, lambda _: True, lambda _: torch.device("cpu")),
+    "dtype": _constants(torch.dtype),
+    "memory_format": _constants(torch.memory_format),
+    "layout": _constants(torch.layout),
+}
+_TAGS = {kind.type: tag for tag, kind in _KINDS.items()}
 
 
 def _encode(value: Any, numbers: dict[int, int]) -> Any:
     if isinstance(value, torch.Tensor):
         return {"tensor": numbers[id(value)]}
-    if value is None or isinstance(value, (bool, str)):
+    if value is None or type(value) is int or isinstance(value, (bool, str)):
         return value
-    if type(value) is int:
-        return value
-    if type(value) is float:
-        return {"float": repr(value)}
-    if type(value) is complex:
-        return {"complex": [repr(value.real), repr(value.imag)]}
-    if value is Ellipsis:
-        return {"ellipsis": True}
-    if isinstance(value, slice):
-        return {"slice": [_encode(v, numbers) for v in (value.start, value.stop, value.step)]}
     if type(value) is list:
-        return [_encode(v, numbers) for v in value]
-    if type(value) is tuple:
-        return {"tuple": [_encode(v, numbers) for v in value]}
-    if isinstance(value, torch.Size):
-        return {"size": list(value)}
-    if isinstance(value, torch.device):
-        return {"device": True}
-    for name, kind in _ENUMS.items():
-        if isinstance(value, kind):
-            return {name: str(value).removeprefix("torch.")}
+        return [_encode(each, numbers) for each in value]
+    if (tag := _TAGS.get(type(value))) is not None:
+        return {tag: _encode(_KINDS[tag].write(value), numbers)}
     raise NotEncodable(
         f"an argument of type {type(value).__name__} cannot be written down: {value!r:.80}"
     )
@@ -122,32 +126,15 @@ def _encode(value: Any, numbers: dict[int, int]) -> Any:
 
 def _decode(value: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, list):
-        return [_decode(v, tensors) for v in value]
+        return [_decode(each, tensors) for each in value]
     if not isinstance(value, dict):
         return value
     ((tag, inner),) = value.items()
     if tag == "tensor":
         return tensors[inner]
-    if tag == "float":
-        return float(inner)
-    if tag == "complex":
-        return complex(float(inner[0]), float(inner[1]))
-    if tag == "ellipsis":
-        return Ellipsis
-    if tag == "slice":
-        return slice(*(_decode(v, tensors) for v in inner))
-    if tag == "tuple":
-        return tuple(_decode(v, tensors) for v in inner)
-    if tag == "size":
-        return torch.Size(inner)
-    if tag == "device":
-        return torch.device("cpu")  # exchanged for the device under test when the call is made
-    if tag in _ENUMS:
-        found = getattr(torch, inner)
-        if not isinstance(found, _ENUMS[tag]):
-            raise ValueError(f"torch.{inner} is not a {tag}")
-        return found
-    raise ValueError(f"unknown tag {tag!r}")
+    if tag not in _KINDS:
+        raise ValueError(f"unknown tag {tag!r}")
+    return _KINDS[tag].read(_decode(inner, tensors))
 
 
 def _tensor(tensor: torch.Tensor) -> dict[str, Any]:
@@ -155,10 +142,9 @@ def _tensor(tensor: torch.Tensor) -> dict[str, Any]:
         raise NotEncodable(f"a tensor of layout {tensor.layout} cannot be written down")
     flat = tensor.contiguous().view(-1)
     document: dict[str, Any] = {"dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape)}
-    if flat.numel() <= _READABLE and tensor.dtype in (torch.bool, torch.int64, torch.int32):
-        return {**document, "values": flat.tolist()}
-    if flat.numel() <= _READABLE and tensor.dtype in (torch.float32, torch.float64):
-        return {**document, "values": [repr(v) for v in flat.tolist()]}
+    if flat.numel() <= _READABLE and tensor.dtype in _NUMBERS:
+        values = flat.tolist()
+        return {**document, "values": [*map(repr, values)] if flat.is_floating_point() else values}
     raw = bytes(flat.view(torch.uint8).tolist()) if flat.numel() else b""
     return {**document, "data": base64.b64encode(zlib.compress(raw, 9)).decode()}
 
@@ -184,7 +170,7 @@ def encode_program(program: Sequence[Any]) -> list[Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return encode_program(value)
     if type(value) in (int, bool, str):
         return value
     raise NotEncodable(f"a {type(value).__name__} in a program cannot be written down: {value!r}")
@@ -194,7 +180,7 @@ def decode_program(case: Case, program: Sequence[Any]) -> Program:
     """The program back. Raises NotRebuilt if the case does not draw such a program."""
     if case.drawn is None:
         raise NotRebuilt(f"{case.clause}::{case.name} no longer draws programs")
-    found = tuple(_literal(each) for each in program)
+    found: Program = _literal(list(program))
     try:
         case.drawn.validate(*found)
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
