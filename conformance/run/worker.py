@@ -24,12 +24,7 @@ from conformance.plan.selection import Item, Machine, WrongMachine, is_case, nam
 from conformance.run.isolation.process import Unable, begin_worker, read_start
 from conformance.run.isolation.watch import DeviceLock, Place, Watch, limits_for
 from conformance.run.outcomes import BAD, ItemReport, runs_of, share_out, together, verdict_of
-from conformance.search.explore.pins import (
-    run_pins,
-    run_programs,
-    without_case,
-    without_op,
-)
+from conformance.search.explore.pins import run_pins, run_programs, unknown_here
 from conformance.search.repros import write_repro
 from conformance.suites import find_case, planned_op_checks
 from devices import registry
@@ -178,16 +173,16 @@ class Worker:
         return self._report(item, recorder)
 
     def _run_lost(self, item: Item) -> ItemReport:
-        """A case that no longer exists and is planned for a pinned program only."""
+        """A case or an op that does not exist here, and is planned for a pinned example only."""
         pins = self.pins.get((item.op, item.dtype), ())
-        return self._report(item, without_case(item.cells[0], pins))
+        return self._report(item, unknown_here(*item, pins))
 
     def _run_op(self, item: Item) -> ItemReport:
         op_id, dtype, clauses = item
         self.littered = True
         pins = self.pins.get((op_id, dtype), ())
-        if op_id not in catalogue():  # planned for a pinned example only
-            return self._report(item, without_op(op_id, dtype, clauses, pins))
+        if op_id not in catalogue():
+            return self._run_lost(item)
         op, known = catalogue()[op_id], exceptions()
         samples = choose(draw(op, dtype), self.orders.samples)
         cache = None

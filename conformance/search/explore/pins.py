@@ -16,7 +16,6 @@ from conformance.checks.ops.context import ItemContext
 from conformance.search.explore.encoding import NotRebuilt, decode, decode_program
 from conformance.search.minimise.subject import Subject
 from conformance.suites.layout import SUITE
-from devices.cell import CellKey
 from devices.pinned import Pinned
 from opinfo.device import Device
 from opinfo.samples import draw
@@ -32,7 +31,7 @@ def run_pins(ctx: ItemContext, pins: Sequence[Pinned]) -> None:
         if record is None:
             continue
         if pin.clause not in applying:
-            record.unbuilt.append(_lost(pin, f"{pin.clause} no longer applies to the op"))
+            _lost(record, pin, f"{pin.clause} no longer applies to the op")
             continue
         ctx.guard.begin((pin.clause,), [record])
         _check(subject, pin, record)
@@ -46,20 +45,14 @@ def _check(subject: Subject, pin: Pinned, record: CellRecord) -> None:
         candidate = decode(pin.call, pin.layouts, drawn)
         made = subject.run(candidate, [pin.clause])[pin.clause]
     except NotRebuilt as error:
-        record.unbuilt.append(_lost(pin, str(error)))
-        return
-    except (
-        Exception
-    ) as error:  # it could not be laid out or compared: that is not a pass, and is reported
+        return _lost(record, pin, str(error))
+    except Exception as error:  # it cannot be laid out or compared: that is reported, and no pass
         line = (str(error).splitlines() or [""])[0][:200]
-        record.unbuilt.append(_lost(pin, f"{type(error).__name__}: {line}"))
-        return
+        return _lost(record, pin, f"{type(error).__name__}: {line}")
     errors = made.errors[:1] or ([] if made.checks else ["no check was executed"])
     if errors and not made.failures:
-        record.unbuilt.append(_lost(pin, errors[0]))
-        return
-    # A number that no sample of the plan has, so that the count of samples grows by one.
-    record.check(-1 - int(pin.id, 16), pin.layout, made.checks)
+        return _lost(record, pin, errors[0])
+    _count(record, pin, made.checks)
     for failure in made.failures:
         text = f"pinned in layout {failure.layout}: {failure.message}"
         pinned = msgspec.structs.replace(
@@ -92,36 +85,31 @@ def _run_program(case: Case, pin: Pinned, record: CellRecord, device: Device, wh
     try:
         program = decode_program(case, pin.program)
     except NotRebuilt as error:
-        record.unbuilt.append(_lost(pin, str(error)))
-        return
+        return _lost(record, pin, str(error))
     made = run_program(case, program, device, where)
     if made.not_shown or not (made.checks or made.failure or made.refused):
-        record.unbuilt.append(_lost(pin, made.not_shown or "no check was executed"))
-        return
-    record.check(-1 - int(pin.id, 16), pin.layout, made.checks)
+        return _lost(record, pin, made.not_shown or "no check was executed")
+    _count(record, pin, made.checks)
     record_failure(case, record, device, made, pin.layout)
 
 
-def without_case(cell: CellKey, pins: Iterable[Pinned]) -> Recorder:
-    """The cell of a case that the suite does not have: an error for each pinned program."""
-    recorder = Recorder(cell.op, cell.dtype, [cell.clause])
-    for pin in pins:
-        if pin.cell == cell and (record := recorder.get(pin.clause)) is not None:
-            record.unbuilt.append(_lost(pin, f"{pin.clause} has no case {pin.op!r}"))
-    return recorder
-
-
-def without_op(op: str, dtype: str, clauses: Sequence[str], pins: Sequence[Pinned]) -> Recorder:
-    """The cells of an op that this torch's database does not have: an error for each pinned example."""
+def unknown_here(op: str, dtype: str, clauses: Sequence[str], pins: Iterable[Pinned]) -> Recorder:
+    """The cells of an op or a case that does not exist here: an error for each pinned example."""
     recorder = Recorder(op, dtype, clauses)
     for pin in pins:
         if (record := recorder.get(pin.clause)) is not None:
-            record.unbuilt.append(_lost(pin, f"torch's database has no op {op!r}"))
+            case = f"{pin.clause} has no case {op!r}"
+            _lost(record, pin, f"torch's database has no op {op!r}" if dtype else case)
     return recorder
 
 
-def _lost(pin: Pinned, why: str) -> str:
-    return (
+def _count(record: CellRecord, pin: Pinned, checks: int) -> None:
+    """Count it as a sample, by a number that no sample of the plan has."""
+    record.check(-1 - int(pin.id, 16), pin.layout, checks)
+
+
+def _lost(record: CellRecord, pin: Pinned, why: str) -> None:
+    record.unbuilt.append(
         f"the pinned example {pin.layout} cannot be rebuilt: {why}. Fix or remove its line in the "
         "device's pinned.jsonl"
     )
