@@ -11,14 +11,14 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from devices.descriptor import CAPABILITIES
 from devices.errors import ConformError, listing, suggestion
 from devices.failure import Word
-from devices.files import tomllib
+from devices.files import converted, read_toml
 from devices.simulated.faults import BY_CLAUSE
 
 FAMILIES: Final[tuple[str, ...]] = (
@@ -195,33 +195,14 @@ def read(folder: Path, families: Sequence[str]) -> Contract:
     kept: dict[str, Family] = {}
     for name in families:
         path = folder / f"{name}.toml"
-        file = _convert(str(path), _toml(path), _File)
+        file = read_toml(path, _File, ContractError)
         kept[name] = file.family
         for position, table in enumerate(file.clause, start=1):
             where = f"{path}: clause {table.get('id', position)!r}"
-            clause = _convert(where, table, Clause)
+            clause = converted(table, Clause, where, ContractError)
             if clause.family != name:
                 raise ContractError(f"{where}: an id in this file starts with '{name}.'")
             if clause.id in clauses:
                 raise ContractError(f"{path}: the id '{clause.id}' is used twice; rename one")
             clauses[clause.id] = clause
     return Contract(MappingProxyType(clauses), MappingProxyType(kept))
-
-
-def _toml(path: Path) -> object:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ContractError(f"{path} is missing: each family has a file of its clauses") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ContractError(f"{path} is not valid TOML: {error}") from error
-
-
-_Read = TypeVar("_Read")
-
-
-def _convert(where: str, table: object, kind: type[_Read]) -> _Read:
-    try:
-        return msgspec.convert(table, kind)
-    except msgspec.ValidationError as error:
-        raise ContractError(f"{where}: {error}") from None

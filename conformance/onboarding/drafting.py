@@ -14,9 +14,8 @@ from jinja2 import Environment, StrictUndefined
 from conformance.onboarding.questions import Question, Reply
 from devices.cell import CellKey, Outcome
 from devices.descriptor import CAPABILITIES, FACTS
-from devices.lifecycle.evidence import ADDABLE
 from devices.lifecycle.text import render
-from devices.manifest import Block, CauseKind
+from devices.manifest import Block, CauseKind, ExpectedOutcome
 from reports.model import CellResult
 from reports.summary import one_line
 
@@ -178,7 +177,7 @@ def _block(group: list[CellResult]) -> Block:
         op=ops,
         dtype=tuple({result.key.dtype for result in group} - {""}) or ("*",),
         layouts=frozenset(first.layouts) or None,
-        outcome=ADDABLE[first.outcome],
+        outcome=ExpectedOutcome(first.outcome.value),
         raises=first.raises,
         kind=CauseKind.NOT_IMPLEMENTED if unsupported else CauseKind.DEVICE_BUG,
         reason=f"{TRIAGE} {number}{first.key.op}: {one_line(first.message)[:200]}",

@@ -18,8 +18,8 @@ from conformance.onboarding.questions import Question, ask
 from devices.cell import CellKey, Verdict
 from devices.errors import ConformError
 from devices.files import write_whole
-from devices.lifecycle.evidence import ADDABLE, judged
-from devices.manifest import Manifest
+from devices.lifecycle.evidence import judged
+from devices.manifest import ExpectedOutcome, Manifest
 from devices.registry import load_file
 from devices.verdicts import Matcher
 from reports.gate import ExitCode
@@ -180,7 +180,7 @@ def agreement(runs: list[Run]) -> tuple[dict[CellKey, CellResult], dict[CellKey,
         first = results[0]
         if first is None or len({each and drafting.way_of(each) for each in results}) > 1:
             apart[key] = "the runs disagree: " + ", then ".join(map(_said, results))
-        elif first.outcome not in ADDABLE:
+        elif first.outcome.name not in ExpectedOutcome.__members__:
             apart[key] = f"{first.outcome}: {one_line(first.message)[:200]}"
         else:
             agreed[key] = first

@@ -23,7 +23,7 @@ import msgspec
 from conformance.contract import LEVELS
 from devices.cell import CellKey
 from devices.errors import ConformError
-from devices.files import tomllib
+from devices.files import read_toml
 
 FOLDER: Final = Path(__file__).parent
 
@@ -75,10 +75,7 @@ class _File(msgspec.Struct):
 
 def read(path: Path, number: int) -> Level:
     """Read one level's file. Raises LevelError."""
-    try:
-        file = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
-    except (OSError, ValueError, msgspec.ValidationError) as error:  # TOML, UTF-8: ValueErrors
-        raise LevelError(f"{path}: the list of a level's cells cannot be read: {error}") from None
+    file = read_toml(path, _File, LevelError)
     cells: set[CellKey] = set()
     for place, block in enumerate(file.cells, 1):
         if twice := cells & block.cells:
