@@ -353,6 +353,12 @@ class Context:
         """A stream of the device's pool; use it as ``with stream:``."""
         return torch.Stream(device=self.at(index), **options)
 
+    def streams(self, count: int = 2) -> list[Any]:
+        """So many streams of the device's pool, each a different one."""
+        made = [self.stream() for _ in range(count)]
+        self.must(len({each.stream_id for each in made}) == count, f"{count} new streams differ")
+        return made
+
     def event(self, index: int = 0, **options: Any) -> Any:
         return torch.Event(device=self.at(index), **options)
 

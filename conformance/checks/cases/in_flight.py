@@ -191,6 +191,16 @@ class WaitingCall:
             raise self._error
 
 
+def value_behind(hold: Hold, function: Callable[[], Any]) -> Any:
+    """What a call gives that may have to wait for held work, which is released a glance later."""
+    with hold, WaitingCall(function) as call:
+        call.ended(GLANCE)  # it returns now, or waits for the stream
+        hold.must_be_in_flight()
+        hold.release()
+        call.join()
+    return call.value
+
+
 def together(functions: Sequence[Callable[[], Any]], seconds: float) -> list[Any]:
     """Start all functions at one barrier. Returns their results in order.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.suites.graphs.capturing import (
     WAITING,
+    broken,
     captured,
     chain,
     counting,
     give,
     new_graph,
+    refusal,
     replay,
     there,
     works,
@@ -31,22 +34,10 @@ cases = Cases(Kind.VALUES)
 # -- graphs.capture_defers, graphs.nesting, graphs.devices: what a capture records, and what it does not
 
 
-def _in_place(x: torch.Tensor) -> torch.Tensor:
-    return x.add_(1)
-
-
-def _out(x: torch.Tensor) -> torch.Tensor:
-    return torch.add(x, 1, out=x)
-
-
-def _copy(x: torch.Tensor) -> torch.Tensor:
-    return x.copy_(torch.full_like(x, 9.0))
-
-
 WRITES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "in_place": _in_place,
-    "out": _out,
-    "copy": _copy,
+    "in_place": lambda x: x.add_(1),
+    "out": lambda x: torch.add(x, 1, out=x),
+    "copy": lambda x: x.copy_(torch.full_like(x, 9.0)),
 }
 
 
@@ -78,65 +69,43 @@ def is_capturing(context: Context) -> None:
 @cases("graphs.capture_defers")
 def is_capturing_elsewhere(context: Context) -> None:
     """A stream outside of a capture does not say that it is capturing."""
-    x, stream, other = there(context, counting(4)), context.stream(), context.stream()
-    context.must(stream != other, "the pool gave two streams")
+    x, (stream, other) = there(context, counting(4)), context.streams()
     with captured(context, stream):
         x.add_(1)
         said = other.is_capturing()
     context.same(said, False, "is_capturing of another stream")
 
 
-@cases("graphs.nesting")
-def second_capture(context: Context) -> None:
+@cases("graphs.nesting", over={"second_capture": (False,), "same_graph": (True,)})
+def nested(context: Context, same: bool) -> None:
     """A second capture_begin on the capturing stream raises, and the stream captures again afterwards."""
-    x, stream = there(context, counting(4)), context.stream()
-    outer, inner = new_graph(context), new_graph(context)
-    began = False
-    try:
-        with stream, outer:
-            x.add_(1)
-            try:
-                inner.capture_begin()
-                began = True
-                inner.capture_end()
-            except RuntimeError:
-                pass
-    except RuntimeError:
-        pass  # whether the outer capture survives is the backend's choice
+    x, stream, outer = there(context, counting(4)), context.stream(), new_graph(context)
+    inner = outer if same else new_graph(context)
+    began = []
+
+    def begin() -> None:
+        x.add_(1)
+        inner.capture_begin()
+        began.append(inner)
+        inner.capture_end()
+
+    refusal(stream, outer, begin)
     context.check(not began, "capture_begin on a capturing stream raises")
-    works(context, stream, "the stream captures again")
-
-
-@cases("graphs.nesting")
-def same_graph(context: Context) -> None:
-    """A second capture_begin of the graph that is capturing raises."""
-    x, stream, graph = there(context, counting(4)), context.stream(), new_graph(context)
-    raised = None
-    try:
-        with stream, graph:
-            x.add_(1)
-            try:
-                graph.capture_begin()
-            except RuntimeError as error:
-                raised = error
-    except RuntimeError:
-        pass
-    context.check(raised is not None, "capture_begin of a graph that is capturing raises")
     works(context, stream, "the stream captures again")
 
 
 @cases("graphs.devices")
 def empty_capture(context: Context) -> None:
     """A capture that recorded nothing warns."""
-    with warnings.catch_warnings(record=True) as given:
-        warnings.simplefilter("always")
-        always = torch.is_warn_always_enabled()
-        torch.set_warn_always(True)
-        try:
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
             with captured(context) as graph:
                 pass
-        finally:
-            torch.set_warn_always(always)
+    finally:
+        torch.set_warn_always(always)
     context.check(given, "a capture that recorded nothing warns")
     replay(context, graph)
     context.check(True, "an empty graph can be replayed")
@@ -146,16 +115,12 @@ def empty_capture(context: Context) -> None:
 def work_for_another_index(context: Context) -> None:
     """Work for another index during a capture raises or runs at once, and never vanishes."""
     x, other = there(context, counting(4)), there(context, counting(4), 1)
-    raised = None
-    try:
-        with captured(context):
-            x.add_(1)
-            try:
-                other.add_(10)
-            except RuntimeError as error:
-                raised = error
-    except RuntimeError as error:
-        raised = raised or error
+    refused, ended = refusal(
+        context.stream(), new_graph(context), lambda: (x.add_(1), other.add_(10))
+    )
+    raised = refused or ended
+    if raised is not None and not isinstance(raised, RuntimeError):
+        raise raised
     context.settle()
     want = counting(4) if raised is not None else counting(4) + 10
     context.equal(other, want, "work for another index raises and does nothing, or is done")
@@ -165,13 +130,11 @@ def work_for_another_index(context: Context) -> None:
 def capture_on_another_index(context: Context) -> None:
     """A graph that is captured on the second index holds that index's work, wherever it is replayed."""
     x = there(context, counting(4), 1)
-    graph = new_graph(context)
-    with context.on(1), context.stream(1), graph:
+    with context.on(1), captured(context, context.stream(1)) as graph:
         y = x * 3
     context.same(y.device, context.at(1), "the result's device")
-    with context.on(1), context.stream(1):
-        graph.replay()
-    context.settle()
+    with context.on(1):
+        replay(context, graph, stream=context.stream(1))
     context.equal(y, counting(4) * 3, "the replay's result")
 
 
@@ -187,37 +150,25 @@ def waiting_is_refused(context: Context) -> None:
     """Every call that would wait for recorded work raises while capturing."""
     x = there(context, counting(4))
     for name, call in WAITING.items():
-        stream, graph = context.stream(), new_graph(context)
-        raised: Exception | None = None
-        try:
-            with stream, graph:
-                x.add_(1)
-                try:
-                    call(context, x, stream)
-                except Exception as error:
-                    raised = error
-        except RuntimeError:
-            pass  # the capture did not survive
-        context.check(isinstance(raised, RuntimeError), f"{name} raises RuntimeError", found=raised)
+        stream = context.stream()
+        refused, _ = refusal(stream, new_graph(context), partial(_waits, call, x, stream))
+        context.check(
+            isinstance(refused, RuntimeError), f"{name} raises RuntimeError", found=refused
+        )
+
+
+def _waits(call: Callable[..., Any], x: torch.Tensor, stream: Any) -> None:
+    """Queue work, and call what waits for it."""
+    call(x.add_(1), stream)
 
 
 @cases("graphs.errors")
 def out_of_memory(context: Context) -> None:
     """A request that cannot be met raises OutOfMemoryError while capturing, as it does elsewhere."""
-    x, stream, graph = there(context, counting(4)), context.stream(), new_graph(context)
-    raised: Exception | None = None
-    try:
-        with stream, graph:
-            x.add_(1)
-            try:
-                context.bytes_of(2**50)
-            except Exception as error:
-                raised = error
-    except RuntimeError:
-        pass
-    context.check(
-        isinstance(raised, torch.OutOfMemoryError), "it raises OutOfMemoryError", found=raised
-    )
+    x, stream = there(context, counting(4)), context.stream()
+    refused, _ = refusal(stream, new_graph(context), lambda: (x.add_(1), context.bytes_of(2**50)))
+    right = isinstance(refused, torch.OutOfMemoryError)
+    context.check(right, "it raises OutOfMemoryError", found=refused)
     works(context, stream, "the stream captures again")
 
 
@@ -240,19 +191,15 @@ def end_without_begin(context: Context) -> None:
 def default_stream(context: Context) -> None:
     """A capture on the default stream is refused if the descriptor says so, and works otherwise."""
     x, graph = there(context, counting(4)), new_graph(context)
-    raised: Exception | None = None
+    made: list[torch.Tensor] = []
     (default,) = context.together(context.current_stream)  # a new thread's current stream
-    try:
-        with default, graph:
-            y = x + 1
-    except RuntimeError as error:
-        raised = error
+    raised = broken(default, graph, lambda: made.append(x + 1))
     if context.descriptor.captures_default_stream:
         context.check(raised is None, "the default stream is captured", found=raised)
         replay(context, graph)
-        context.equal(y, counting(4) + 1, "the replay's result")
+        context.equal(made[0], counting(4) + 1, "the replay's result")
     else:
-        context.check(raised is not None, "the default stream is refused")
+        context.check(isinstance(raised, RuntimeError), "the default stream is refused")
         works(context, context.stream(), "another stream captures")
 
 
@@ -263,14 +210,13 @@ class OfTheProgram(Exception):
 @cases("graphs.recovery")
 def error_of_the_program(context: Context) -> None:
     """An exception inside a capture is raised, or is the cause of what is; then the device captures again."""
-    x, stream, graph = there(context, counting(4)), context.stream(), new_graph(context)
-    raised: BaseException | None = None
-    try:
-        with stream, graph:
-            x.add_(1)
-            raise OfTheProgram
-    except Exception as error:
-        raised = error
+    x, stream = there(context, counting(4)), context.stream()
+
+    def work() -> None:
+        x.add_(1)
+        raise OfTheProgram
+
+    raised = broken(stream, new_graph(context), work)
     context.check(
         any(isinstance(each, OfTheProgram) for each in chain(raised)),
         "the program's own exception is raised, or stands in its __context__",
@@ -286,14 +232,8 @@ def error_of_the_program(context: Context) -> None:
 def error_of_an_op(context: Context) -> None:
     """The same of an op that refuses its arguments."""
     x, longer = there(context, counting(4)), there(context, counting(5))
-    stream, graph = context.stream(), new_graph(context)
-    raised: BaseException | None = None
-    try:
-        with stream, graph:
-            x.add_(1)
-            x + longer
-    except Exception as error:
-        raised = error
+    stream = context.stream()
+    raised = broken(stream, new_graph(context), lambda: x.add_(1) + longer)
     said = [str(each) for each in chain(raised)]
     context.check(
         any("size" in each for each in said), "the op's own error is reported", found=said
@@ -306,14 +246,8 @@ def invalidated_capture(context: Context) -> None:
     """After a refused call has ended a capture the same stream captures, and so does another one."""
     x = there(context, counting(4))
     for name, call in WAITING.items():
-        stream, graph = context.stream(), new_graph(context)
-        raised: BaseException | None = None
-        try:
-            with stream, graph:
-                x.add_(1)
-                call(context, x, stream)
-        except Exception as error:
-            raised = error
+        stream = context.stream()
+        raised = broken(stream, new_graph(context), partial(_waits, call, x, stream))
         context.must(raised is not None, f"{name} was refused")
         context.same(stream.is_capturing(), False, f"is_capturing after {name}")
         works(context, stream, f"after {name} the same stream captures again")
@@ -336,9 +270,8 @@ def _asks_for_a_segment(context: Context) -> bool:
 @cases("graphs.modes", over={f"{mode}_tolerates": (mode,) for mode in ("thread_local", "relaxed")})
 def tolerated(context: Context, mode: str) -> None:
     """While another thread is given a fresh segment, the capture goes on."""
-    x, stream = there(context, counting(4)), context.stream()
-    graph = new_graph(context, capture_error_mode=mode)
-    with stream, graph:
+    x = there(context, counting(4))
+    with captured(context, graph=new_graph(context, capture_error_mode=mode)) as graph:
         y = x + 1
         (given,) = context.together(lambda: _asks_for_a_segment(context))
         z = y * 2
@@ -351,15 +284,15 @@ def tolerated(context: Context, mode: str) -> None:
 @cases("graphs.modes", own_process=True)
 def refused(context: Context) -> None:
     """In mode global another thread's request of a fresh segment is refused, or ends the capture."""
-    x, stream = there(context, counting(4)), context.stream()
-    graph, given, ended = new_graph(context, capture_error_mode="global"), True, False
-    try:
-        with stream, graph:
-            x.add_(1)
-            (given,) = context.together(lambda: _asks_for_a_segment(context))
-    except RuntimeError:
-        ended = True
-    context.check(not given or ended, "the request, or the capture, fails")
+    x, given = there(context, counting(4)), [True]
+
+    def work() -> None:
+        x.add_(1)
+        given[:] = context.together(lambda: _asks_for_a_segment(context))
+
+    raised = broken(context.stream(), new_graph(context, capture_error_mode="global"), work)
+    ended = isinstance(raised, RuntimeError)
+    context.check(given == [False] or ended, "the request, or the capture, fails", found=raised)
 
 
 @cases("graphs.modes")
@@ -479,18 +412,11 @@ def _square(x: torch.Tensor) -> torch.Tensor:
     return x * x
 
 
-def _two(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return x * y, x - y
-
-
-def _first(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return x * 3
-
-
+#: Functions, and how many arguments they take.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
     "one_argument": (_square, 1),
-    "two_of_each": (_two, 2),
-    "unused_input": (_first, 2),
+    "two_of_each": (lambda x, y: (x * y, x - y), 2),
+    "unused_input": (lambda x, y: x * 3, 2),
 }
 
 
@@ -508,14 +434,16 @@ def _gradients(
 
 
 def _compared(
-    context: Context, got: list[torch.Tensor | None], want: list[torch.Tensor | None]
+    context: Context, graphed: Callable[..., Any], eager: Any, values: list[torch.Tensor]
 ) -> None:
+    """A check that both give the same results and gradients for these values."""
+    got, want = (_gradients(context, function, values) for function in (graphed, eager))
     for place, (mine, theirs) in enumerate(zip(got, want, strict=True)):
-        zero = theirs is None or not bool(context.from_device(theirs).any())
-        if mine is None or theirs is None:
-            context.check(mine is None and zero, f"result or gradient {place} is none, as eagerly")
-        else:
+        if mine is not None and theirs is not None:
             context.equal(mine, theirs, f"result or gradient {place}")
+            continue
+        zero = theirs is None or not context.from_device(theirs).any()
+        context.check(mine is None and zero, f"result or gradient {place} is none, as eagerly")
 
 
 @cases("graphs.callables", over={name: (name,) for name in FUNCTIONS})
@@ -523,14 +451,11 @@ def a_function(context: Context, name: str) -> None:
     """A graphed function gives the eager results and gradients, call after call."""
     function, count = FUNCTIONS[name]
     sample = tuple(context.to_device(counting(4, start=1)).requires_grad_() for _ in range(count))
-    graphed = context.own("graph_callables")(
-        function, sample, allow_unused_input=name == "unused_input"
-    )
+    unused = name == "unused_input"
+    graphed = context.own("graph_callables")(function, sample, allow_unused_input=unused)
     for step in range(3):
         values = [counting(4, start=step + place) for place in range(count)]
-        _compared(
-            context, _gradients(context, graphed, values), _gradients(context, function, values)
-        )
+        _compared(context, graphed, function, values)
 
 
 def _module(context: Context) -> torch.nn.Module:
@@ -580,9 +505,7 @@ def under_autocast(context: Context) -> None:
 def several(context: Context) -> None:
     """Callables that are graphed together are called one after another, as they would be eagerly."""
     samples = tuple((context.to_device(counting(4)).requires_grad_(),) for _ in range(2))
-    functions = (_square, _square)
-    first, second = context.own("graph_callables")(functions, samples)
+    first, second = context.own("graph_callables")((_square, _square), samples)
     for step in range(2):
         values = [counting(4, start=step)]
-        got = _gradients(context, lambda x: second(first(x)), values)
-        _compared(context, got, _gradients(context, lambda x: _square(_square(x)), values))
+        _compared(context, lambda x: second(first(x)), lambda x: _square(_square(x)), values)

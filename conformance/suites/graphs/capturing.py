@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,19 +12,12 @@ from conformance.checks.cases.context import Context
 
 
 class OwnGraph:
-    """A graph of the device's own module, with the interface of ``torch.accelerator.Graph``."""
+    """A graph of the device's own module, with the interface of ``torch.accelerator.Graph``: ``wants`` are its
+    ``pool`` and ``capture_error_mode``."""
 
-    def __init__(
-        self,
-        made: Any,
-        *,
-        pool: tuple[int, int] | None = None,
-        capture_error_mode: str = "default",
-    ) -> None:
+    def __init__(self, made: Any, **wants: Any) -> None:
         self._made = made
-        self._wants = {} if pool is None else {"pool": pool}
-        if capture_error_mode != "default":
-            self._wants["capture_error_mode"] = capture_error_mode  # type: ignore[assignment]
+        self._wants = {name: value for name, value in wants.items() if value != "default"}
 
     def capture_begin(self) -> None:
         self._made.capture_begin(**self._wants)
@@ -41,18 +34,22 @@ class OwnGraph:
         self._made.capture_end()
 
 
+def general_graph(required: bool, *given: Any, **wants: Any) -> Any:
+    """``torch.accelerator.Graph``. Where it does not serve the device: None, or its error if it is ``required``."""
+    general: Any = getattr(torch.accelerator, "Graph", None)  # older torch has none
+    try:
+        return general and general(*given, **wants)
+    except RuntimeError:  # nothing is registered for the device
+        if required:
+            raise
+    return None
+
+
 def new_graph(context: Context, *, keep_graph: bool = False, **wants: Any) -> Any:
     """``torch.accelerator.Graph``; where it does not serve the device, the class of the device's own module that
     the descriptor names."""
-    general: Any = getattr(torch.accelerator, "Graph", None)  # older torch has none
-    own = "graph" in context.descriptor.functions
-    if general is not None:
-        try:
-            return general(keep_graph, **wants)
-        except RuntimeError:  # nothing is registered for the device
-            if not own:
-                raise
-    return OwnGraph(context.own("graph")(keep_graph), **wants)
+    general = general_graph("graph" not in context.descriptor.functions, keep_graph, **wants)
+    return OwnGraph(context.own("graph")(keep_graph), **wants) if general is None else general
 
 
 @contextmanager
@@ -61,6 +58,31 @@ def captured(context: Context, stream: Any = None, graph: Any = None) -> Iterato
     made = new_graph(context) if graph is None else graph
     with context.stream() if stream is None else stream, made:
         yield made
+
+
+def broken(stream: Any, graph: Any, work: Callable[[], Any]) -> Exception | None:
+    """What capturing this work raises."""
+    try:
+        with stream, graph:
+            work()
+    except Exception as error:
+        return error
+    return None
+
+
+def refusal(stream: Any, graph: Any, call: Callable[[], Any]) -> tuple[Any, Any]:
+    """What a call raises inside a capture, and the RuntimeError with which the capture then ends: whether it
+    survives the refusal is the backend's choice."""
+    refused = None
+    try:
+        with stream, graph:
+            try:
+                call()
+            except Exception as error:
+                refused = error
+    except RuntimeError as error:
+        return refused, error
+    return refused, None
 
 
 def replay(context: Context, graph: Any, times: int = 1, stream: Any = None) -> None:
@@ -89,22 +111,10 @@ def give(context: Context, target: torch.Tensor, values: torch.Tensor) -> None:
     context.settle()
 
 
-def span(tensor: torch.Tensor) -> tuple[int, int]:
-    """First address, and the one after the last."""
-    storage = tensor.untyped_storage()
-    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-
-
-def overlaps(one: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
-    """Whether an address range shares a byte with any of the others."""
-    return any(one[0] < end and start < one[1] for start, end in others)
-
-
 def works(context: Context, stream: Any, text: str) -> None:
     """A check that a stream captures and replays: after something went wrong there."""
     x = there(context, counting(4))
-    graph = new_graph(context)
-    with stream, graph:
+    with captured(context, stream) as graph:
         y = x * 2
     give(context, x, counting(4, start=5))
     replay(context, graph, stream=stream)
@@ -120,17 +130,13 @@ def chain(error: BaseException | None) -> list[BaseException]:
     return found
 
 
-def _event(ask: Callable[[Any], Any]) -> Callable[[Context, torch.Tensor, Any], Any]:
-    return lambda context, x, stream: ask(stream.record_event())
-
-
 #: Calls that wait for work of the capturing stream, which does not run.
-WAITING: dict[str, Callable[[Context, torch.Tensor, Any], Any]] = {
-    "item": lambda context, x, stream: x.sum().item(),
-    "copy_to_the_host": lambda context, x, stream: x.cpu(),
-    "truth": lambda context, x, stream: bool(x[0] > 0),
-    "shape_of_values": lambda context, x, stream: x.nonzero(),
-    "synchronize_stream": lambda context, x, stream: stream.synchronize(),
-    "synchronize_device": lambda context, x, stream: torch.accelerator.synchronize(x.device),
-    "synchronize_event": _event(lambda event: event.synchronize()),
+WAITING: dict[str, Callable[[torch.Tensor, Any], Any]] = {
+    "item": lambda x, stream: x.sum().item(),
+    "copy_to_the_host": lambda x, stream: x.cpu(),
+    "truth": lambda x, stream: bool(x[0] > 0),
+    "shape_of_values": lambda x, stream: x.nonzero(),
+    "synchronize_stream": lambda x, stream: stream.synchronize(),
+    "synchronize_device": lambda x, stream: torch.accelerator.synchronize(x.device),
+    "synchronize_event": lambda x, stream: stream.record_event().synchronize(),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from conformance.checks.cells import CellRecord
 from conformance.checks.ops.calls import Call, differs
 from conformance.checks.ops.context import ItemContext, Reference
-from conformance.suites.graphs.capturing import OwnGraph
+from conformance.suites.graphs.capturing import OwnGraph, chain, general_graph
 from devices.descriptor import Descriptor
 from opinfo.catalog import catalogue
 from opinfo.compare import Wrong, raised, replace_tensors, tensors_of
@@ -99,7 +100,7 @@ def called_in_graph(call: Call, seed: int, own: str) -> Replayed:
             got = call.function(*args, **kwargs)
     except Exception as error:
         torch.accelerator.synchronize()
-        made.error = innermost(error)
+        made.error = chain(error)[-1]
         return made
     for each, value in zip(static, call.values):
         each.copy_(call.move(value))
@@ -112,31 +113,17 @@ def called_in_graph(call: Call, seed: int, own: str) -> Replayed:
         torch.accelerator.synchronize()
         made.read = replace_tensors(got, call.back)
     except Exception as error:
-        made.error = innermost(error)
+        made.error = chain(error)[-1]
     return made
 
 
 def make_graph(own: str, device: torch.device) -> Any:
     """``torch.accelerator.Graph``; where it does not serve the device, the class of this name in the device's own
     module."""
-    general: Any = getattr(torch.accelerator, "Graph", None)  # older torch has none
-    if general is not None:
-        try:
-            return general()
-        except RuntimeError:  # nothing is registered for the device
-            if not own:
-                raise
-    found: Any = getattr(torch, device.type)
-    for part in own.split("."):
-        found = getattr(found, part)
-    return OwnGraph(found(False))
-
-
-def innermost(error: BaseException) -> BaseException:
-    """What happened inside the capture, not what its end made of that."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return error
+    general = general_graph(not own)
+    if general is None:
+        return OwnGraph(attrgetter(own)(getattr(torch, device.type))(False))
+    return general
 
 
 def judge_replay(call: Call, answer: Replayed, reference: Any) -> Iterator[Wrong | None]:

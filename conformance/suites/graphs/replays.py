@@ -10,14 +10,14 @@ import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
+from conformance.suites.allocator.memory import inside, span
 from conformance.suites.graphs.capturing import (
+    broken,
     captured,
     counting,
     give,
     new_graph,
-    overlaps,
     replay,
-    span,
     there,
     works,
 )
@@ -29,38 +29,13 @@ cases = Cases(Kind.VALUES)
 # -- graphs.replay_equals_eager, graphs.addresses: a replay is the recorded work on what the inputs hold then
 
 
-Values = tuple[torch.Tensor, ...]
-
-
-def _pointwise(x: torch.Tensor, y: torch.Tensor) -> Values:
-    z = x * 2 + y
-    return z, (z - 1).abs()
-
-
-def _in_place(x: torch.Tensor, y: torch.Tensor) -> Values:
-    z = x.clone()
-    z.add_(y).mul_(2)
-    return (z,)
-
-
-def _views(x: torch.Tensor, y: torch.Tensor) -> Values:
-    return x.t() + y, x[1:].reshape(-1), x.expand(2, 4, 4) * y
-
-
-def _reduced(x: torch.Tensor, y: torch.Tensor) -> Values:
-    return x.sum(0), (x * y).amax(1), torch.cat([x, y], 1)
-
-
-def _out(x: torch.Tensor, y: torch.Tensor) -> Values:
-    return (torch.add(x, y, out=torch.empty_like(x)),)
-
-
-BODIES: dict[str, Callable[[torch.Tensor, torch.Tensor], Values]] = {
-    "pointwise": _pointwise,
-    "in_place": _in_place,
-    "views": _views,
-    "reductions": _reduced,
-    "out": _out,
+#: What is captured, of two inputs: several results.
+BODIES: dict[str, Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    "pointwise": lambda x, y: (x * 2 + y, (x * 2 + y - 1).abs()),
+    "in_place": lambda x, y: (x.clone().add_(y).mul_(2),),
+    "views": lambda x, y: (x.t() + y, x[1:].reshape(-1), x.expand(2, 4, 4) * y),
+    "reductions": lambda x, y: (x.sum(0), (x * y).amax(1), torch.cat([x, y], 1)),
+    "out": lambda x, y: (torch.add(x, y, out=torch.empty_like(x)),),
 }
 
 
@@ -68,13 +43,13 @@ BODIES: dict[str, Callable[[torch.Tensor, torch.Tensor], Values]] = {
 def present_contents(context: Context, name: str) -> None:
     """Replays give the eager result for what the static inputs hold by then, each time."""
     body = BODIES[name]
-    x, y = there(context, counting(4, 4)), there(context, counting(4, 4, start=7))
+    inputs = there(context, counting(4, 4)), there(context, counting(4, 4, start=7))
     with captured(context) as graph:
-        results = body(x, y)
+        results = body(*inputs)
     for step in range(4):
         values = counting(4, 4, start=-3 * step), counting(4, 4, start=step)
-        give(context, x, values[0])
-        give(context, y, values[1])
+        for target, value in zip(inputs, values):
+            give(context, target, value)
         eager = body(*(there(context, each) for each in values))
         replay(context, graph)
         for place, (got, want) in enumerate(zip(results, eager)):
@@ -170,8 +145,7 @@ def outputs_stay(context: Context) -> None:
 def handed_to_nobody(context: Context, count: int) -> None:
     """While a graph lives, memory allocated in its capture is not used outside its pool, freed or not."""
     x, stream = there(context, counting(1)), context.stream()
-    graph = new_graph(context)
-    with stream, graph:
+    with captured(context, stream) as graph:
         first = x.expand(count) + 1
         second = first * 2
         own = [span(first), span(second)]
@@ -179,7 +153,7 @@ def handed_to_nobody(context: Context, count: int) -> None:
     context.settle()
     with stream:  # the stream that the blocks belong to
         others = [torch.full((count,), 7.0, device=context.device) for _ in range(3)]
-    wrong = [span(each) for each in others if overlaps(span(each), own)]
+    wrong = [span(each) for each in others if inside(each, own)]
     context.same(wrong, [], "addresses of the graph that others were given")
     replay(context, graph, times=2)
     for each in others:
@@ -197,11 +171,9 @@ SIZE = 4096  # elements
 def shared_in_order(context: Context) -> None:
     """Graphs that share a pool and are replayed in the order of their capture are right."""
     x, stream = there(context, counting(SIZE)), context.stream()
-    first = new_graph(context)
-    with stream, first:
+    with captured(context, stream) as first:
         y = (x + 1) * 2
-    second = new_graph(context, pool=first.pool())
-    with stream, second:
+    with captured(context, stream, new_graph(context, pool=first.pool())) as second:
         z = (y + 3) * 4
     context.same(tuple(second.pool()), tuple(first.pool()), "the pool that both report")
     for step in range(3):
@@ -217,10 +189,9 @@ def shared_in_order(context: Context) -> None:
 def unshared_in_any_order(context: Context) -> None:
     """Graphs with separate pools may be replayed in any order, and do not change one another's outputs."""
     x, stream = there(context, counting(SIZE)), context.stream()
-    first, second = new_graph(context), new_graph(context)
-    with stream, first:
+    with captured(context, stream) as first:
         y = (x + 1) * 2
-    with stream, second:
+    with captured(context, stream) as second:
         z = (x + 3) * 4
     context.check(tuple(first.pool()) != tuple(second.pool()), "two graphs have two pools")
     for order in ((second, first), (first, second), (second, first, first, second)):
@@ -233,24 +204,25 @@ def unshared_in_any_order(context: Context) -> None:
         context.equal(z, (counting(SIZE) + 3) * 4, "the second graph's output")
 
 
-def _before(context: Context) -> int:
-    """Bytes reserved before a case, when what others left is gone."""
-    gc.collect()
-    return _reserved(context)
-
-
 def _reserved(context: Context) -> int:
+    """Bytes that are reserved when nothing is cached."""
     context.settle()
     torch.accelerator.empty_cache()
     return context.counters().reserved
 
 
+def _before(context: Context) -> int:
+    """The same before a case, when what others left is gone."""
+    gc.collect()
+    return _reserved(context)
+
+
 @cases("graphs.pool", over={"small": (1000,), "large": (2**19,)}, requires={"allocator_statistics"})
 def memory_comes_back(context: Context, count: int) -> None:
     """After a graph has died, with no tensor of its pool alive, empty_cache returns the pool's memory."""
-    x, stream, graph = there(context, counting(1)), context.stream(), new_graph(context)
+    x, stream = there(context, counting(1)), context.stream()
     before = _before(context)
-    with stream, graph:
+    with captured(context, stream) as graph:
         y = x.expand(count) + 1
     context.must(_reserved(context) > before, "the capture took memory, which the graph holds")
     replay(context, graph, stream=stream)
@@ -267,11 +239,9 @@ def a_shared_pool_lives_on(context: Context) -> None:
     """A pool lives until the last of its graphs is gone, which goes on being right."""
     x, stream = there(context, counting(SIZE)), context.stream()
     before = _before(context)
-    first = new_graph(context)
-    with stream, first:
+    with captured(context, stream) as first:
         (x + 1).sum()
-    second = new_graph(context, pool=first.pool())
-    with stream, second:
+    with captured(context, stream, new_graph(context, pool=first.pool())) as second:
         z = (x + 3) * 4
     del first
     context.check(_reserved(context) > before, "the pool's memory is kept for the second graph")
@@ -286,33 +256,25 @@ def a_shared_pool_lives_on(context: Context) -> None:
 @cases("graphs.pool", requires={"allocator_statistics"})
 def memory_comes_back_after_an_error(context: Context) -> None:
     """A capture that ended with an error, and its graph, hold no memory either."""
-    x, stream, graph = there(context, counting(1)), context.stream(), new_graph(context)
-    before = _before(context)
-    try:
-        with stream, graph:
-            y = x.expand(SIZE) + 1
-            raise KeyError("of the program")
-    except (KeyError, RuntimeError):
-        pass
-    del y, graph
+    x, stream = there(context, counting(1)), context.stream()
+    before, made = _before(context), []
+
+    def work() -> None:
+        made.append(x.expand(SIZE) + 1)
+        raise RuntimeError("of the program")
+
+    broken(stream, new_graph(context), work)
+    made.clear()
     context.same(_reserved(context) - before, 0, "bytes that are still reserved")
 
 
 # -- graphs.fork_join: side streams in a capture
 
 
-def _by_wait_stream(first: Any, second: Any) -> None:
-    second.wait_stream(first)
-
-
-def _by_event(first: Any, second: Any) -> None:
-    second.wait_event(first.record_event())
-
-
 #: Ways to let the second stream go on after the first.
 ORDERS: dict[str, Callable[[Any, Any], None]] = {
-    "wait_stream": _by_wait_stream,
-    "event": _by_event,
+    "wait_stream": lambda first, second: second.wait_stream(first),
+    "event": lambda first, second: second.wait_event(first.record_event()),
 }
 
 
@@ -320,8 +282,7 @@ ORDERS: dict[str, Callable[[Any, Any], None]] = {
 def side_stream(context: Context, order: str) -> None:
     """A stream that is forked from the capture and joined to it is captured with it, in its place."""
     x, y = there(context, counting(4)), there(context, counting(4, start=9))
-    stream, side, then = context.stream(), context.stream(), ORDERS[order]
-    context.must(stream != side, "the pool gave two streams")
+    (stream, side), then = context.streams(), ORDERS[order]
     with captured(context, stream) as graph:
         x.add_(1)
         then(stream, side)
@@ -363,9 +324,7 @@ def order_is_kept(context: Context) -> None:
 @cases("graphs.fork_join")
 def fork_of_a_fork(context: Context) -> None:
     """A stream that is forked from a side stream and joined to it is captured too."""
-    x = there(context, counting(4))
-    stream, one, two = (context.stream() for _ in range(3))
-    context.must(len({each.stream_id for each in (stream, one, two)}) == 3, "three streams")
+    x, (stream, one, two) = there(context, counting(4)), context.streams(3)
     with captured(context, stream) as graph:
         one.wait_stream(stream)
         with one:
@@ -386,9 +345,7 @@ def fork_of_a_fork(context: Context) -> None:
 @cases("graphs.fork_join")
 def two_branches(context: Context) -> None:
     """Two branches of one fork both come before their join."""
-    x, stream = there(context, counting(4)), context.stream()
-    sides = [context.stream() for _ in range(2)]
-    context.must(len({each.stream_id for each in (stream, *sides)}) == 3, "three streams")
+    x, (stream, *sides) = there(context, counting(4)), context.streams(3)
     with captured(context, stream) as graph:
         made = []
         for place, side in enumerate(sides):
@@ -407,18 +364,16 @@ def two_branches(context: Context) -> None:
 @cases("graphs.fork_join")
 def unjoined(context: Context) -> None:
     """A fork that is not joined raises at the end of the capture, and both streams are free afterwards."""
-    x, stream, side = there(context, counting(4)), context.stream(), context.stream()
-    graph, raised = new_graph(context), None
-    context.must(stream != side, "the pool gave two streams")
-    try:
-        with stream, graph:
-            x.add_(1)
-            side.wait_stream(stream)
-            with side:
-                x.mul_(2)
-    except RuntimeError as error:
-        raised = error
-    context.check(raised is not None, "a fork that is not joined raises")
+    x, (stream, side) = there(context, counting(4)), context.streams()
+
+    def fork() -> None:
+        x.add_(1)
+        side.wait_stream(stream)
+        with side:
+            x.mul_(2)
+
+    raised = broken(stream, new_graph(context), fork)
+    context.check(isinstance(raised, RuntimeError), "a fork that is not joined raises")
     context.same([stream.is_capturing(), side.is_capturing()], [False] * 2, "is_capturing")
     works(context, stream, "the capturing stream captures again")
     works(context, side, "the side stream captures")
@@ -446,55 +401,48 @@ SEED = 1234
 
 #: What draws on a device, with a generator or the default one (None).
 DRAWS: dict[str, Callable[[torch.device, Any], torch.Tensor]] = {
-    "uniform": lambda device, generator: torch.rand(64, device=device, generator=generator),
-    "normal": lambda device, generator: torch.randn(64, device=device, generator=generator),
-    "integers": lambda device, generator: torch.randint(
-        99, (64,), device=device, generator=generator
-    ),
-    "bernoulli": lambda device, generator: torch.full((64,), 0.5, device=device).bernoulli_(
+    "uniform": lambda at, generator: torch.rand(64, device=at, generator=generator),
+    "normal": lambda at, generator: torch.randn(64, device=at, generator=generator),
+    "integers": lambda at, generator: torch.randint(99, (64,), device=at, generator=generator),
+    "bernoulli": lambda at, generator: torch.full((64,), 0.5, device=at).bernoulli_(
         generator=generator
     ),
 }
 
 
-def _generator(context: Context, registered: bool) -> Any:
-    return torch.Generator(device=context.device) if registered else None
+def _draw(context: Context, name: str, generator: Any = None) -> torch.Tensor:
+    return DRAWS[name](context.device, generator)
 
 
-def _seed(generator: Any) -> None:
-    if generator is None:
-        torch.manual_seed(SEED)
-    else:
-        generator.manual_seed(SEED)
+def _seed(generator: Any = None) -> None:
+    (torch if generator is None else generator).manual_seed(SEED)
 
 
-def _capture(context: Context, name: str, generator: Any) -> tuple[Any, torch.Tensor]:
+def _capture(context: Context, name: str, generator: Any = None) -> tuple[Any, torch.Tensor]:
     graph = new_graph(context)
     if generator is not None and hasattr(graph, "register_generator_state"):
         graph.register_generator_state(generator)
-    with context.stream(), graph:
-        drawn = DRAWS[name](context.device, generator)
+    with captured(context, graph=graph):
+        drawn = _draw(context, name, generator)
     return graph, drawn
 
 
-def _eager(context: Context, name: str, generator: Any, times: int) -> list[torch.Tensor]:
+def _eager(context: Context, name: str, times: int, generator: Any = None) -> list[torch.Tensor]:
     _seed(generator)
-    made = [DRAWS[name](context.device, generator) for _ in range(times)]
-    return [context.from_device(each) for each in made]
+    return [context.from_device(_draw(context, name, generator)) for _ in range(times)]
 
 
-_BOTH = {
-    f"{name}_{kind}": (name, kind == "registered")
-    for name in DRAWS
-    for kind in ("default", "registered")
-}
+_KINDS = {"default": False, "registered": True}
 
 
-@cases("graphs.random", over=_BOTH)
+@cases(
+    "graphs.random",
+    over={f"{name}_{kind}": (name, own) for name in DRAWS for kind, own in _KINDS.items()},
+)
 def as_eager(context: Context, name: str, registered: bool) -> None:
     """Replays draw what eager calls draw from the same seed, one after another; so does what comes after."""
-    generator = _generator(context, registered)
-    eager = _eager(context, name, generator, 4)
+    generator = torch.Generator(device=context.device) if registered else None
+    eager = _eager(context, name, 4, generator)
     context.must(not torch.equal(eager[0], eager[1]), "eager draws differ from one another")
     graph, drawn = _capture(context, name, generator)
     for again in ("", ", seeded again"):
@@ -502,29 +450,27 @@ def as_eager(context: Context, name: str, registered: bool) -> None:
         for step in range(3):
             replay(context, graph)
             context.equal(drawn, eager[step], f"replay {step}{again}")
-        later = DRAWS[name](context.device, generator)
+        later = _draw(context, name, generator)
         context.equal(later, eager[3], f"an eager draw after three replays{again}")
 
 
 @cases("graphs.random")
 def capture_draws_nothing(context: Context) -> None:
     """A capture leaves the generator as it was."""
-    (first, second) = _eager(context, "uniform", None, 2)
-    _seed(None)
-    got = DRAWS["uniform"](context.device, None)
-    context.equal(got, first, "the first draw")
-    _capture(context, "uniform", None)
-    context.equal(DRAWS["uniform"](context.device, None), second, "the draw after a capture")
+    first, second = _eager(context, "uniform", 2)
+    _seed()
+    context.equal(_draw(context, "uniform"), first, "the first draw")
+    _capture(context, "uniform")
+    context.equal(_draw(context, "uniform"), second, "the draw after a capture")
 
 
 @cases("graphs.random")
 def two_graphs_take_turns(context: Context) -> None:
     """Each of two graphs with one generator continues where the other one stopped."""
-    eager = _eager(context, "normal", None, 4)
-    first, x = _capture(context, "normal", None)
-    second, y = _capture(context, "normal", None)
-    _seed(None)
-    for step, (graph, drawn) in enumerate([(first, x), (second, y), (second, y), (first, x)]):
+    eager = _eager(context, "normal", 4)
+    first, second = (_capture(context, "normal") for _ in range(2))
+    _seed()
+    for step, (graph, drawn) in enumerate([first, second, second, first]):
         replay(context, graph)
         context.equal(drawn, eager[step], f"draw {step} in turn")
 
@@ -532,29 +478,27 @@ def two_graphs_take_turns(context: Context) -> None:
 @cases("graphs.random")
 def generators_are_apart(context: Context) -> None:
     """A graph that draws from one generator leaves another as it was."""
-    mine, other = (_generator(context, True) for _ in range(2))
-    (want,) = _eager(context, "uniform", other, 1)
+    mine, other = (torch.Generator(device=context.device) for _ in range(2))
+    (want,) = _eager(context, "uniform", 1, other)
     graph, _ = _capture(context, "uniform", mine)
     _seed(other)
     replay(context, graph, times=2)
-    context.equal(DRAWS["uniform"](context.device, other), want, "the other generator's draw")
+    context.equal(_draw(context, "uniform", other), want, "the other generator's draw")
 
 
 @cases("graphs.random")
 def dropout(context: Context) -> None:
     """Dropout in a graph drops other elements at each replay, and the same from the same seed."""
-    x, graph = torch.ones(4096, device=context.device), new_graph(context)
-    context.settle()
-    with context.stream(), graph:
+    x = there(context, torch.ones(4096))
+    with captured(context) as graph:
         y = torch.nn.functional.dropout(x, 0.5)
     runs = []
-    for _ in range(2):
-        _seed(None)
+    for place in range(4):
+        if place % 2 == 0:
+            _seed()
         replay(context, graph)
-        first = context.from_device(y)
-        replay(context, graph)
-        runs.append((first, context.from_device(y)))
-    (first, second), again = runs
+        runs.append(context.from_device(y))
+    first, second, *again = runs
     context.check(not torch.equal(first, second), "two replays drop other elements")
     context.equal(again[0], first, "the first replay from the same seed")
     context.equal(again[1], second, "the second one")
