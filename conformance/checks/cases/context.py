@@ -171,6 +171,10 @@ class Context:
         """The device of that index."""
         return torch.device(self.kind, index)
 
+    def named(self, index: int = 0) -> torch.device:
+        """The same, as a tensor there names it: "cpu" has no index."""
+        return self.device if self.kind == "cpu" else self.at(index)
+
     def has(self, capability: str) -> bool:
         """Whether the descriptor declares it."""
         return capability in self.descriptor.capabilities

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +23,8 @@ cases = Cases(Kind.STATE)
 
 TWO: dict[str, Any] = {"requires": {"multi_device"}, "indices": 2}
 
+current = torch.accelerator.current_device_index
+
 
 @cases("device.count")
 def constant(context: Context) -> None:
@@ -30,66 +34,60 @@ def constant(context: Context) -> None:
     for index in range(count):
         context.same(computes(context.at(index)), [3.0, 5.0, 7.0], f"index {index} computes")
         context.same(counted(context), count, "device_count is constant")
-    context.same(
-        context.together(lambda: counted(context))[0], count, "device_count is that in a thread"
-    )
+    (there,) = context.together(lambda: counted(context))
+    context.same(there, count, "device_count is that in a thread")
 
 
-def _past(context: Context) -> int:
-    return counted(context)
+def _raise(context: Context, calls: dict[str, Callable[..., Any]], given: Any) -> None:
+    for name, call in calls.items():
+        context.raises(Exception, call, given, text=f"{name} of {given} raises")
 
 
 @cases("device.count", over={"at_the_count": (0,), "far_above_it": (5,)})
 def tensors_past_it(context: Context, more: int) -> None:
     """No tensor is made on an index at or above the count."""
-    index = _past(context) + more
     makers = {
-        "torch.empty": lambda: torch.empty(2, device=context.at(index)),
-        "torch.ones": lambda: torch.ones(2, device=context.at(index)),
-        "tensor.to": lambda: torch.ones(2).to(context.at(index)),
+        "torch.empty": lambda at: torch.empty(2, device=at),
+        "torch.ones": lambda at: torch.ones(2, device=at),
+        "tensor.to": lambda at: torch.ones(2).to(at),
     }
-    for name, make in makers.items():
-        context.raises(Exception, make, text=f"{name} on index {index} raises")
+    _raise(context, makers, context.at(counted(context) + more))
 
 
 @cases("device.count", requires={"streams"})
 def streams_past_it(context: Context) -> None:
     """Streams of an index at the count raise."""
-    at = context.at(_past(context))
-    for name, call in {
-        "torch.Stream": lambda: torch.Stream(device=at),
-        "current_stream": lambda: torch.accelerator.current_stream(at),
-        "synchronize": lambda: torch.accelerator.synchronize(at),
-    }.items():
-        context.raises(Exception, call, text=f"{name} of {at} raises")
+    calls: dict[str, Callable[..., Any]] = {
+        "torch.Stream": lambda at: torch.Stream(device=at),
+        "current_stream": torch.accelerator.current_stream,
+        "synchronize": torch.accelerator.synchronize,
+    }
+    _raise(context, calls, context.at(counted(context)))
 
 
 @cases("device.count", requires={"allocator_statistics"})
 def statistics_past_it(context: Context) -> None:
     """Memory statistics of an index at the count raise."""
-    at, memory = context.at(_past(context)), torch.accelerator.memory
-    for name in ("memory_stats", "memory_allocated", "reset_peak_memory_stats"):
-        context.raises(
-            Exception, getattr(memory, name), at, text=f"torch.accelerator.{name} of {at} raises"
-        )
+    names = ("memory_stats", "memory_allocated", "reset_peak_memory_stats")
+    calls = {f"torch.accelerator.{name}": getattr(torch.accelerator.memory, name) for name in names}
+    _raise(context, calls, context.at(counted(context)))
 
 
 @cases("device.count", requires={"multi_device"})
 def set_past_it(context: Context) -> None:
     """An index at the count cannot be made current."""
-    before, index = torch.accelerator.current_device_index(), _past(context)
-    context.raises(
-        Exception, torch.accelerator.set_device_index, index, text=f"setting index {index} raises"
-    )
-    context.same(torch.accelerator.current_device_index(), before, "the current index is as before")
+    before = current()
+    calls = {"set_device_index": torch.accelerator.set_device_index}
+    _raise(context, calls, counted(context))
+    context.same(current(), before, "the current index is as before")
 
 
 @cases("device.count", **TWO)
 def negative_sets_nothing(context: Context) -> None:
     """A negative index is documented to set nothing."""
-    torch.accelerator.set_device_index(1)
-    torch.accelerator.set_device_index(-1)
-    context.same(torch.accelerator.current_device_index(), 1, "set_device_index(-1) sets nothing")
+    for index in (1, -1):
+        torch.accelerator.set_device_index(index)
+    context.same(current(), 1, "set_device_index(-1) sets nothing")
 
 
 @cases("device.count", **TWO)
@@ -97,7 +95,7 @@ def set_is_current(context: Context) -> None:
     """What is set is current, and takes what names no index."""
     for index in (1, 0, 1):
         torch.accelerator.set_device_index(index)
-        context.same(torch.accelerator.current_device_index(), index, "what is set is current")
+        context.same(current(), index, "what is set is current")
         made = torch.empty(2, device=context.kind)
         context.same(made.device.index, index, "a tensor that names no index is on the current one")
 
@@ -105,49 +103,43 @@ def set_is_current(context: Context) -> None:
 @cases("device.count", **TWO)
 def with_restores(context: Context) -> None:
     """`with` makes an index current and restores the previous one, also when nested and when it raises."""
-    current = torch.accelerator.current_device_index
     for first, second in ((0, 1), (1, 0)):
         torch.accelerator.set_device_index(first)
-        with torch.accelerator.device_index(second):
+        with context.on(second):
             context.same(current(), second, "inside `with` the index is current")
-            with torch.accelerator.device_index(first):
+            with context.on(first):
                 context.same(current(), first, "it nests")
             context.same(current(), second, "the inner `with` restores")
             with torch.accelerator.device_index(None):
                 context.same(current(), second, "None changes nothing")
         context.same(current(), first, "the outer `with` restores")
-        try:
-            with torch.accelerator.device_index(second):
-                raise KeyError("ours")
-        except KeyError:
-            pass
+        with suppress(KeyError), context.on(second):
+            raise KeyError("ours")
         context.same(current(), first, "a block that raises restores")
 
 
 @cases("device.count", **TWO)
 def of_the_thread(context: Context) -> None:
     """The current index belongs to the thread."""
-    current = torch.accelerator.current_device_index
     torch.accelerator.set_device_index(0)
-    may_end = threading.Event()
-    seen: list[int] = []
+    has_set, may_end = threading.Event(), threading.Event()
 
-    def other() -> None:
+    def other() -> list[int]:
         torch.accelerator.set_device_index(1)
-        seen.append(current())
+        first = current()
+        has_set.set()
         may_end.wait(10.0)
-        seen.append(current())
+        return [first, current()]
 
-    def this() -> None:
-        while not seen:
-            pass
-        seen_here.append(current())
+    def this() -> int:
+        has_set.wait(10.0)
+        seen = current()
         torch.accelerator.set_device_index(0)
         may_end.set()
+        return seen
 
-    seen_here: list[int] = []
-    context.together(other, this)
-    context.same(seen_here, [0], "another thread's index is not current here")
+    seen, here = context.together(other, this)
+    context.same(here, 0, "another thread's index is not current here")
     context.same(seen, [1, 1], "a thread keeps its own index whatever another sets")
     context.same(current(), 0, "the main thread's index is as before")
 
@@ -157,51 +149,46 @@ def of_the_thread(context: Context) -> None:
 
 #: Every kind of factory, with a keyword argument ``device`` or none.
 _FACTORIES: dict[str, Callable[..., torch.Tensor]] = {
-    "empty": lambda **named: torch.empty(2, 3, **named),
-    "zeros": lambda **named: torch.zeros(2, 3, **named),
-    "ones": lambda **named: torch.ones(2, 3, **named),
-    "full": lambda **named: torch.full((2, 3), 7.0, **named),
-    "tensor": lambda **named: torch.tensor([1.0, 2.0], **named),
-    "as_tensor": lambda **named: torch.as_tensor([1.0, 2.0], **named),
-    "arange": lambda **named: torch.arange(5, **named),
-    "linspace": lambda **named: torch.linspace(0, 1, 5, **named),
-    "eye": lambda **named: torch.eye(3, **named),
-    "rand": lambda **named: torch.rand(3, **named),
-    "randn": lambda **named: torch.randn(3, **named),
-    "randint": lambda **named: torch.randint(0, 9, (3,), **named),
-    "randperm": lambda **named: torch.randperm(5, **named),
-    "tril_indices": lambda **named: torch.tril_indices(3, 3, **named),
+    "empty": partial(torch.empty, 2, 3),
+    "zeros": partial(torch.zeros, 2, 3),
+    "ones": partial(torch.ones, 2, 3),
+    "full": partial(torch.full, (2, 3), 7.0),
+    "tensor": partial(torch.tensor, [1.0, 2.0]),
+    "as_tensor": partial(torch.as_tensor, [1.0, 2.0]),
+    "arange": partial(torch.arange, 5),
+    "linspace": partial(torch.linspace, 0, 1, 5),
+    "eye": partial(torch.eye, 3),
+    "rand": partial(torch.rand, 3),
+    "randn": partial(torch.randn, 3),
+    "randint": partial(torch.randint, 0, 9, (3,)),
+    "randperm": partial(torch.randperm, 5),
+    "tril_indices": partial(torch.tril_indices, 3, 3),
 }
 
 
-def _where(made: dict[str, torch.Tensor], at: torch.device) -> dict[str, str]:
-    """Those that are elsewhere."""
-    return {name: str(tensor.device) for name, tensor in made.items() if tensor.device != at}
+def _all_on(context: Context, at: torch.device, text: str, made: dict[str, torch.Tensor]) -> None:
+    elsewhere = {name: str(tensor.device) for name, tensor in made.items() if tensor.device != at}
+    context.same(elsewhere, {}, text)
 
 
-def _exactly(context: Context, index: int) -> torch.device:
-    """How a tensor of that index names its device."""
-    return context.device if context.kind == "cpu" else context.at(index)
+def _made(**named: Any) -> dict[str, torch.Tensor]:
+    return {name: make(**named) for name, make in _FACTORIES.items()}
 
 
 @cases("device.placement")
 def factories(context: Context) -> None:
     """A factory puts its tensor on the device that is named, not on the current index."""
-    for index in context.indices:
-        at = _exactly(context, index)
-        made = {name: make(device=at) for name, make in _FACTORIES.items()}
-        context.same(_where(made, at), {}, f"every factory makes its tensor on {at}")
+    for at in map(context.named, context.indices):
+        _all_on(context, at, f"every factory makes its tensor on {at}", _made(device=at))
 
 
 @cases("device.placement")
 def device_context(context: Context) -> None:
     """Inside `with torch.device(...)` factories make their tensors there, and not after it."""
-    for index in context.indices:
-        at = _exactly(context, index)
+    for at in map(context.named, context.indices):
         with at:
-            made = {name: make() for name, make in _FACTORIES.items()}
-            elsewhere = torch.empty(2, device="cpu")
-        context.same(_where(made, at), {}, f"inside `with torch.device` all tensors are on {at}")
+            made, elsewhere = _made(), torch.empty(2, device="cpu")
+        _all_on(context, at, f"inside `with torch.device` all tensors are on {at}", made)
         context.same(elsewhere.device.type, "cpu", "a named device overrides the context")
     context.same(torch.empty(2).device.type, "cpu", "after the block tensors are on the CPU")
 
@@ -210,11 +197,9 @@ def device_context(context: Context) -> None:
 def default_device(context: Context) -> None:
     """The default device takes what names none, until it is set back."""
     try:
-        for index in context.indices:
-            at = _exactly(context, index)
+        for at in map(context.named, context.indices):
             torch.set_default_device(at)
-            made = {name: make() for name, make in _FACTORIES.items()}
-            context.same(_where(made, at), {}, f"with the default device {at} all are there")
+            _all_on(context, at, f"with the default device {at} all are there", _made())
     finally:
         torch.set_default_device(None)
     context.same(torch.empty(2).device.type, "cpu", "set back, tensors are on the CPU")
@@ -223,8 +208,7 @@ def default_device(context: Context) -> None:
 @cases("device.placement")
 def alike(context: Context) -> None:
     """What is made like a tensor, or of it, is on its device."""
-    for index in context.indices:
-        at = _exactly(context, index)
+    for at in map(context.named, context.indices):
         x = torch.ones(2, 3, device=at)
         made: dict[str, torch.Tensor] = {
             "empty_like": torch.empty_like(x),
@@ -242,23 +226,23 @@ def alike(context: Context) -> None:
             "detach": x.detach(),
             "double": x.to(torch.float16),
         }
-        context.same(_where(made, at), {}, f"what is made of a tensor on {at} is there")
+        _all_on(context, at, f"what is made of a tensor on {at} is there", made)
 
 
-@cases("device.placement", requires={"multi_device"}, indices=2)
+@cases("device.placement", **TWO)
 def whatever_is_current(context: Context) -> None:
     """Results are where the operands are, not on the current index."""
-    for here, current in ((1, 0), (0, 1)):
+    for here, other in ((1, 0), (0, 1)):
         at = context.at(here)
         x = torch.arange(6.0, device=at)
-        with context.on(current):
+        with context.on(other):
             made = {"add": x + 1, "sort": x.sort()[0], "item": torch.ones(2, device=at)}
             made["moved"] = torch.ones(3).to(at)
-        context.same(_where(made, at), {}, f"with index {current} current all are on {at}")
+        _all_on(context, at, f"with index {other} current all are on {at}", made)
         context.equal(made["add"], torch.arange(6.0) + 1, "and their values are right")
 
 
-@cases("device.placement", requires={"multi_device"}, indices=2)
+@cases("device.placement", **TWO)
 def moved(context: Context) -> None:
     """to() puts a tensor on the named index, and returns the tensor itself if it is already there."""
     for index in (0, 1):
@@ -284,8 +268,7 @@ def memory_lies_there(context: Context) -> None:
         before = [context.counters(each).allocated for each in (0, 1)]
         block: Any = context.bytes_of(100_000, index)
         rise = [context.counters(each).allocated - before[each] for each in (0, 1)]
-        context.check(
-            rise[index] >= 100_000, f"index {index} counts a block of its own", found=rise
-        )
+        own = rise[index] >= 100_000
+        context.check(own, f"index {index} counts a block of its own", found=rise)
         context.same(rise[1 - index], 0, "the counters of the other index are unchanged")
         del block

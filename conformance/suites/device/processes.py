@@ -29,18 +29,11 @@ FORK_SECONDS = 8.0
 SCRIPT_SECONDS = 180.0
 
 
-def is_accelerator(context: Context) -> bool:
-    """Whether ``torch.accelerator`` serves this device."""
-    current = torch.accelerator.current_accelerator()
-    return current is not None and current.type == context.kind
-
-
 def counted(context: Context) -> int:
     """How many devices there are, as torch says if it does, else as declared."""
-    if is_accelerator(context):
+    if context.accelerated:
         return torch.accelerator.device_count()
-    module: Any = getattr(torch, context.kind, None)
-    count = getattr(module, "device_count", None)
+    count = getattr(getattr(torch, context.kind, None), "device_count", None)
     return int(count()) if count is not None else context.descriptor.device_count()
 
 
@@ -94,16 +87,16 @@ def fresh(code: str, environment: dict[str, str] | None = None) -> dict[str, Any
     return found
 
 
-def preparation(context: Context) -> str:
-    """Source that imports the device's module, and nothing more."""
-    module = context.descriptor.module
-    return "import torch\n" + (f"import {module}\n" if module else "")
-
-
-def beginning(context: Context) -> str:
-    """Source of what to call before the device is used; ``pass`` if nothing is needed."""
-    descriptor = context.descriptor
-    return f"{descriptor.module}.{descriptor.init}()" if descriptor.init else "pass"
+def source(context: Context, text: str, **named: Any) -> str:
+    """A program for ``fresh``. ``{preparation}`` imports the device's module and nothing more; ``{beginning}`` is what
+    to call before the device is used."""
+    module, init = context.descriptor.module, context.descriptor.init
+    return text.format(
+        preparation="import torch\n" + (f"import {module}\n" if module else ""),
+        beginning=f"{module}.{init}()" if init else "pass",
+        kind=context.kind,
+        **named,
+    )
 
 
 # -- device.fork, device.lazy_init, device.autoload, device.clean_exit: the device and processes
@@ -114,12 +107,9 @@ def after_use(context: Context) -> None:
     """In a fork of a process that has used the device, using it raises an error that names the fork."""
     context.must(computes(context.device) == [3.0, 5.0, 7.0], "the parent has used the device")
     said = forked(lambda: str(computes(context.device)))
-    context.check(
-        said.startswith("raised ") and ("fork" in said.lower() or "spawn" in said.lower()),
-        "use after fork raises, and says why",
-        expected="raised RuntimeError: … fork …",
-        found=said,
-    )
+    named = said.startswith("raised ") and ("fork" in said.lower() or "spawn" in said.lower())
+    expected = "raised RuntimeError: … fork …"
+    context.check(named, "use after fork raises, and says why", expected=expected, found=said)
     context.same(computes(context.device), [3.0, 5.0, 7.0], "the parent still works")
 
 
@@ -131,8 +121,7 @@ def _computes(context: Context) -> None:
 def spawned(context: Context) -> None:
     """A freshly started process uses the device, although its parent uses it, too."""
     context.must(computes(context.device) == [3.0, 5.0, 7.0], "the parent uses the device")
-    done = context.child(_computes)
-    context.ended_well(done, "the child exits normally")
+    context.ended_well(context.child(_computes), "the child exits normally")
 
 
 _LAZY = """
@@ -159,15 +148,10 @@ told["child"] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 @cases("device.lazy_init", slow=True)
 def imported(context: Context) -> None:
     """Importing the module does not initialise the device: a fork made after it may use the device."""
-    told = fresh(
-        _LAZY.format(
-            preparation=preparation(context), beginning=beginning(context), kind=context.kind
-        )
-    )
-    if is_accelerator(context):  # torch.cpu says that it always is
-        context.check(
-            told["initialized"] is not True, f"torch.{context.kind}.is_initialized() is not True"
-        )
+    told = fresh(source(context, _LAZY))
+    if context.accelerated:  # torch.cpu says that it always is
+        text = f"torch.{context.kind}.is_initialized() is not True"
+        context.check(told["initialized"] is not True, text)
     context.same(told["child"], 0, "a fork made after the import uses the device (its exit status)")
 
 
@@ -211,33 +195,23 @@ def failing_backend(context: Context) -> None:
     """A backend that fails to load is reported by name, the device's own too; autoloading can be skipped."""
     own = context.descriptor.autoload
     with tempfile.TemporaryDirectory() as folder:
-        points = "[torch.backends]\nconform_probe = conform_probe:start\n"
-        if own:
-            points += f"conform_own = {own}\n"
         about = Path(folder, "conform_probe-1.0.dist-info")
         about.mkdir()
-        (about / "METADATA").write_text(
-            "Metadata-Version: 2.1\nName: conform-probe\nVersion: 1.0\n"
-        )
-        (about / "entry_points.txt").write_text(points)
-        Path(folder, "conform_probe.py").write_text(
-            "def start():\n    raise OSError('the driver of conform_probe is absent')\n"
-        )
-        module = context.descriptor.module or ""
-        code = f"import sys; sys.path.insert(0, {folder!r})\n"
-        told = fresh(code + _AUTOLOAD.format(module=module, own=bool(own)))
+        points = "[torch.backends]\nconform_probe = conform_probe:start\n"
+        points += f"conform_own = {own}\n" if own else ""
+        Path(about, "entry_points.txt").write_text(points)
+        metadata = "Metadata-Version: 2.1\nName: conform-probe\nVersion: 1.0\n"
+        Path(about, "METADATA").write_text(metadata)
+        fails = "def start():\n    raise OSError('the driver of conform_probe is absent')\n"
+        Path(folder, "conform_probe.py").write_text(fails)
+        code = _AUTOLOAD.format(module=context.descriptor.module or "", own=bool(own))
+        told = fresh(f"import sys; sys.path.insert(0, {folder!r})\n{code}")
     context.check(told["skipped"], "TORCH_DEVICE_BACKEND_AUTOLOAD=0 skips autoloading")
-    context.check(
-        "RuntimeError" in told["reported"] and "conform_probe" in told["reported"],
-        "a backend that fails is reported by name",
-        found=told["reported"],
-    )
+    reports = {"conform_probe": (told["reported"], "a backend that fails is reported by name")}
     if own:
-        context.check(
-            "RuntimeError" in told["own"] and "conform_own" in told["own"],
-            "the device's own failure to load is reported",
-            found=told["own"],
-        )
+        reports["conform_own"] = told["own"], "the device's own failure to load is reported"
+    for name, (said, text) in reports.items():
+        context.check("RuntimeError" in said and name in said, text, found=said)
 
 
 #: What a process that ends still holds.
@@ -299,10 +273,8 @@ def _wait(context: Context, given: list[torch.Tensor]) -> None:
 
 
 def _surfaces(context: Context) -> None:
-    def both() -> None:
-        _wait(context, _fail(context))
-
-    context.raises(Exception, both, text="the next synchronise raises the failure")
+    text = "the next synchronise raises the failure"
+    context.raises(Exception, lambda: _wait(context, _fail(context)), text=text)
 
 
 def _later_results(context: Context) -> None:
@@ -325,12 +297,12 @@ def _later_results(context: Context) -> None:
     context.check(told, "the failure has been reported by then")
 
 
-def _judge(context: Context, function: str) -> None:
+def _judge(context: Context, check: Callable[[Context], None]) -> None:
     """In this process if the descriptor knows a harmless failure; else in a subprocess."""
     if context.descriptor.fail is not None:
-        globals()[function](context)
+        check(context)
         return
-    result = context.child(globals()[function])
+    result = context.child(check)
     context.check(
         result.answered and not result.raised,
         "the failure is an exception",
@@ -342,19 +314,13 @@ def _judge(context: Context, function: str) -> None:
 @cases("device.async_error")
 def surfaces(context: Context) -> None:
     """The next synchronise raises the failure of a kernel."""
-    _judge(context, "_surfaces")
+    _judge(context, _surfaces)
 
 
 @cases("device.async_error")
 def later_results(context: Context) -> None:
     """No later result is silently wrong."""
-    _judge(context, "_later_results")
-
-
-@cases("device.async_error", requires={"streams"})
-def behind_other_work(context: Context) -> None:
-    """The synchronise that waits for a failure queued after other work raises it."""
-    _judge(context, "_behind_other_work")
+    _judge(context, _later_results)
 
 
 def _behind_other_work(context: Context) -> None:
@@ -363,3 +329,9 @@ def _behind_other_work(context: Context) -> None:
         hold.must_be_in_flight()
         hold.release()
         context.raises(Exception, context.settle, text="the synchronise reports the failure")
+
+
+@cases("device.async_error", requires={"streams"})
+def behind_other_work(context: Context) -> None:
+    """The synchronise that waits for a failure queued after other work raises it."""
+    _judge(context, _behind_other_work)

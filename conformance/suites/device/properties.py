@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.suites.device.processes import is_accelerator
 from devices.descriptor import DTYPES
 from devices.failure import Kind
 
@@ -32,35 +33,56 @@ def _values(dtype: torch.dtype) -> torch.Tensor:
     return ones * torch.tensor([0.0, 1.0, 0.0, 1.0])
 
 
-def _each_declared(context: Context, text: str, wrong: Any) -> None:
-    """Check every declared dtype with ``wrong``, which returns what is wrong with it, or an empty string."""
-    found = {}
-    for name in sorted(context.descriptor.dtypes):
+def _each(
+    context: Context, dtypes: Iterable[torch.dtype], wrong: Callable[[torch.dtype], str | None]
+) -> Iterator[tuple[str, str | None, Exception | None]]:
+    """For each dtype: its name, what is wrong with it by ``wrong``, or what was raised."""
+    for dtype in dtypes:
+        problem, raised = None, None
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore"
-                )  # that a dtype is experimental, or its imaginary part goes
-                problem = wrong(getattr(torch, name))
+                # that a dtype is experimental, or its imaginary part goes
+                warnings.simplefilter("ignore")
+                problem = wrong(dtype)
                 context.settle()
-        except Exception as error:  # any exception for a declared dtype is a failure
-            problem = _first_line(error)
-            with suppress(Exception):
+        except Exception as error:  # judged by the caller, of whatever type
+            raised = error
+            with suppress(Exception):  # what else was queued, and fails later
                 context.settle()
         context.checks += 1
-        if problem:
-            found[name] = problem
+        yield str(dtype).removeprefix("torch."), problem, raised
+
+
+def _each_declared(context: Context, text: str, wrong: Callable[[torch.dtype], str | None]) -> None:
+    """Check every declared dtype with ``wrong``, which returns what is wrong with it."""
+    declared = (getattr(torch, name) for name in sorted(context.descriptor.dtypes))
+    found = {
+        name: _first_line(raised) if raised else problem
+        for name, problem, raised in _each(context, declared, wrong)
+        if problem or raised
+    }
     context.check(not found, text, found=found)
+
+
+def _converted(context: Context, dtype: torch.dtype) -> str | None:
+    """What is wrong with values that are converted from float32 to a dtype and back, on the device; also with the
+    dtype between, if it is declared."""
+    want = _values(dtype)
+    there = context.to_device(want).to(dtype)
+    back = context.from_device(there.to(torch.float32))
+    if there.dtype != dtype and str(dtype).removeprefix("torch.") in context.descriptor.dtypes:
+        return f"to({dtype}) gave {there.dtype}"
+    return None if torch.equal(back, want) else f"{want.tolist()} became {back.tolist()}"
 
 
 @cases("device.capability")
 def allocates(context: Context) -> None:
     """Each declared dtype allocates."""
 
-    def wrong(dtype: torch.dtype) -> str:
+    def wrong(dtype: torch.dtype) -> str | None:
         made = torch.empty(2, 3, dtype=dtype, device=context.device)
-        right = (made.dtype, tuple(made.shape), made.device.type)
-        return "" if right == (dtype, (2, 3), context.kind) else f"torch.empty gave {right}"
+        form = (made.dtype, tuple(made.shape), made.device.type)
+        return None if form == (dtype, (2, 3), context.kind) else f"torch.empty gave {form}"
 
     _each_declared(context, "each declared dtype allocates", wrong)
 
@@ -69,11 +91,11 @@ def allocates(context: Context) -> None:
 def moves(context: Context) -> None:
     """Each declared dtype goes to the device and back, bit for bit."""
 
-    def wrong(dtype: torch.dtype) -> str:
+    def wrong(dtype: torch.dtype) -> str | None:
         host = _values(dtype).to(dtype)
         back = context.from_device(context.to_device(host))
         same = back.dtype == dtype and torch.equal(back.view(torch.uint8), host.view(torch.uint8))
-        return "" if same else "different bytes came back"
+        return None if same else "different bytes came back"
 
     _each_declared(context, "each declared dtype goes to the device and back", wrong)
 
@@ -81,60 +103,37 @@ def moves(context: Context) -> None:
 @cases("device.capability")
 def converts(context: Context) -> None:
     """Each declared dtype converts from float32 and to it, on the device."""
-
-    def wrong(dtype: torch.dtype) -> str:
-        want = _values(dtype)
-        there = context.to_device(want).to(dtype)
-        back = context.from_device(there.to(torch.float32))
-        if there.dtype != dtype:
-            return f"to({dtype}) gave {there.dtype}"
-        return "" if torch.equal(back, want) else f"{want.tolist()} became {back.tolist()}"
-
-    _each_declared(context, "each declared dtype converts from float32 and back", wrong)
+    text = "each declared dtype converts from float32 and back"
+    _each_declared(context, text, partial(_converted, context))
 
 
 @cases("device.capability")
 def says_so(context: Context) -> None:
     """What torch.accelerator says of the device's dtypes has those that are declared."""
     declared = {getattr(torch, name) for name in context.descriptor.dtypes}
-    if not is_accelerator(context):
+    if not context.accelerated:
         context.check(declared, "dtypes are declared")
         return
     for index in context.indices:
         said = torch.accelerator.get_device_capability(context.at(index))["supported_dtypes"]
-        context.same(
-            sorted(map(str, declared - set(said))),
-            [],
-            "every declared dtype is in supported_dtypes",
-        )
+        missing = sorted(map(str, declared - set(said)))
+        context.same(missing, [], "every declared dtype is in supported_dtypes")
 
 
 @cases("device.capability")
 def undeclared(context: Context) -> None:
     """An undeclared dtype raises, or converts rightly; what works is reported."""
-    works, wrong = [], {}
-    for name in sorted(DTYPES - context.descriptor.dtypes):
-        dtype = getattr(torch, name, None)
-        if dtype is None:  # of a newer torch
-            continue
-        context.checks += 1
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                want = _values(dtype)
-                back = context.from_device(context.to_device(want).to(dtype).to(torch.float32))
-                context.settle()
-        except Exception:  # it raises, as a dtype that is not declared may, with whatever type
-            with suppress(Exception):  # what else was queued, and fails later
-                context.settle()
-            continue
-        if torch.equal(back, want):
-            works.append(name)
-        else:
-            wrong[name] = f"{want.tolist()} became {back.tolist()}"
+    others = sorted(DTYPES - context.descriptor.dtypes)
+    known = (getattr(torch, name) for name in others if hasattr(torch, name))  # not a newer torch's
+    found = {
+        name: problem
+        for name, problem, raised in _each(context, known, partial(_converted, context))
+        if raised is None
+    }
+    wrong = {name: problem for name, problem in found.items() if problem}
     context.check(not wrong, "an undeclared dtype raises, or converts correctly", found=wrong)
-    if works:
-        context.note(f"works undeclared: {', '.join(works)}")
+    if found:
+        context.note(f"works undeclared: {', '.join(found)}")
 
 
 # -- device.properties and device.peers: what a device says of itself and of its neighbours
@@ -152,11 +151,15 @@ def _uuid(properties: Any) -> bytes:
     return bytes(raw)
 
 
+def _properties(context: Context, index: int) -> Any:
+    return context.own("properties")(index)
+
+
 @cases("device.properties")
 def name(context: Context) -> None:
     """The name is a text, the same at every call."""
     for index in context.indices:
-        first, second = (context.own("properties")(index).name for _ in range(2))
+        first, second = (_properties(context, index).name for _ in range(2))
         context.check(isinstance(first, str) and first.strip(), "the name is a string", found=first)
         context.same(second, first, "the name is the same at every call")
 
@@ -165,16 +168,14 @@ def name(context: Context) -> None:
 def total_memory(context: Context) -> None:
     """The total memory is positive, and stays while memory is taken."""
     for index in context.indices:
-        before = context.own("properties")(index).total_memory
+        before = _properties(context, index).total_memory
         context.check(isinstance(before, int) and before > 0, "it is positive", found=before)
         block = context.bytes_of(_BLOCK, index)
         context.must(block.numel() == _BLOCK, "the block was there")
-        taken = context.own("properties")(index).total_memory
+        taken = _properties(context, index).total_memory
         context.same(taken, before, f"the total memory stays while {_BLOCK} bytes are taken")
         del block
-        context.same(
-            context.own("properties")(index).total_memory, before, "and when they are free"
-        )
+        context.same(_properties(context, index).total_memory, before, "and when they are free")
 
 
 @cases("device.properties", requires={"allocator_memory_info"})
@@ -182,18 +183,15 @@ def total_is_one(context: Context) -> None:
     """The total memory of the properties is that of get_memory_info."""
     for index in context.indices:
         _, total = torch.accelerator.memory.get_memory_info(context.at(index))
-        context.same(
-            context.own("properties")(index).total_memory,
-            total,
-            "the properties and get_memory_info give one total",
-        )
+        own = _properties(context, index).total_memory
+        context.same(own, total, "the properties and get_memory_info give one total")
 
 
 @cases("device.properties")
 def uuid(context: Context) -> None:
     """The uuid has 16 bytes, not all of them zero, and is the same at every call."""
     for index in context.indices:
-        first, second = (_uuid(context.own("properties")(index)) for _ in range(2))
+        first, second = (_uuid(_properties(context, index)) for _ in range(2))
         context.same(len(first), 16, "a uuid has 16 bytes")
         context.check(any(first), "a uuid is not zero")
         context.same(second, first, "a uuid is the same at every call")
@@ -202,7 +200,7 @@ def uuid(context: Context) -> None:
 @cases("device.properties", indices=2)
 def uuids_differ(context: Context) -> None:
     """No two indices have one uuid."""
-    found = [_uuid(context.own("properties")(index)) for index in context.indices]
+    found = [_uuid(_properties(context, index)) for index in context.indices]
     context.same(len(set(found)), len(found), "each index has a different uuid")
 
 
@@ -218,20 +216,19 @@ def answers(context: Context) -> None:
 
 def _sources(context: Context) -> dict[str, torch.Tensor]:
     numbers = torch.arange(24, dtype=torch.float32)
-    found = {
+    strided = {
+        "transposed": numbers.view(4, 6).t(),
+        "stepped": numbers[3::5],
+        "expanded": numbers[:3].view(3, 1).expand(3, 4),
+    }
+    return {
         "contiguous": numbers,
         "integers": torch.arange(-5, 5),
         "nothing": torch.empty(0),
         "a scalar": torch.tensor(7.5),
         "many": torch.arange(300_000),
+        **(strided if context.has("strides") else {}),
     }
-    if context.has("strides"):
-        found |= {
-            "transposed": numbers.view(4, 6).t(),
-            "stepped": numbers[3::5],
-            "expanded": numbers[:3].view(3, 1).expand(3, 4),
-        }
-    return found
 
 
 @cases("device.peers", indices=2, over={"up": (0, 1), "down": (1, 0)})

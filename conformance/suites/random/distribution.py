@@ -18,20 +18,25 @@ cases = Cases(Kind.VALUES)
 # -- what is drawn: every function that takes a generator, with the documented properties of its samples
 
 
-Draw = Callable[[int, torch.device, Any], torch.Tensor]
+#: ``draw(count, device, **named)``; a generator is named, or none is.
+Draw = Callable[..., torch.Tensor]
 Cdf = Callable[[torch.Tensor], torch.Tensor]
+
+
+def named(generator: Any) -> dict[str, Any]:
+    """How a call names a generator: not at all if it is the default one."""
+    return {} if generator is None else {"generator": generator}
 
 
 def _full(count: int, value: float, device: torch.device) -> torch.Tensor:
     return torch.full((count,), float(value), device=device)
 
 
-def _empty(count: int, device: torch.device) -> torch.Tensor:
-    return torch.empty(count, device=device)
-
-
-def _named(generator: Any) -> dict[str, Any]:
-    return {} if generator is None else {"generator": generator}
+def _filled(method: str, *parameters: float, dtype: torch.dtype = torch.float32) -> Draw:
+    """Draw by filling a tensor in place."""
+    return lambda n, d, **g: getattr(torch.empty(n, device=d, dtype=dtype), method)(
+        *parameters, **g
+    )
 
 
 def _uniform(low: float, high: float) -> Cdf:
@@ -65,70 +70,54 @@ class Known(NamedTuple):
 
 KNOWN: dict[str, Known] = {
     "rand": Known(
-        lambda n, d, g: torch.rand(n, device=d, **_named(g)), _uniform(0, 1), False, 0, 1, True
+        lambda n, d, **g: torch.rand(n, device=d, **g), _uniform(0, 1), False, 0, 1, below=True
     ),
-    "randn": Known(lambda n, d, g: torch.randn(n, device=d, **_named(g)), _normal(0, 1)),
+    "randn": Known(lambda n, d, **g: torch.randn(n, device=d, **g), _normal(0, 1)),
     "randint": Known(
-        lambda n, d, g: torch.randint(-3, 9, (n,), device=d, **_named(g)),
-        *(_integers(-3, 9), True, -3, 8),
+        lambda n, d, **g: torch.randint(-3, 9, (n,), device=d, **g), _integers(-3, 9), True, -3, 8
     ),
-    "uniform_": Known(
-        lambda n, d, g: _empty(n, d).uniform_(2, 5, **_named(g)), _uniform(2, 5), False, 2, 5, True
-    ),
-    "normal_": Known(lambda n, d, g: _empty(n, d).normal_(1, 3, **_named(g)), _normal(1, 3)),
-    "normal_narrow": Known(
-        lambda n, d, g: _empty(n, d).normal_(-2, 0.25, **_named(g)), _normal(-2, 0.25)
-    ),
+    "uniform_": Known(_filled("uniform_", 2, 5), _uniform(2, 5), False, 2, 5, below=True),
+    "normal_": Known(_filled("normal_", 1, 3), _normal(1, 3)),
+    "normal_narrow": Known(_filled("normal_", -2, 0.25), _normal(-2, 0.25)),
     "normal": Known(
-        lambda n, d, g: torch.normal(_full(n, 1, d), _full(n, 3, d), **_named(g)), _normal(1, 3)
+        lambda n, d, **g: torch.normal(_full(n, 1, d), _full(n, 3, d), **g), _normal(1, 3)
     ),
     "exponential_": Known(
-        lambda n, d, g: _empty(n, d).exponential_(2.5, **_named(g)),
-        *(lambda x: 1 - torch.exp(-2.5 * x.clamp(min=0)), False, 0),
+        _filled("exponential_", 2.5), lambda x: 1 - torch.exp(-2.5 * x.clamp(min=0)), False, 0
     ),
     "log_normal_": Known(
-        lambda n, d, g: _empty(n, d).log_normal_(0.5, 0.75, **_named(g)),
+        _filled("log_normal_", 0.5, 0.75),
         *(lambda x: _normal(0.5, 0.75)(x.clamp(min=1e-300).log()), False, 0),
     ),
-    "cauchy_": Known(
-        lambda n, d, g: _empty(n, d).cauchy_(1, 2, **_named(g)),
-        lambda x: 0.5 + torch.atan((x - 1) / 2) / math.pi,
-    ),
+    "cauchy_": Known(_filled("cauchy_", 1, 2), lambda x: 0.5 + torch.atan((x - 1) / 2) / math.pi),
     "geometric_": Known(
-        lambda n, d, g: _empty(n, d).geometric_(0.3, **_named(g)),
-        *(lambda x: 1 - torch.pow(0.7, x.floor().clamp(min=0)), True, 1),
+        _filled("geometric_", 0.3), lambda x: 1 - torch.pow(0.7, x.floor().clamp(min=0)), True, 1
     ),
-    "bernoulli_": Known(
-        lambda n, d, g: _empty(n, d).bernoulli_(0.3, **_named(g)), _two(0.3), True, 0, 1
-    ),
+    "bernoulli_": Known(_filled("bernoulli_", 0.3), _two(0.3), True, 0, 1),
     "bernoulli": Known(
-        lambda n, d, g: torch.bernoulli(_full(n, 0.3, d), **_named(g)), _two(0.3), True, 0, 1
+        lambda n, d, **g: torch.bernoulli(_full(n, 0.3, d), **g), _two(0.3), True, 0, 1
     ),
-    "random_": Known(
-        lambda n, d, g: torch.empty(n, device=d, dtype=torch.int64).random_(3, 9, **_named(g)),
-        *(_integers(3, 9), True, 3, 8),
-    ),
+    "random_": Known(_filled("random_", 3, 9, dtype=torch.int64), _integers(3, 9), True, 3, 8),
     "multinomial": Known(
-        lambda n, d, g: torch.multinomial(_full(7, 1, d), n, True, **_named(g)),
-        *(_integers(0, 7), True, 0, 6),
+        lambda n, d, **g: torch.multinomial(_full(7, 1, d), n, True, **g),
+        _integers(0, 7),
+        True,
+        0,
+        6,
     ),
     "randperm": Known(  # every number once: exactly even
-        lambda n, d, g: torch.randperm(n, device=d, **_named(g)) * 10 // n,
-        *(_integers(0, 10), True, 0, 9),
+        lambda n, d, **g: torch.randperm(n, device=d, **g) * 10 // n, _integers(0, 10), True, 0, 9
     ),
 }
 
-#: Fills in place, as ``fill(tensor, generator)``.
-FILLS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
-    "uniform_": lambda t, g: t.uniform_(**_named(g)),
-    "normal_": lambda t, g: t.normal_(**_named(g)),
-    "exponential_": lambda t, g: t.exponential_(**_named(g)),
-    "log_normal_": lambda t, g: t.log_normal_(**_named(g)),
-    "cauchy_": lambda t, g: t.cauchy_(**_named(g)),
-    "geometric_": lambda t, g: t.geometric_(0.3, **_named(g)),
-    "bernoulli_": lambda t, g: t.bernoulli_(0.3, **_named(g)),
-    "random_": lambda t, g: t.random_(**_named(g)),
-}
+#: Fills in place, and their parameters.
+FILLS: dict[str, tuple[float, ...]] = dict.fromkeys(
+    (
+        *("uniform_", "normal_", "exponential_", "log_normal_", "cauchy_"),
+        *("geometric_", "bernoulli_", "random_"),
+    ),
+    (),
+) | {"geometric_": (0.3,), "bernoulli_": (0.3,)}
 
 
 # -- random.distribution: samples are distributed as documented, and stay inside their view
@@ -154,15 +143,12 @@ def distance(name: str, values: torch.Tensor) -> float:
     return float(torch.maximum(over, under))
 
 
-def _drawn(context: Context, name: str) -> torch.Tensor:
-    torch.manual_seed(20_240)
-    return context.from_device(KNOWN[name].draw(SAMPLES, context.device, None)).clone()
-
-
 @cases("random.distribution", over={name: (name,) for name in KNOWN})
 def as_documented(context: Context, name: str) -> None:
     """Samples are distributed as the function documents, by its parameters."""
-    known, values = KNOWN[name], _drawn(context, name)
+    known = KNOWN[name]
+    torch.manual_seed(20_240)
+    values = context.from_device(known.draw(SAMPLES, context.device)).clone()
     context.same(values.numel(), SAMPLES, "as many numbers as requested")
     context.check(not values.isnan().any(), "no sample is NaN")
     least, most = float(values.double().min()), float(values.double().max())
@@ -190,9 +176,8 @@ def neighbours(context: Context) -> None:
     bound = 8 / math.sqrt(SAMPLES)
     for lag in (1, 2, 3, 4, 7, 16, 32, 64):
         found = float((values[:-lag] * values[lag:]).mean())
-        context.check(
-            abs(found) <= bound, f"correlation at distance {lag} is nearly 0", found=found
-        )
+        text = f"correlation at distance {lag} is nearly 0"
+        context.check(abs(found) <= bound, text, found=found)
 
 
 @cases("random.distribution")
@@ -212,10 +197,9 @@ def permutation(context: Context) -> None:
     """randperm gives every number once."""
     for count in (0, 1, 2, 1000):
         torch.manual_seed(count)
-        found = context.from_device(torch.randperm(count, device=context.device))
-        context.same(
-            sorted(found.tolist()), list(range(count)), f"randperm({count}) has every number once"
-        )
+        drawn = torch.randperm(count, device=context.device)
+        found = sorted(context.from_device(drawn).tolist())
+        context.same(found, list(range(count)), f"randperm({count}) has every number once")
 
 
 @cases(
@@ -223,22 +207,16 @@ def permutation(context: Context) -> None:
 )
 def inside_its_view(context: Context, name: str) -> None:
     """A fill writes every element of its view, and no byte outside it."""
-    views = {
-        "the start": (slice(0, 100), slice(None)),
-        "the middle": (slice(37, 137), slice(None)),
-        "every third": (slice(5, 200, 3), slice(None)),
-    }
-    for text, (part, _) in views.items():
+    for view, part in {
+        "the start": slice(0, 100),
+        "the middle": slice(37, 137),
+        "every third": slice(5, 200, 3),
+    }.items():
         base = torch.full((256,), -7.0, device=context.device)
-        FILLS[name](base[part], None)
-        got = context.from_device(base)
+        getattr(base[part], name)(*FILLS[name])
+        got, text = context.from_device(base), f"{name} into {view}"
         outside = torch.ones(256, dtype=torch.bool)
         outside[part] = False
-        context.equal(
-            got[outside],
-            torch.full((256,), -7.0)[outside],
-            f"{name} into {text}: elements outside the view",
-        )
-        context.check(
-            bool((got[part] != -7.0).all()), f"{name} into {text}: every element is filled"
-        )
+        untouched = torch.full((256,), -7.0)[outside]
+        context.equal(got[outside], untouched, f"{text}: elements outside the view")
+        context.check((got[part] != -7.0).all(), f"{text}: every element is filled")

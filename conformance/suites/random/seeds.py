@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -9,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.suites.device.processes import beginning, fresh, preparation
-from conformance.suites.random.distribution import FILLS, KNOWN
+from conformance.suites.device.processes import fresh, source
+from conformance.suites.random.distribution import FILLS, KNOWN, named
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -23,37 +24,40 @@ _COUNT = 300
 
 
 def _generator(context: Context, seed: int, index: int = 0) -> torch.Generator:
-    device = context.device if context.kind == "cpu" else context.at(index)
-    return torch.Generator(device).manual_seed(seed)
+    return torch.Generator(context.named(index)).manual_seed(seed)
 
 
-def _draw(context: Context, name: str, generator: torch.Generator | None) -> torch.Tensor:
+def _draw(
+    context: Context, generator: torch.Generator | None = None, name: str = "rand"
+) -> torch.Tensor:
     device = context.device if generator is None else generator.device
-    return context.from_device(KNOWN[name].draw(_COUNT, device, generator))
+    return context.from_device(KNOWN[name].draw(_COUNT, device, **named(generator)))
+
+
+def _rand(context: Context, index: int = 0) -> torch.Tensor:
+    return context.from_device(torch.rand(_COUNT, device=context.named(index)))
 
 
 @cases("random.reproducible", over={name: (name,) for name in KNOWN})
 def same_seed(context: Context, name: str) -> None:
     """A seed gives the same values and leaves the same state, and another seed gives others."""
-    first, second = _generator(context, 1234), _generator(context, 1234)
-    values = _draw(context, name, first)
-    context.equal(_draw(context, name, second), values, f"{name}: one seed, the same values")
+    first, second, other = (_generator(context, seed) for seed in (1234, 1234, 4321))
+    values = _draw(context, first, name)
+    context.equal(_draw(context, second, name), values, f"{name}: one seed, the same values")
     context.equal(second.get_state(), first.get_state(), f"{name}: one seed, the same state after")
-    other = _draw(context, name, _generator(context, 4321))
-    context.check(not torch.equal(other, values), f"{name}: another seed, other values")
-    context.check(
-        not torch.equal(_draw(context, name, first), values), f"{name}: drawn again, other values"
-    )
+    for generator, text in ((other, "another seed"), (first, "drawn again")):
+        differs = not torch.equal(_draw(context, generator, name), values)
+        context.check(differs, f"{name}: {text}, other values")
 
 
 @cases("random.reproducible", over={f"default_{name}": (name,) for name in ("rand", "randn")})
 def default(context: Context, name: str) -> None:
     """manual_seed makes the default generator repeat itself."""
     torch.manual_seed(99)
-    values = [_draw(context, name, None) for _ in range(2)]
+    values = [_draw(context, None, name) for _ in range(2)]
     torch.manual_seed(99)
     for want in values:
-        context.equal(_draw(context, name, None), want, f"{name}: seeded again, the same values")
+        context.equal(_draw(context, None, name), want, f"{name}: seeded again, the same values")
     context.check(not torch.equal(*values), f"{name}: drawn again, other values")
 
 
@@ -72,26 +76,22 @@ def dropout(context: Context) -> None:
 @cases("random.reproducible")
 def state_round_trip(context: Context) -> None:
     """A state that is given back gives the same values again, on the CPU as bytes."""
-    generator = _generator(context, 8)
-    _draw(context, "rand", generator)
+    generator, other = _generator(context, 8), _generator(context, 9)
+    _draw(context, generator)
     state = generator.get_state()
     kept = state.clone()
-    context.same(
-        (state.dtype, state.device.type), (torch.uint8, "cpu"), "a state is bytes on the CPU"
-    )
+    form = state.dtype, state.device.type
+    context.same(form, (torch.uint8, "cpu"), "a state is bytes on the CPU")
     for name in ("rand", "randn", "randint", "bernoulli_"):
         generator.set_state(state)
-        values = _draw(context, name, generator)
+        values = _draw(context, generator, name)
         generator.set_state(state)
-        context.equal(_draw(context, name, generator), values, f"{name}: the state gives it again")
+        context.equal(_draw(context, generator, name), values, f"{name}: the state gives it again")
     context.equal(state, kept, "a state that was read stays as it is")
-    other = _generator(context, 9)
-    other.set_state(state)
-    generator.set_state(state)
+    for each in (other, generator):
+        each.set_state(state)
     context.equal(
-        _draw(context, "rand", other),
-        _draw(context, "rand", generator),
-        "a state serves another generator",
+        _draw(context, other), _draw(context, generator), "a state serves another generator"
     )
 
 
@@ -100,7 +100,7 @@ def seeds(context: Context) -> None:
     """A generator knows the seed that it was given; seed() gives it another."""
     generator = _generator(context, 77)
     context.same(generator.initial_seed(), 77, "initial_seed is what manual_seed was given")
-    _draw(context, "rand", generator)
+    _draw(context, generator)
     context.same(generator.initial_seed(), 77, "and stays when numbers are drawn")
     new = generator.seed()
     context.same(generator.initial_seed(), new, "initial_seed is what seed() returned")
@@ -110,30 +110,27 @@ def seeds(context: Context) -> None:
 @cases("random.reproducible")
 def independent(context: Context) -> None:
     """Generators are independent of one another and of the default one."""
-    want = _draw(context, "rand", _generator(context, 3))
+    want = _draw(context, _generator(context, 3))
     first, second = _generator(context, 3), _generator(context, 4)
     torch.manual_seed(1)
-    plain = [_draw(context, "rand", None) for _ in range(2)]
+    plain = [_draw(context) for _ in range(2)]
     torch.manual_seed(1)
-    for step in range(2):
-        _draw(context, "rand", second)
-        context.equal(
-            _draw(context, "rand", None), plain[step], "no generator moves the default one"
-        )
-    context.equal(_draw(context, "rand", first), want, "no generator moves another")
+    for each in plain:
+        _draw(context, second)
+        context.equal(_draw(context), each, "no generator moves the default one")
+    context.equal(_draw(context, first), want, "no generator moves another")
 
 
 @cases("random.reproducible", requires={"multi_device"}, indices=2)
 def independent_indices(context: Context) -> None:
     """The default generators of two indices are independent, and one seed has the same effect on both."""
     torch.manual_seed(21)
-    want = context.from_device(torch.rand(_COUNT, device=context.at(1)))
+    want = _rand(context, 1)
     torch.manual_seed(21)
     for _ in range(3):
-        torch.rand(_COUNT, device=context.at(0))
-    got = context.from_device(torch.rand(_COUNT, device=context.at(1)))
-    context.equal(got, want, "draws on index 0 do not move index 1")
-    mine, theirs = (_draw(context, "rand", _generator(context, 21, index)) for index in (0, 1))
+        _rand(context, 0)
+    context.equal(_rand(context, 1), want, "draws on index 0 do not move index 1")
+    mine, theirs = (_draw(context, _generator(context, 21, index)) for index in (0, 1))
     context.equal(theirs, mine, "a seed gives the same values on every index")
 
 
@@ -143,7 +140,8 @@ def same_layout(context: Context, name: str) -> None:
     found = []
     for _ in range(2):
         base = torch.zeros(20, 30, device=context.device)
-        FILLS[name](base.t()[1::2, ::3], _generator(context, 55))
+        view, generator = base.t()[1::2, ::3], _generator(context, 55)
+        getattr(view, name)(*FILLS[name], generator=generator)
         found.append(context.from_device(base))
     context.equal(found[1], found[0], f"{name}: one seed and one layout, the same values")
 
@@ -151,9 +149,9 @@ def same_layout(context: Context, name: str) -> None:
 # -- random.global_seed: torch.manual_seed, fork_rng and checkpoint
 
 
-def _rand(context: Context, index: int = 0) -> torch.Tensor:
-    device = context.device if context.kind == "cpu" else context.at(index)
-    return context.from_device(torch.rand(50, device=device))
+def _all(context: Context) -> list[torch.Tensor]:
+    """Drawn on every index."""
+    return [_rand(context, index) for index in context.indices]
 
 
 @cases("random.global_seed")
@@ -161,22 +159,14 @@ def every_index(context: Context) -> None:
     """torch.manual_seed seeds every index, not only the current one."""
     drawn = []
     for current in (context.indices[0], context.indices[-1]):
-        for index in context.indices:
-            _rand(context, index)
-        if context.has("multi_device"):
-            with context.on(current):
-                torch.manual_seed(17)
-        else:
+        _all(context)
+        with context.on(current) if context.has("multi_device") else nullcontext():
             torch.manual_seed(17)
-        drawn.append([_rand(context, index) for index in context.indices])
-    for index in context.indices:
-        context.equal(drawn[1][index], drawn[0][index], f"index {index} is seeded")
+        drawn.append(_all(context))
     torch.manual_seed(18)
-    for index in context.indices:
-        context.check(
-            not torch.equal(_rand(context, index), drawn[0][index]),
-            f"index {index}: another seed, other values",
-        )
+    for index, (first, second, other) in enumerate(zip(*drawn, _all(context))):
+        context.equal(second, first, f"index {index} is seeded")
+        context.check(not torch.equal(other, first), f"index {index}: another seed, other values")
 
 
 _BEFORE = """
@@ -199,10 +189,7 @@ told = {{"drawn": [first, drawn()]}}
 def before_use(context: Context) -> None:
     """A seed that is given before the device is first used holds."""
     devices = [str(context.at(index)) for index in context.indices]
-    code = _BEFORE.format(
-        preparation=preparation(context), beginning=beginning(context), devices=devices
-    )
-    first, second = fresh(code)["drawn"]
+    first, second = fresh(source(context, _BEFORE, devices=devices))["drawn"]
     for index, device in enumerate(devices):
         context.same(first[index], second[index], f"{device}: the seed held")
 
@@ -217,23 +204,18 @@ def _forked(context: Context) -> Any:
 def fork_rng(context: Context) -> None:
     """What is drawn inside fork_rng leaves no trace, on any index, even if the block raises."""
     torch.manual_seed(41)
-    want = [[_rand(context, index) for index in context.indices] for _ in range(2)]
+    want = [_all(context) for _ in range(2)]
     torch.manual_seed(41)
     with _forked(context):
         torch.manual_seed(5)
-        for index in context.indices:
-            _rand(context, index)
-    for index in context.indices:
-        context.equal(_rand(context, index), want[0][index], f"index {index}, after fork_rng")
-    try:
-        with _forked(context):
-            for index in context.indices:
-                _rand(context, index)
-            raise KeyError("ours")
-    except KeyError:
-        pass
-    for index in context.indices:
-        context.equal(_rand(context, index), want[1][index], f"index {index}, where it raised")
+        _all(context)
+    for index, (got, wanted) in enumerate(zip(_all(context), want[0])):
+        context.equal(got, wanted, f"index {index}, after fork_rng")
+    with suppress(KeyError), _forked(context):
+        _all(context)
+        raise KeyError("ours")
+    for index, (got, wanted) in enumerate(zip(_all(context), want[1])):
+        context.equal(got, wanted, f"index {index}, where it raised")
 
 
 @cases("random.global_seed", slow=True, over={"reentrant": (True,), "not_reentrant": (False,)})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 import torch
@@ -29,6 +27,10 @@ class Form:
     strides: tuple[int, int, int]
     offset: int = 0
 
+    def of(self, base: torch.Tensor) -> torch.Tensor:
+        """The tensor in this storage."""
+        return base.as_strided(SHAPE, self.strides, self.offset)
+
     @property
     def elements(self) -> int:
         """Of the storage that it needs."""
@@ -36,30 +38,28 @@ class Form:
         return self.offset + last + 1
 
     @property
-    def dense(self) -> bool:
-        """Whether its elements fill their part of the storage, each once."""
-        return self.elements - self.offset == 24 and not self.expanded
-
-    @property
     def expanded(self) -> bool:
         """Whether elements share memory: no destination."""
         return 0 in self.strides
 
+    @property
+    def dense(self) -> bool:
+        """Whether its elements fill their part of the storage, each once."""
+        return self.elements - self.offset == 24 and not self.expanded
 
-FORMS: Final[Mapping[str, Form]] = MappingProxyType(
-    {
-        "contiguous": Form((12, 4, 1)),
-        "offset": Form((12, 4, 1), 5),
-        "transposed": Form((12, 1, 3)),
-        "reversed": Form((1, 2, 6)),
-        "reversed_offset": Form((1, 2, 6), 7),
-        "stepped": Form((24, 8, 2)),
-        "padded_rows": Form((18, 6, 1), 2),
-        "stepped_transposed": Form((2, 4, 12), 3),
-        "expanded": Form((0, 4, 1)),
-        "expanded_inside": Form((4, 0, 1), 1),
-    }
-)
+
+FORMS: Final = {
+    "contiguous": Form((12, 4, 1)),
+    "offset": Form((12, 4, 1), 5),
+    "transposed": Form((12, 1, 3)),
+    "reversed": Form((1, 2, 6)),
+    "reversed_offset": Form((1, 2, 6), 7),
+    "stepped": Form((24, 8, 2)),
+    "padded_rows": Form((18, 6, 1), 2),
+    "stepped_transposed": Form((2, 4, 12), 3),
+    "expanded": Form((0, 4, 1)),
+    "expanded_inside": Form((4, 0, 1), 1),
+}
 
 
 def laid_out(values: torch.Tensor, form: Form, device: torch.device | str) -> torch.Tensor:
@@ -68,12 +68,12 @@ def laid_out(values: torch.Tensor, form: Form, device: torch.device | str) -> to
     Where elements share memory the values are those of the first index.
     """
     base = torch.full((form.elements,), 99).to(values.dtype)
-    view = base.as_strided(SHAPE, form.strides, form.offset)
+    view = form.of(base)
     for place, step in enumerate(form.strides):
         if step == 0:
             values, view = values.narrow(place, 0, 1), view.narrow(place, 0, 1)
     view.copy_(values)
-    return base.to(device).as_strided(SHAPE, form.strides, form.offset)
+    return form.of(base.to(device))
 
 
 def numbered(dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -114,7 +114,25 @@ def _ends(context: Context, way: str) -> tuple[torch.device, torch.device]:
     }[way]
 
 
-def _every_pair(context: Context, way: str, changes: bool) -> None:
+#: Between which places copies go on a machine with one index.
+_WAYS = ("host_to_device", "device_to_host", "within_the_device")
+_ACROSS = "across_indices"
+_ANOTHER = "_to_another_dtype"
+
+
+@cases(
+    "transfer.strides",
+    over={_ACROSS: (_ACROSS, False), _ACROSS + _ANOTHER: (_ACROSS, True)},
+    requires={"storage"},
+    indices=2,
+)
+@cases(
+    "transfer.strides",
+    over={way + to: (way, bool(to)) for to in ("", _ANOTHER) for way in _WAYS},
+    requires={"storage"},
+)
+def pairs(context: Context, way: str, changes: bool) -> None:
+    """A copy keeps the values for every pair of layouts."""
     start, end = _ends(context, way)
     for given, taken in _CHANGES[1:] if changes else _CHANGES[:1]:
         if not _takes(context, given, taken):
@@ -131,28 +149,12 @@ def _every_pair(context: Context, way: str, changes: bool) -> None:
                 context.equal(_values(target), want, text)
 
 
-_WAYS = {way: (way, False) for way in ("host_to_device", "device_to_host", "within_the_device")}
-_CHANGING = {f"{way}_to_another_dtype": (way, True) for way, _ in _WAYS.values()}
-
-
-@cases("transfer.strides", over={**_WAYS, **_CHANGING}, requires={"storage"})
-def pairs(context: Context, way: str, changes: bool) -> None:
-    """A copy keeps the values for every pair of layouts."""
-    _every_pair(context, way, changes)
-
-
 @cases(
-    "transfer.strides",
-    over={"across_indices": (False,), "across_indices_to_another_dtype": (True,)},
-    requires={"storage"},
-    indices=2,
+    "transfer.strides", over={f"to_keeps_{_ACROSS}": (_ACROSS,)}, requires={"storage"}, indices=2
 )
-def pairs_across(context: Context, changes: bool) -> None:
-    """A copy between indices keeps the values for every pair of layouts."""
-    _every_pair(context, "across_indices", changes)
-
-
-def _kept(context: Context, way: str) -> None:
+@cases("transfer.strides", over={f"to_keeps_{way}": (way,) for way in _WAYS}, requires={"storage"})
+def to_keeps(context: Context, way: str) -> None:
+    """to() keeps the strides of dense tensors that do not overlap."""
     start, end = _ends(context, way)
     for given, taken in ((torch.float32, torch.float32), (torch.float32, torch.float16)):
         if (start == end and given == taken) or not _takes(context, given, taken):
@@ -165,18 +167,6 @@ def _kept(context: Context, way: str) -> None:
             text = f"to({end}, {taken}) of a {name} tensor"
             context.same(made.stride(), source.stride(), f"{text} keeps the strides")
             context.equal(_values(made), numbered(taken), f"{text} keeps the values")
-
-
-@cases("transfer.strides", over={f"to_keeps_{way}": (way,) for way in _WAYS}, requires={"storage"})
-def to_keeps(context: Context, way: str) -> None:
-    """to() keeps the strides of dense tensors that do not overlap."""
-    _kept(context, way)
-
-
-@cases("transfer.strides", indices=2, requires={"storage"})
-def to_keeps_across_indices(context: Context) -> None:
-    """to() another index keeps the strides of dense tensors that do not overlap."""
-    _kept(context, "across_indices")
 
 
 @cases("transfer.strides")
@@ -201,23 +191,18 @@ _VIEWS = {
 
 @cases(
     "transfer.view_destination",
-    over={
-        f"{view}_{where}": (view, where)
-        for view in _VIEWS
-        for where in ("from_host", "from_device")
-    },
+    over={f"{view}_from_{at}": (view, at) for view in _VIEWS for at in ("host", "device")},
 )
-def exactly_the_view(context: Context, view: str, where: str) -> None:
+def exactly_the_view(context: Context, view: str, at: str) -> None:
     """A copy into a view changes its elements and no others, and neither its shape nor strides."""
-    form, at = _VIEWS[view], torch.device("cpu") if where == "from_host" else context.device
+    form, start = _VIEWS[view], torch.device("cpu") if at == "host" else context.device
     for name, source_form in FORMS.items():
-        source = laid_out(numbered(), source_form, at)
+        source = laid_out(numbered(), source_form, start)
         want = torch.full((form.elements + 6,), -1.0)
         base = want.to(context.device, copy=True)
-        place = base.data_ptr()
-        target = base.as_strided(SHAPE, form.strides, form.offset)
+        place, target = base.data_ptr(), form.of(base)
         target.copy_(source)
-        want.as_strided(SHAPE, form.strides, form.offset).copy_(_values(source))
+        form.of(want).copy_(_values(source))
         context.equal(base, want, f"a {name} source changes exactly the elements of the view")
         shape = tuple(target.shape), target.stride(), target.storage_offset()
         context.same(shape, (SHAPE, form.strides, form.offset), "the view stays as it was")
@@ -236,8 +221,8 @@ def broadcast_source(context: Context, where: str) -> None:
         for form in _VIEWS.values():
             want = torch.full((form.elements + 6,), -1.0)
             there = want.to(context.device, copy=True)
-            there.as_strided(SHAPE, form.strides, form.offset).copy_(source)
-            want.as_strided(SHAPE, form.strides, form.offset).copy_(values)
+            form.of(there).copy_(source)
+            form.of(want).copy_(values)
             context.equal(there, want, f"a source of {list(size)} is repeated, and no more is read")
 
 

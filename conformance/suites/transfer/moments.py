@@ -6,7 +6,7 @@ import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import GLANCE, SOON, WaitingCall, ends, ends_early
+from conformance.checks.cases.in_flight import SOON, ends, ends_early, value_behind
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -22,11 +22,9 @@ def _numbers(start: int = 0) -> torch.Tensor:
     return torch.arange(start, start + _SIZE, dtype=torch.float32)
 
 
-def _to_device(context: Context, source: torch.Tensor, way: str) -> torch.Tensor:
+def _to_device(context: Context, source: torch.Tensor, way: str = "copy") -> torch.Tensor:
     if way == "copy":
         return torch.zeros(_SIZE, device=context.device).copy_(source)
-    if way == "tensor":
-        return torch.tensor(source.tolist(), device=context.device)
     return source.to(context.device, copy=True)
 
 
@@ -53,7 +51,7 @@ def source_may_change(context: Context, way: str) -> None:
 def device_may_change(context: Context, way: str) -> None:
     """A copy to the host is whole at once, and what the device does after it does not reach it."""
     for start in range(5):
-        source = _to_device(context, _numbers(start), "copy")
+        source = _to_device(context, _numbers(start))
         made = _to_host(source.add_(1), way)
         if made.data_ptr() == source.data_ptr():  # cpu() of a CPU tensor is the tensor itself
             made = made.clone()
@@ -80,13 +78,9 @@ def source_behind_work(context: Context, way: str) -> None:
         source.fill_(-1)
         return made
 
-    with context.hold(stream) as hold, WaitingCall(copy) as call:
-        call.ended(GLANCE)  # it returns now, or waits for the stream
-        hold.must_be_in_flight()
-        hold.release()
-        call.join()
+    made = value_behind(context.hold(stream), copy)
     stream.synchronize()
-    context.equal(call.value, _numbers(3), "the copy has what was there at the call")
+    context.equal(made, _numbers(3), "the copy has what was there at the call")
 
 
 @cases(
@@ -96,7 +90,7 @@ def source_behind_work(context: Context, way: str) -> None:
 )
 def result_behind_work(context: Context, way: str) -> None:
     """A copy to the host after work in flight is whole when the call returns."""
-    stream, there = context.stream(), _to_device(context, _numbers(3), "copy")
+    stream, there = context.stream(), _to_device(context, _numbers(3))
     there.add_(0)
     context.settle()
 
@@ -104,12 +98,8 @@ def result_behind_work(context: Context, way: str) -> None:
         with stream:
             return _to_host(there.add_(1), way).clone()
 
-    with context.hold(stream) as hold, WaitingCall(copy) as call:
-        call.ended(GLANCE)
-        hold.must_be_in_flight()
-        hold.release()
-        call.join()
-    context.equal(call.value, _numbers(4), "the copy is whole when the call returns")
+    made = value_behind(context.hold(stream), copy)
+    context.equal(made, _numbers(4), "the copy is whole when the call returns")
 
 
 # -- not blocking
@@ -133,8 +123,7 @@ def _stand(context: Context) -> tuple[torch.Tensor, torch.Tensor]:
 @cases("transfer.non_blocking", requires={"pinned_memory"})
 def to_device_in_order(context: Context) -> None:
     """A copy to the device runs between the work that its stream has before and after it."""
-    stream = context.stream()
-    there, host = _stand(context)
+    stream, (there, host) = context.stream(), _stand(context)
     with context.hold(stream) as hold:
         with stream:
             there.fill_(1)
@@ -148,8 +137,7 @@ def to_device_in_order(context: Context) -> None:
 @cases("transfer.non_blocking", requires={"pinned_memory"})
 def to_host_in_order(context: Context) -> None:
     """A copy to the host sees the work before it, and nothing after it."""
-    stream = context.stream()
-    there, host = _stand(context)
+    stream, (there, host) = context.stream(), _stand(context)
     with context.hold(stream) as hold:
         with stream:
             there.fill_(5)
@@ -163,12 +151,11 @@ def to_host_in_order(context: Context) -> None:
 
 @cases(
     "transfer.non_blocking",
-    over={"stream": ("stream",), "event": ("event",), "device": ("device",), "query": ("query",)},
+    over={name: (name,) for name in ("stream", "event", "device", "query")},
 )
 def complete_after(context: Context, what: str) -> None:
     """A copy to the host is whole when the stream, an event after it or the device is waited for."""
-    stream = context.stream()
-    there, host = _stand(context)
+    stream, (there, host) = context.stream(), _stand(context)
     for start in range(3):
         with stream:
             there.fill_(start + 7.0)
@@ -218,6 +205,9 @@ def to_without_waiting(context: Context) -> None:
 # -- transfer.pinned: host memory for copies that do not block
 
 
+_BLOCK = 3000  # elements of no other case's pinned blocks: none of theirs is cached
+
+
 @cases("transfer.pinned")
 def pins(context: Context) -> None:
     """pin_memory gives a pinned tensor with a pinned storage and the same values."""
@@ -227,9 +217,7 @@ def pins(context: Context) -> None:
     context.check(pinned.is_pinned(), "the new one is pinned")
     context.check(pinned.untyped_storage().is_pinned(), "so is its storage")
     context.equal(pinned, plain, "it has the values")
-    context.check(
-        pinned.pin_memory() is pinned, "pinning a pinned tensor returns the tensor itself"
-    )
+    context.check(pinned.pin_memory() is pinned, "a pinned tensor is not pinned anew")
 
 
 @cases("transfer.pinned")
@@ -255,9 +243,8 @@ def slices(context: Context) -> None:
 @cases("transfer.pinned", requires={"streams"})
 def not_reused_early(context: Context) -> None:
     """A pinned block is not handed out again while a copy reads it."""
-    size, stream = 3000, context.stream()
-    want = torch.arange(size, dtype=torch.float32)
-    there = torch.zeros(size, device=context.device)
+    stream, want = context.stream(), torch.arange(_BLOCK, dtype=torch.float32)
+    there = torch.zeros(_BLOCK, device=context.device)
     context.settle()
     with context.hold(stream) as hold:
         block = want.pin_memory()
@@ -265,10 +252,9 @@ def not_reused_early(context: Context) -> None:
             there.copy_(block, non_blocking=True)
         place = block.data_ptr()
         del block
-        others = [torch.empty(size, pin_memory=True).fill_(-1) for _ in range(4)]
-        context.check(
-            place not in [each.data_ptr() for each in others], "the block is not handed out again"
-        )
+        others = [torch.empty(_BLOCK, pin_memory=True).fill_(-1) for _ in range(4)]
+        reused = place in [each.data_ptr() for each in others]
+        context.check(not reused, "the block is not handed out again")
         hold.must_be_in_flight()
     stream.synchronize()
     context.equal(there, want, "the copy reads what was there at the call")
@@ -277,16 +263,17 @@ def not_reused_early(context: Context) -> None:
 @cases("transfer.pinned", requires={"streams"})
 def not_reused_while_written(context: Context) -> None:
     """A pinned block is not handed out again while a copy writes it."""
-    size, stream = 3000, context.stream()
-    there = torch.ones(size, device=context.device)
+    stream, there = context.stream(), torch.ones(_BLOCK, device=context.device)
     context.settle()
     with context.hold(stream) as hold:
-        block = torch.zeros(size, pin_memory=True)
+        block = torch.zeros(_BLOCK, pin_memory=True)
         with stream:
             block.copy_(there, non_blocking=True)
         del block
-        others = [torch.empty(size, pin_memory=True).fill_(-1) for _ in range(4)]
+        others = [torch.empty(_BLOCK, pin_memory=True).fill_(-1) for _ in range(4)]
         hold.must_be_in_flight()
     stream.synchronize()
     for other in others:
-        context.equal(other, torch.full((size,), -1.0), "a new block is not written by old copies")
+        context.equal(
+            other, torch.full((_BLOCK,), -1.0), "a new block is not written by old copies"
+        )
