@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,14 +21,20 @@ cases = Cases(Kind.VALUES)
 # -- resizing
 
 
+def _resized(context: Context, there: torch.Tensor, count: int) -> torch.UntypedStorage:
+    """The tensor's storage, for so many elements now."""
+    storage = there.untyped_storage()
+    storage.resize_(there.itemsize * count)
+    context.same(storage.nbytes(), there.itemsize * count, "the storage has the requested size")
+    return storage
+
+
 @cases("transfer.storage_resize", over={"grown": (2,), "much": (4096,)})
 def keeps_bytes_grown(context: Context, factor: int) -> None:
     """A storage that grows keeps the bytes that it has."""
-    want = torch.arange(100, dtype=torch.int64)
+    want = torch.arange(100)
     there = context.to_device(want.clone())
-    storage = there.untyped_storage()
-    storage.resize_(800 * factor)
-    context.same(storage.nbytes(), 800 * factor, "the storage has the size that was asked for")
+    storage = _resized(context, there, 100 * factor)
     context.equal(there, want, "the tensor over it has its values")
     more = there.set_(storage, 0, (100 * factor,), (1,))
     more[100:].fill_(7)
@@ -38,12 +45,9 @@ def keeps_bytes_grown(context: Context, factor: int) -> None:
 @cases("transfer.storage_resize")
 def keeps_bytes_shrunk(context: Context) -> None:
     """A storage that shrinks keeps its first bytes."""
-    want = torch.arange(100, dtype=torch.int64)
-    there = context.to_device(want.clone())
-    storage = there.untyped_storage()
-    storage.resize_(320)
-    context.same(storage.nbytes(), 320, "the storage has the size that was asked for")
-    context.equal(there.set_(storage, 0, (40,), (1,)), want[:40], "its first bytes stay")
+    there = context.to_device(torch.arange(100))
+    storage = _resized(context, there, 40)
+    context.equal(there.set_(storage, 0, (40,), (1,)), torch.arange(40), "its first bytes stay")
 
 
 @cases("transfer.storage_resize")
@@ -70,9 +74,7 @@ def behind_work(context: Context) -> None:
 def to_nothing(context: Context) -> None:
     """resize_(0) leaves a storage of no bytes, which can grow again."""
     there = context.to_device(torch.arange(100.0))
-    storage = there.untyped_storage()
-    storage.resize_(0)
-    context.same(storage.nbytes(), 0, "no bytes are left")
+    storage = _resized(context, there, 0)
     storage.resize_(400)
     there.fill_(5.0)
     context.equal(there, torch.full((100,), 5.0), "it can be used again")
@@ -91,53 +93,40 @@ def frees_memory(context: Context) -> None:
 # -- writing down
 
 
-def _saved(value: Any) -> io.BytesIO:
+def _saved(value: Any, **named: Any) -> io.BytesIO:
     file = io.BytesIO()
-    torch.save(value, file)
+    torch.save(value, file, **named)
     file.seek(0)
     return file
 
 
-def _by_save(value: Any) -> Any:
-    return torch.load(_saved(value))
-
-
-def _by_pickle(value: Any) -> Any:
-    return pickle.loads(pickle.dumps(value))
-
-
 _WAYS: dict[str, Callable[[Any], Any]] = {
-    "save": _by_save,
-    "pickle": _by_pickle,
+    "save": lambda value: torch.load(_saved(value)),
+    "pickle": lambda value: pickle.loads(pickle.dumps(value)),
     "deepcopy": copy.deepcopy,
 }
-_OVER = {name: (name,) for name in _WAYS}
 
 
-@cases("transfer.serialization", over=_OVER, requires={"strides"})
+@cases("transfer.serialization", over={name: (name,) for name in _WAYS}, requires={"strides"})
 def keeps(context: Context, way: str) -> None:
     """Values, dtype, device, strides and storage offset come back."""
     base = context.to_device(torch.arange(60.0))
-    tensors = (
+    tensors = [
         base,
         base.as_strided((3, 4), (1, 5), 7),
         base.as_strided((3, 4), (8, 2), 3),
         base.as_strided((3, 4), (0, 1), 2),
         context.to_device(torch.tensor(5)),
         context.to_device(torch.empty(0, 3, dtype=torch.bool)),
-    )
-    for index in context.indices:
-        for tensor in tensors:
-            given = (
-                tensor
-                if index == 0
-                else context.to_device(base, index).as_strided((3, 4), (1, 5), 7)
-            )
-            got = _WAYS[way](given)
-            context.equal(got, given, "the values and the dtype come back")
-            context.same(got.device, given.device, "the device does")
-            form = got.stride(), got.storage_offset()
-            context.same(form, (given.stride(), given.storage_offset()), "strides and offset do")
+    ]
+    for index in context.indices[1:]:
+        tensors.append(context.to_device(base, index).as_strided((3, 4), (1, 5), 7))
+    for given in tensors:
+        got = _WAYS[way](given)
+        context.equal(got, given, "the values and the dtype come back")
+        context.same(got.device, given.device, "the device does")
+        form = got.stride(), got.storage_offset()
+        context.same(form, (given.stride(), given.storage_offset()), "strides and offset do")
 
 
 @cases("transfer.serialization", over={f"{name}_shares": (name,) for name in _WAYS})
@@ -145,11 +134,12 @@ def keeps_sharing(context: Context, way: str) -> None:
     """Tensors that share a storage share one afterwards; a copy shares none with what it is of."""
     base = context.to_device(torch.arange(20.0))
     given = {"whole": base, "part": base[5:10], "other": base[8:]}
-    if way == "pickle":  # storages are shared within one torch.save, and in deepcopy's memo
-        given = pickle_by_torch(given)
+    if way == "pickle":
+        # Storages are shared within one torch.save, whose older format is a stream of pickles, and in deepcopy's memo.
+        given = torch.load(_saved(given, _use_new_zipfile_serialization=False))
         context.must(given["part"].storage_offset() == 5, "the parts are views")
         base = given["whole"]
-    got = _by_save(given) if way == "pickle" else _WAYS[way](given)
+    got = _WAYS["save" if way == "pickle" else way](given)
     got["whole"].fill_(-1.0)
     context.equal(got["part"], torch.full((5,), -1.0), "the part sees what is written to the whole")
     got["part"].fill_(2.0)
@@ -158,24 +148,22 @@ def keeps_sharing(context: Context, way: str) -> None:
     context.equal(base, torch.arange(20.0), "the originals are unchanged")
 
 
-def pickle_by_torch(value: Any) -> Any:
-    """Through ``torch.save`` in its older format, which is a stream of pickles."""
-    file = io.BytesIO()
-    torch.save(value, file, _use_new_zipfile_serialization=False)
-    file.seek(0)
-    return torch.load(file)
+def _loaded(given: torch.Tensor, location: Any, at: torch.device, context: Context) -> None:
+    """A check that a tensor and a view of it are loaded there: 0 to 19, and 5 to 8."""
+    got, view = torch.load(_saved([given, given[5:9]]), map_location=location)
+    context.same([got.device, view.device], [at, at], "the tensors are there")
+    context.equal(got, torch.arange(20.0), "with their values")
+    context.same(view.storage_offset(), 5, "the view keeps its offset")
+    got.zero_()
+    context.equal(view, torch.zeros(4), "and shares its storage")
 
 
 @cases("transfer.serialization")
 def to_the_cpu(context: Context) -> None:
     """map_location="cpu" gives tensors on the CPU, with the same values and sharing."""
-    base = context.to_device(torch.arange(20.0))
-    for location in ("cpu", torch.device("cpu"), {str(base.device): "cpu"}):
-        got = torch.load(_saved([base, base[5:9]]), map_location=location)
-        context.same([each.device.type for each in got], ["cpu", "cpu"], "the tensors are there")
-        context.equal(got[0], torch.arange(20.0), "with their values")
-        got[0].zero_()
-        context.equal(got[1], torch.zeros(4), "and share their storage")
+    base, cpu = context.to_device(torch.arange(20.0)), torch.device("cpu")
+    for location in ("cpu", cpu, {str(base.device): "cpu"}):
+        _loaded(base, location, cpu, context)
 
 
 @cases("transfer.serialization")
@@ -184,18 +172,13 @@ def to_the_device(context: Context) -> None:
     values = torch.arange(20.0)
     for index in context.indices:
         device = context.to_device(values, index).device
-        locations = (str(device), device, lambda storage, _, to=str(device): _moved(storage, to))
-        for location in locations:
-            got = torch.load(_saved([values, values[5:9]]), map_location=location)
-            context.same([each.device for each in got], [device, device], "the tensors are there")
-            context.equal(got[0], values, "with their values")
-            context.same(got[1].storage_offset(), 5, "the view keeps its offset")
-            got[0].zero_()
-            context.equal(got[1], torch.zeros(4), "and shares its storage")
+        # torch.load passes the storage on the CPU and its location, and expects a storage.
+        moved = partial(_moved, to=str(device))
+        for location in (str(device), device, moved):
+            _loaded(values, location, device, context)
 
 
-def _moved(storage: Any, to: str) -> Any:
-    # torch.load passes the storage on the CPU and its location, and expects a storage.
+def _moved(storage: Any, _: str, to: str) -> Any:
     return torch.serialization.default_restore_location(storage, to)
 
 
@@ -212,21 +195,16 @@ def to_another_index(context: Context) -> None:
 def absent_index_raises(context: Context) -> None:
     """Loading to an index that is absent raises."""
     absent = f"{context.kind}:{len(context.indices) + 3}"
+    errors, text = (RuntimeError, AssertionError, ValueError), f"{absent} is not there"
     for given in (torch.ones(3), context.to_device(torch.ones(3))):
-        context.raises(
-            (RuntimeError, AssertionError, ValueError),
-            torch.load,
-            _saved(given),
-            map_location=absent,
-            text=f"{absent} is not there",
-        )
+        context.raises(errors, torch.load, _saved(given), map_location=absent, text=text)
 
 
 @cases("transfer.serialization")
 def parameters(context: Context) -> None:
     """A module's state, with what requires grad, comes back and loads into another."""
     module = torch.nn.Linear(3, 4).to(context.device)
-    got = _by_save(module.state_dict())
+    got = torch.load(_saved(module.state_dict()))
     for name, value in module.state_dict().items():
         context.equal(got[name], value, f"{name} comes back")
     other = copy.deepcopy(module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.utils.dlpack import from_dlpack
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import GLANCE, WaitingCall, ends_early
+from conformance.checks.cases.in_flight import ends_early, value_behind
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -45,21 +46,19 @@ def _there(context: Context, values: Any, dtype: torch.dtype) -> torch.Tensor:
 @cases("transfer.scalars")
 def item(context: Context) -> None:
     """item() gives the value in the Python type of its dtype."""
-    for dtype in _dtypes(context):
-        kind = _python_type(dtype)
-        for value in (1.0, 2.0):  # what every dtype holds, e8m0 too
-            got = _there(context, value, dtype).item()
-            context.same(type(got), kind, f"item() of {dtype} has the right type")
-            context.same(got, kind(value), f"item() of {dtype} has the right value")
+    for dtype, value in product(_dtypes(context), (1.0, 2.0)):  # what every dtype holds, e8m0 too
+        kind, got = _python_type(dtype), _there(context, value, dtype).item()
+        context.same(type(got), kind, f"item() of {dtype} has the right type")
+        context.same(got, kind(value), f"item() of {dtype} has the right value")
 
 
 @cases("transfer.scalars")
 def tolist(context: Context) -> None:
     """tolist() gives nested lists of values in the Python type of the dtype."""
+    values = [[1.0, 2.0, 4.0], [2.0, 1.0, 1.0]]
     for dtype in _dtypes(context):
-        kind = _python_type(dtype)
-        got = _there(context, [[1.0, 2.0, 4.0], [2.0, 1.0, 1.0]], dtype).tolist()
-        want = [[kind(1), kind(2), kind(4)], [kind(2), kind(1), kind(1)]]
+        kind, got = _python_type(dtype), _there(context, values, dtype).tolist()
+        want = [[kind(value) for value in row] for row in values]
         context.same(got, want, f"tolist() of {dtype} gives the values")
         types = {type(value) for row in got for value in row}
         context.same(types, {kind}, f"tolist() of {dtype} gives the right type")
@@ -90,14 +89,13 @@ def truth(context: Context) -> None:
 def equality(context: Context) -> None:
     """torch.equal is a bool, True exactly where all values agree."""
     for dtype in (torch.bool, torch.int64, torch.float32):
-        one, same = _there(context, [1.0, 0.0], dtype), _there(context, [1.0, 0.0], dtype)
-        other = _there(context, [1.0, 1.0], dtype)
+        one, same, other = (
+            _there(context, values, dtype) for values in ([1.0, 0.0], [1.0, 0.0], [1.0, 1.0])
+        )
         context.check(torch.equal(one, same) is True, f"equal values of {dtype}")
         context.check(torch.equal(one, other) is False, f"other values of {dtype}")
-    context.check(
-        torch.equal(context.to_device(torch.ones(2)), context.to_device(torch.ones(3))) is False,
-        "other shapes",
-    )
+    shapes = torch.equal(context.to_device(torch.ones(2)), context.to_device(torch.ones(3)))
+    context.check(shapes is False, "other shapes")
 
 
 @cases("transfer.scalars")
@@ -106,11 +104,9 @@ def printed(context: Context) -> None:
     for dtype in _dtypes(context):
         here = _here([[1.0, 2.0], [4.0, 1.0]], dtype)
         there = context.to_device(here)
-        text, want = repr(there), repr(here)
-        inner = want[len("tensor(") : -1].split(", dtype=")[0]
-        context.check(
-            inner in text, f"repr of {dtype} shows the values", expected=inner, found=text
-        )
+        text = repr(there)
+        want = repr(here).removeprefix("tensor(")[:-1].split(", dtype=")[0]
+        context.check(want in text, f"repr of {dtype} shows the values", expected=want, found=text)
         named = f"device='{there.device}'" in text
         default = there.device.type == torch.get_default_device().type
         context.check(named or default, "it says the device", found=text)
@@ -119,26 +115,7 @@ def printed(context: Context) -> None:
 # -- after work in flight
 
 
-def _held(context: Context, read: Callable[[torch.Tensor], Any], want: Any) -> None:
-    stream, there = context.stream(), context.to_device(torch.zeros((), dtype=torch.float32))
-    there.fill_(1.0)
-    read(there)
-    there.fill_(0.0)
-    context.settle()
-
-    def late() -> Any:
-        with stream:
-            there.fill_(3.0)
-            return read(there)
-
-    with context.hold(stream) as hold, WaitingCall(late) as call:
-        call.ended(GLANCE)
-        hold.must_be_in_flight()
-        hold.release()
-        call.join()
-    context.same(call.value, want, "the work queued before is seen")
-
-
+#: Ways to see a value, and what they give for 3.
 _READS: dict[str, tuple[Callable[[torch.Tensor], Any], Any]] = {
     "item": (torch.Tensor.item, 3.0),
     "tolist": (torch.Tensor.tolist, 3.0),
@@ -155,14 +132,24 @@ _READS: dict[str, tuple[Callable[[torch.Tensor], Any], Any]] = {
 )
 def behind_work(context: Context, name: str) -> None:
     """item, tolist, bool, equal and repr see the work that was queued before them."""
-    _held(context, *_READS[name])
+    read, want = _READS[name]
+    stream, there = context.stream(), context.to_device(torch.zeros(()))
+    read(there.fill_(1.0))
+    there.fill_(0.0)
+    context.settle()
+
+    def late() -> Any:
+        with stream:
+            return read(there.fill_(3.0))
+
+    context.same(value_behind(context.hold(stream), late), want, "the work queued before is seen")
 
 
 @cases("transfer.scalars", over={f"{name}_after_work": (name,) for name in _READS})
 def after_work(context: Context, name: str) -> None:
     """item, tolist, bool, equal and repr see a row of kernels before them."""
     read, want = _READS[name]
-    there = context.to_device(torch.zeros((), dtype=torch.float32))
+    there = context.to_device(torch.zeros(()))
     for _ in range(20):
         there.fill_(1.0)
         there.add_(1.0).mul_(2.0).sub_(1.0)
@@ -182,11 +169,8 @@ def refused(context: Context, way: str) -> None:
     read = torch.Tensor.numpy if way == "numpy" else np.asarray
     if there.device.type == "cpu":
         # The clause is about other devices; of the host, numpy() is documented to share memory.
-        got = read(there)
-        there.add_(1)
-        context.same(
-            got.tolist(), [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], "the host's memory is shared"
-        )
+        got, want = read(there), (there.add_(1)).tolist()
+        context.same(got.tolist(), want, "the host's memory is shared")
         return
     context.raises(TypeError, read, there, text="no array over the device's memory is made")
     for view in (there.t(), there[1:], there.new_empty(0)):
@@ -238,10 +222,11 @@ def views(context: Context) -> None:
 @cases("transfer.dlpack")
 def dtypes(context: Context) -> None:
     """Every common dtype is exchanged."""
-    for name in ("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
-                 "float64", "bool", "complex64"):  # fmt: skip
-        if name not in context.descriptor.dtypes:
-            continue
+    common = (
+        *("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32"),
+        *("float64", "bool", "complex64"),
+    )
+    for name in (each for each in common if each in context.descriptor.dtypes):
         values = torch.tensor([1, 0, 1]).to(getattr(torch, name))
         context.equal(from_dlpack(context.to_device(values)), values, f"{name} is exchanged")
 
@@ -270,24 +255,18 @@ def names_the_device(context: Context) -> None:
 @cases("transfer.dlpack")
 def grad_refused(context: Context) -> None:
     """A tensor that requires grad is refused."""
-    leaf = context.to_device(torch.ones(3)).requires_grad_()
+    leaf, refusals = context.to_device(torch.ones(3)).requires_grad_(), (BufferError, RuntimeError)
     for given in (leaf, leaf * 2):
-        context.raises(
-            (BufferError, RuntimeError),
-            from_dlpack,
-            given,
-            text="a tensor that requires grad is not exported",
-        )
+        text = "a tensor that requires grad is not exported"
+        context.raises(refusals, from_dlpack, given, text=text)
     context.equal(from_dlpack(leaf.detach()), torch.ones(3), "detached, it is")
 
 
 @cases("transfer.dlpack", requires={"streams", "native_handle"})
 def consumer_waits(context: Context) -> None:
     """Work of the stream that the consumer names sees the producer's work before."""
-    producer, consumer = context.stream(), context.stream()
-    context.must(producer != consumer, "the two streams differ")
-    given = context.to_device(torch.zeros(500))
-    target = context.to_device(torch.zeros(500))
+    producer, consumer = context.streams()
+    given, target = (context.to_device(torch.zeros(500)) for _ in range(2))
     target.copy_(given.fill_(0.0))
     context.settle()
     with context.hold(producer) as hold:
