@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.checks.cases.cases import Case
+from conformance.checks.source import bound, names_of, text_of
 from devices.descriptor import Descriptor
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -174,9 +175,9 @@ def _written(case: Case, name: str, arguments: tuple[Any, ...]) -> str:
     if arguments:
         given.append(pprint.pformat(arguments, width=90, compact=True))
     given.append(f"kind=Kind.{case.kind.name}")
+    plain = Case(case.clause, case.name, case.check)
     for field in ("own_process", "environment", "seconds"):
-        value = getattr(case, field)
-        if value != Case.__dataclass_fields__[field].default:
+        if (value := getattr(case, field)) != getattr(plain, field):
             given.append(f"{field}={value!r}")
     return ", ".join(given)
 
@@ -195,19 +196,14 @@ def shown(module: str, roots: Iterable[str]) -> tuple[str, str]:
     text = _source_of(module)
     assert text is not None
     lines, tree = text.splitlines(), ast.parse(text)
-    defined: dict[str, ast.stmt] = {}
-    for node in tree.body:
-        for name in _defines(node):
-            defined[name] = node
-    wanted, waiting = set[int](), list(roots)
-    names = set[str]()
+    defined = {name: node for node in tree.body for name in names_of(node)}
+    waiting, names = list(roots), set[str]()
     while waiting:
         name = waiting.pop()
         if name in names or name not in defined:
             continue
         names.add(name)
         node = defined[name]
-        wanted.add(id(node))
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
             waiting += _names_in(_plain(node))
             waiting += [  # helpers that are called by their names
@@ -216,65 +212,32 @@ def shown(module: str, roots: Iterable[str]) -> tuple[str, str]:
                 if isinstance(each, ast.Constant) and isinstance(each.value, str)
             ]
     imports: list[str] = []
-    parts: list[str] = []
-    short = False  # the last part is an assignment
+    source, short = "", False  # whether its last part is an assignment
     for node in tree.body:
-        if id(node) not in wanted:
+        if not any(name in names and defined[name] is node for name in names_of(node)):
             continue
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            node.names = [each for each in node.names if _bound(each) in names]
+            node.names = [each for each in node.names if bound(each) in names]
             imports.append(ast.unparse(node))
         else:
             assigns = not isinstance(node, (ast.FunctionDef, ast.ClassDef))
-            gap = "" if not parts else "\n" if assigns and short else "\n\n\n"
-            parts.append(gap + _lines_of(_plain(node), lines))
+            gap = "" if not source else "\n" if assigns and short else "\n\n\n"
+            source += gap + text_of(_plain(node), lines)
             short = assigns
-    return "\n".join(imports), "".join(parts)
+    return "\n".join(imports), source
 
 
 def _names_in(tree: ast.AST) -> list[str]:
     return [each.id for each in ast.walk(tree) if isinstance(each, ast.Name)]
 
 
-def _bound(alias: ast.alias) -> str:
-    return alias.asname or alias.name.partition(".")[0]
-
-
-def _defines(node: ast.stmt) -> list[str]:
-    """The names that a statement of a module binds."""
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return [_bound(alias) for alias in node.names]
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-        return [node.name]
-    targets: list[ast.expr] = []
-    if isinstance(node, ast.Assign):
-        targets = node.targets
-    elif isinstance(node, ast.AnnAssign):
-        targets = [node.target]
-    return [
-        each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)
-    ]
-
-
 def _plain(node: ast.stmt) -> ast.stmt:
     """A function without what makes a case of it."""
     if isinstance(node, ast.FunctionDef):
         node.decorator_list = [
-            each for each in node.decorator_list
-            if not (isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == "cases")
-        ]  # fmt: skip
+            each for each in node.decorator_list if not ast.unparse(each).startswith("cases(")
+        ]
     return node
-
-
-def _lines_of(node: ast.stmt, lines: list[str]) -> str:
-    """The source of a statement, with the comment above it."""
-    first = node.lineno
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-        first = min([first, *(each.lineno for each in node.decorator_list)])
-        return "\n".join(lines[first - 1 : node.end_lineno])
-    while first > 1 and lines[first - 2].startswith("#"):
-        first -= 1
-    return "\n".join(lines[first - 1 : node.end_lineno])
 
 
 # -- what it stands on
@@ -324,12 +287,11 @@ def _imported(text: str) -> tuple[str, ...]:
     """What a module imports, anywhere but for type checkers: modules, and packages of which it takes
     more than modules."""
     tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            node.body = []
     found: list[str] = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = []  # before the walk comes to it
+        elif isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from conformance.checks.source import bound, names_of, text_of
 from opinfo.compare import Call, Wrong, raised, replace_tensors
 
 _OURS = ("conformance", "opinfo", "devices", "reports", "tests")
@@ -85,9 +86,8 @@ class NotCarried(Exception):
 class _Module:
     """What a module defines and imports, by name."""
 
-    defined: dict[str, str] = field(default_factory=dict)  # source text
-    uses: dict[str, frozenset[str]] = field(default_factory=dict)  # names that it needs to run
-    reads: dict[str, frozenset[str]] = field(default_factory=dict)  # attributes of ``reference``
+    lines: list[str]
+    defined: dict[str, ast.stmt] = field(default_factory=dict)
     imported: dict[str, tuple[str, str]] = field(default_factory=dict)  # module, name in it
 
 
@@ -113,13 +113,16 @@ class Carried:
         if name in read.defined:
             if self._done.setdefault(name, module) != module:
                 raise NotCarried(f"{name} is in {self._done[name]} and in {module}")
-            if read.defined[name] in self.texts:
+            node = read.defined[name]
+            text = text_of(node, read.lines)
+            if text in self.texts:
                 return
-            for used in sorted(read.uses[name]):
+            uses, reads = _needs(node)
+            for used in sorted(uses - {name}):
                 if self._done.get(used) != module:
                     self.take(used, module)
-            self.texts.append(read.defined[name])
-            self.reads |= read.reads[name]
+            self.texts.append(text)
+            self.reads |= reads
         elif name in read.imported:
             source, original = read.imported[name]
             if source.partition(".")[0] not in _OURS:
@@ -139,44 +142,29 @@ def _import(name: str, source: str, original: str) -> str:
 @cache
 def _read(name: str) -> _Module:
     source = inspect.getsource(importlib.import_module(name))
-    lines, found = source.splitlines(), _Module()
+    found = _Module(source.splitlines())
     for node in ast.parse(source).body:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                found.imported[alias.asname or alias.name.partition(".")[0]] = (alias.name, "")
-        elif isinstance(node, ast.ImportFrom) and node.module and node.module != "__future__":
-            for alias in node.names:
-                found.imported[alias.asname or alias.name] = (node.module, alias.name)
-        for defined in _names(node):
-            start = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
-            while start > 1 and lines[start - 2].startswith("#:"):
-                start -= 1
-            found.defined[defined] = "\n".join(lines[start - 1 : node.end_lineno])
-            found.uses[defined] = frozenset(_used(node)) - {defined}
-            found.reads[defined] = frozenset(
-                each.attr
-                for each in ast.walk(node)
-                if isinstance(each, ast.Attribute)
-                and isinstance(each.value, ast.Name)
-                and each.value.id == "reference"
-            )
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names if node.module != "__future__" else ():
+                found.imported[bound(alias)] = (node.module or "", alias.name)
+        elif isinstance(node, ast.Import):
+            found.imported |= {bound(alias): (alias.name, "") for alias in node.names}
+        else:
+            found.defined |= dict.fromkeys(names_of(node), node)
     return found
 
 
-def _names(node: ast.stmt) -> list[str]:
-    """The names that a statement of a module defines."""
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-        return [node.name]
-    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-        return [node.target.id]
-    if isinstance(node, ast.Assign):
-        return [
-            each.id
-            for target in node.targets
-            for each in ast.walk(target)
-            if isinstance(each, ast.Name)
-        ]
-    return []
+@cache
+def _needs(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
+    """The names that a definition needs to run, and the attributes of ``reference`` that it reads."""
+    reads = (
+        each.attr
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute)
+        and isinstance(each.value, ast.Name)
+        and each.value.id == "reference"
+    )
+    return frozenset(_used(node)), frozenset(reads)
 
 
 def _used(node: ast.AST) -> Iterator[str]:

@@ -1,0 +1,37 @@
+"""Statements of modules, as repro scripts copy them."""
+
+from __future__ import annotations
+
+import ast
+
+
+def bound(alias: ast.alias) -> str:
+    """The name that an import binds."""
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def names_of(node: ast.stmt) -> list[str]:
+    """The names that a statement of a module binds."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return [bound(alias) for alias in node.names]
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    return [
+        each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)
+    ]
+
+
+def text_of(node: ast.stmt, lines: list[str]) -> str:
+    """The source of a statement of a module, with its decorators, or with the comment above an assignment."""
+    first = node.lineno
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        first = min([first, *(each.lineno for each in node.decorator_list)])
+    else:
+        while first > 1 and lines[first - 2].startswith("#"):
+            first -= 1
+    return "\n".join(lines[first - 1 : node.end_lineno])
