@@ -96,48 +96,40 @@ class CellRecord:
         return bool(self.undeclared or self.untried)
 
     def outcome(self) -> Outcome:
+        """The outcome so far. A cell with no executed check is never a pass."""
+        return self._outcome_and_note()[0]
+
+    def _outcome_and_note(self) -> tuple[Outcome, str]:
         """What the descriptor does not declare first; then what was pinned and is no longer checked, so
-        that no expected failure hides it; then failures. A cell with no executed check is never a pass."""
-        if self.declared:
-            return Outcome.UNSUPPORTED
+        that no expected failure hides it; then failures, which speak for themselves."""
+        if self.undeclared:
+            why = f"by declaration: the descriptor does not declare {self.undeclared}"
+            return Outcome.UNSUPPORTED, why
+        if self.untried:
+            return Outcome.UNSUPPORTED, self.untried
         if self.unbuilt:
-            return Outcome.ERROR
+            return Outcome.ERROR, "; ".join(self.unbuilt)
         if self.failures:
-            return Outcome.FAIL
+            return Outcome.FAIL, ""
         if self.errors:
-            return Outcome.ERROR
+            return Outcome.ERROR, self.errors[0]
         if self.unsupported:
-            return Outcome.UNSUPPORTED
+            return Outcome.UNSUPPORTED, ": ".join(self.unsupported[0])
         if self.ambiguous:
-            return Outcome.AMBIGUOUS
-        return Outcome.PASS if self.checks else Outcome.ERROR
+            return Outcome.AMBIGUOUS, self.ambiguous[0]
+        if not self.checks:
+            why = "no check was executed; a cell that checked nothing is an error, not a pass"
+            return Outcome.ERROR, why
+        return Outcome.PASS, f"{NOTED}{'; '.join(self.notes)}" if self.notes else ""
 
     def note(self, text: str) -> None:
         """A note that does not fail the clause; shown for a cell that passes."""
         if text not in self.notes:
             self.notes.append(text)
 
-    def _said(self) -> str:
-        """The message of a cell without a failure."""
-        if self.undeclared:
-            return f"by declaration: the descriptor does not declare {self.undeclared}"
-        if self.untried:
-            return self.untried
-        if self.unbuilt:
-            return "; ".join(self.unbuilt)
-        if self.errors:
-            return self.errors[0]
-        if self.unsupported:
-            return ": ".join(self.unsupported[0])
-        if self.ambiguous:
-            return self.ambiguous[0]
-        if not self.checks:
-            return "no check was executed; a cell that checked nothing is an error, not a pass"
-        return f"{NOTED}{'; '.join(self.notes)}" if self.notes else ""
-
     def told(self) -> CellOutcome:
         """What a worker reports of the cell."""
-        outcome = self.outcome()
+        outcome, note = self._outcome_and_note()
         shown = self.smallest if outcome is Outcome.FAIL else None
         failure = shown.failure if shown is not None else None
         if shown is not None and shown.complete is not None:
@@ -159,7 +151,7 @@ class CellRecord:
             raises=raises,
             failure=failure,
             failed=self.failed,
-            note="" if shown is not None else self._said(),
+            note=note,
             said=said,
             seconds=round(self.seconds, 6),
         )

@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from devices.errors import ConformError
@@ -146,27 +145,16 @@ class Child:
             raise ConformError(f"{sys.executable} cannot be started: {error}") from error
         finally:
             os.close(writer)
-        given = {
-            "path": sys.path,
-            "preamble": self.preamble,
-            "target": self.target,
-            "orders": self.orders,
-        }
+        given = {"path": sys.path, "preamble": self.preamble}
+        given |= {"target": self.target, "orders": self.orders}
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it ended at once: its status says how
             self._process.stdin.write(json.dumps(given).encode())
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # it ended at once: its status says how
         self._end = self._patience = time.monotonic() + self.limits.start
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, at: object) -> None:
         self._finish()
 
     def __iter__(self) -> Iterator[Any]:
@@ -233,35 +221,22 @@ class Child:
         return self._ended
 
 
-def messages(
-    target: str,
-    orders: Any,
-    limits: Limits = Limits(),
-    environment: Mapping[str, str] | None = None,
-    preamble: str = "",
-) -> Iterator[Any]:
+def messages(child: Child) -> Iterator[Any]:
     """The messages of a child, one after the other. It is killed when this generator is closed.
 
     Raises ChildDied if it does not end by itself with status 0.
     """
-    with Child(target, orders, limits, environment or {}, preamble) as child:
+    with child:
         yield from child
         ended = child.wait()
     if not ended.well:
         raise ChildDied(ended)
 
 
-def ask(
-    target: str,
-    orders: Any,
-    limits: Limits = Limits(),
-    environment: Mapping[str, str] | None = None,
-    preamble: str = "",
-) -> tuple[Any, Ended]:
+def ask(child: Child) -> tuple[Any, Ended]:
     """The one message of a child (None if it sent none), and how it ended: it may fail after its answer."""
-    with Child(target, orders, limits, environment or {}, preamble) as child:
-        answer = next(iter(child), None)
-        return answer, child.wait()
+    with child:
+        return next(iter(child), None), child.wait()
 
 
 # -- in the child

@@ -41,12 +41,9 @@ class Reply(msgspec.Struct, frozen=True):
 
 def ask(question: Question, patience: float = PATIENCE) -> Reply:
     """Ask one device. If that fails, the reply's ``error`` says why in one line."""
-    message, ended = child.ask(
-        "conformance.onboarding.probing:serve",
-        msgspec.to_builtins(question),
-        child.Limits(start=patience),
-        {"PYTHONFAULTHANDLER": "1"},
-    )
+    target, orders = "conformance.onboarding.probing:serve", msgspec.to_builtins(question)
+    limits, environment = child.Limits(start=patience), {"PYTHONFAULTHANDLER": "1"}
+    message, ended = child.ask(child.Child(target, orders, limits, environment))
     if message is not None:
         return msgspec.convert(message, Reply)
     if ended.late:

@@ -13,7 +13,9 @@ WORK = "tests.behaviour.children:"
 
 
 def test_an_answer_comes_back_whatever_is_printed() -> None:
-    answer, ended = ask(WORK + "answers", {"a": [1, 2]}, environment={"CONFORM_EXAMPLE": "yes"})
+    answer, ended = ask(
+        Child(WORK + "answers", {"a": [1, 2]}, environment={"CONFORM_EXAMPLE": "yes"})
+    )
     assert (answer["orders"], answer["seen"]) == ({"a": [1, 2]}, "yes")
     assert answer["pid"] != os.getpid()
     assert (ended.well, str(ended)) == (True, "exited with status 0")
@@ -21,17 +23,17 @@ def test_an_answer_comes_back_whatever_is_printed() -> None:
 
 
 def test_messages_come_in_order() -> None:
-    assert list(messages(WORK + "counts", 5)) == [0, 1, 2, 3, 4]
+    assert list(messages(Child(WORK + "counts", 5))) == [0, 1, 2, 3, 4]
 
 
 def test_an_exception_ends_the_child_with_its_text() -> None:
     with pytest.raises(ChildDied, match=r"exited with status 1: RuntimeError: no such device"):
-        list(messages(WORK + "raises", None))
+        list(messages(Child(WORK + "raises", None)))
 
 
 @pytest.mark.parametrize("work", ["dies", "dies_with_a_fork_alive"])
 def test_a_signal_is_named(work: str) -> None:
-    answer, ended = ask(WORK + work, None, Limits(total=60.0, silence=60.0))
+    answer, ended = ask(Child(WORK + work, None, Limits(total=60.0, silence=60.0)))
     assert (answer, ended.signal, ended.well) == ("begun", "SIGSEGV", False)
     assert str(ended) == "was killed by SIGSEGV: about to die"
 
@@ -46,12 +48,12 @@ def test_a_signal_is_named(work: str) -> None:
 )
 def test_each_limit_ends_the_child(orders: str, limits: Limits, late: str) -> None:
     with pytest.raises(ChildDied) as died:
-        list(messages(WORK + "hangs", orders, limits))
+        list(messages(Child(WORK + "hangs", orders, limits)))
     assert (died.value.ended.status, died.value.ended.how) == (None, late)
 
 
 def test_a_child_that_answers_and_does_not_end_is_killed() -> None:
-    answer, ended = ask(WORK + "does_not_end", None, Limits(exit=0.2))
+    answer, ended = ask(Child(WORK + "does_not_end", None, Limits(exit=0.2)))
     assert answer == "answered"
     assert ended.how == "had not ended 0.2 s after its last message"
 
@@ -67,7 +69,7 @@ def test_what_the_child_started_is_killed_with_it() -> None:
 
 
 def test_closing_the_messages_ends_the_child() -> None:
-    found = messages(WORK + "hangs", "silent")
+    found = messages(Child(WORK + "hangs", "silent"))
     pid = next(found)
     found.close()  # type: ignore[attr-defined]  # a generator; would wait 600 s
     with pytest.raises(ProcessLookupError):
@@ -76,7 +78,7 @@ def test_closing_the_messages_ends_the_child() -> None:
 
 def test_the_preamble_runs_first() -> None:
     preamble = "import os; os.environ['CONFORM_EXAMPLE'] = 'set before'"
-    answer, _ = ask(WORK + "answers", None, preamble=preamble)
+    answer, _ = ask(Child(WORK + "answers", None, preamble=preamble))
     assert answer["seen"] == "set before"
 
 

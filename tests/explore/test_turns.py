@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from conformance.checks.child import ChildDied, Ended
+from conformance.checks.child import Child, ChildDied, Ended
 from conformance.plan.selection import Item
 from conformance.search.explore import exploration
 from conformance.search.explore.exploration import (
@@ -91,8 +91,8 @@ def searching(
     """What is found by processes that send this and die (except the last), and their orders."""
     asked: list[Orders] = []
 
-    def messages(target: str, orders: Any, limits: object) -> Iterator[Any]:
-        asked.append(msgspec.convert(orders, Orders))
+    def messages(child: Child) -> Iterator[Any]:
+        asked.append(msgspec.convert(child.orders, Orders))
         yield from map(msgspec.to_builtins, lives[len(asked) - 1])
         if len(asked) < len(lives):
             raise ChildDied(Ended(-11))

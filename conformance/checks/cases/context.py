@@ -27,7 +27,7 @@ from conformance.checks.cases.endings import (
     shown,
 )
 from conformance.checks.cases.in_flight import LIMIT, Hold, together
-from conformance.checks.child import Ended, Limits, Tell, ask
+from conformance.checks.child import Child, Ended, Limits, Tell, ask
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from devices.failure import Difference, Failure, Kind
@@ -400,8 +400,6 @@ class Context:
         self,
         function: Callable[..., Any],
         *arguments: Any,
-        environment: Mapping[str, str] | None = None,
-        seconds: float = 60.0,
         fresh: bool = False,
     ) -> Result:
         """Run ``function(context, *arguments)`` in a subprocess. If it is ``fresh``, the
@@ -413,7 +411,8 @@ class Context:
         """
         result = in_process(
             *(function, arguments, self.where, self.seed, self.default),
-            *(environment, seconds, self.patience, fresh),
+            patience=self.patience,
+            fresh=fresh,
         )
         self.checks += result.checks
         self.notes += result.notes
@@ -497,13 +496,10 @@ def in_process(
     orders = _Orders(
         *(module, function.__qualname__, arguments, where, seed, default, patience, fresh)
     )
-    answer, ended = ask(
-        "conformance.checks.cases.context:serve",
-        _packed(orders),
-        Limits(start=START_SECONDS, total=seconds, exit=seconds),
-        environment,
-        where.preamble,
-    )
+    target = "conformance.checks.cases.context:serve"
+    limits = Limits(start=START_SECONDS, total=seconds, exit=seconds)
+    child = Child(target, _packed(orders), limits, environment or {}, where.preamble)
+    answer, ended = ask(child)
     result = Result() if answer is None else _unpacked(answer)
     assert isinstance(result, Result)
     result.ended = ended

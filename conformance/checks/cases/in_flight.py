@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,14 +29,10 @@ GLANCE = 0.01
 class Hold:
     """Occupies a stream. See ``Context.hold``; the ways are the descriptor's ``gate`` and ``busy``."""
 
-    def __init__(
-        self, opened: Device, milliseconds: float, stream: Any, limit: float = LIMIT
-    ) -> None:
-        self._device = opened
-        self._milliseconds = milliseconds
+    def __init__(self, opened: Device, milliseconds: float, stream: Any, limit: float) -> None:
+        self._device, self._milliseconds, self._limit = opened, milliseconds, limit
         self.stream = stream
         self._gate: Any = None
-        self._limit = limit
         self._opener: threading.Timer | None = None
         self._opened_late = False
 
@@ -63,12 +59,7 @@ class Hold:
         self.must_be_in_flight()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         self.release()
         if error is None:
             self._must_have_gone_on()
@@ -154,41 +145,36 @@ class WaitingCall:
     def __init__(self, function: Callable[[], Any], limit: float = 60.0) -> None:
         self._function = function
         self._limit = limit
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
         self.value: Any = None
         self.early = False  # it returned while what it may have to wait for was held
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
         try:
             self.value = self._function()
         except BaseException as error:  # raised where the call was made
-            self._error = error
+            self.error = error
 
     def __enter__(self) -> WaitingCall:
-        self._thread.start()
+        self.thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         if error is None:
             self.join()
 
     def ended(self, seconds: float) -> bool:
         """Whether the call has ended within that time."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
+        self.thread.join(seconds)
+        return not self.thread.is_alive()
 
     def join(self) -> None:
         """Wait for the end of the call. Raises what the call raised, or CheckFailed if it does not end."""
         if not self.ended(self._limit):
             raise _still_running("a call ends", self._limit)
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
 
 
 def value_behind(hold: Hold, function: Callable[[], Any]) -> Any:
@@ -207,32 +193,23 @@ def together(functions: Sequence[Callable[[], Any]], seconds: float) -> list[Any
     Raises what the first of them raised, or CheckFailed if one has not ended after ``seconds``
     (it keeps running, because a thread cannot be stopped from outside).
     """
-    results: list[Any] = [None] * len(functions)
-    errors: list[BaseException | None] = [None] * len(functions)
     barrier = threading.Barrier(len(functions))
 
-    def run(place: int) -> None:
-        try:
-            barrier.wait(timeout=seconds)
-            results[place] = functions[place]()
-        except BaseException as error:  # reported to the waiting thread
-            errors[place] = error
+    def begin_together(function: Callable[[], Any]) -> Any:
+        barrier.wait(timeout=seconds)
+        return function()
 
-    made = [
-        threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(functions))
-    ]
-    for thread in made:
-        thread.start()
+    calls = [WaitingCall(partial(begin_together, each), seconds) for each in functions]
+    for call in calls:
+        call.thread.start()
     end = time.monotonic() + seconds
-    for thread in made:
-        thread.join(timeout=max(end - time.monotonic(), 0.0))
-    for error in errors:
-        if error is not None:
-            raise error
-    hanging = sum(thread.is_alive() for thread in made)
+    hanging = sum(not call.ended(max(end - time.monotonic(), 0.0)) for call in calls)
+    for call in calls:
+        if call.error is not None:
+            raise call.error
     if hanging:
-        raise _still_running("every thread ends", seconds, f"{hanging} of {len(made)} threads")
-    return results
+        raise _still_running("every thread ends", seconds, f"{hanging} of {len(calls)} threads")
+    return [call.value for call in calls]
 
 
 def _still_running(subject: str, seconds: float, what: str = "it") -> CheckFailed:

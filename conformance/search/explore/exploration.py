@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from conformance.checks.child import ChildDied, Limits, messages
+from conformance.checks.child import Child, ChildDied, Limits, messages
 from conformance.contract import Contract
 from conformance.plan.planner import undeclared_clauses, untried
 from conformance.plan.selection import Item, is_case
@@ -262,7 +262,8 @@ def explored(
         before, up = position, None
         failing: Finding | None = None  # a program that is being shrunk
         try:
-            for message in messages(_TARGET, msgspec.to_builtins(orders), Limits(silence=_SILENCE)):
+            child = Child(_TARGET, msgspec.to_builtins(orders), Limits(silence=_SILENCE))
+            for message in messages(child):
                 up = time.monotonic() if up is None else up
                 match msgspec.convert(message, Message):
                     case Turn(position, last, counts, peak):

@@ -16,7 +16,7 @@ import torch
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.endings import CheckFailed, NotShown
-from conformance.checks.child import Ended, Limits, ask
+from conformance.checks.child import Child, Ended, Limits, ask
 from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
@@ -79,7 +79,7 @@ def fresh(code: str, environment: dict[str, str] | None = None) -> dict[str, Any
     Raises CheckFailed if it fails or exceeds its time limit.
     """
     target, limits = "conformance.checks.child:execute", Limits(start=SCRIPT_SECONDS)
-    told, ended = ask(target, code, limits, environment)
+    told, ended = ask(Child(target, code, limits, environment or {}))
     if told is None or not ended.well:
         text = "a program in a fresh process exits with status 0"
         raise CheckFailed.of(Kind.ENDED, text, expected="exit status 0", found=str(ended))
