@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, TypeVar
 
 from devices.failure import Kind
@@ -88,9 +90,7 @@ class OpCheck:
     untried: Callable[[Any, str], str] | None = None  # None: it is tried with every op
     sampled: bool = True  # uses the samples; other checks make their own tensors
     grad: bool = False  # runs with gradients recorded
-    reduced: bool = (
-        False  # on a device without layouts it judges the contiguous one only; a plan says so
-    )
+    reduced: bool = False  # without layouts it judges the contiguous one only; a plan says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +133,10 @@ class Cases:
             needs["environment"] = tuple(sorted(needs["environment"].items()))
 
         def take(check: _Check) -> _Check:
-            if over is None:
-                self._found.append(Case(clause, check.__name__, check, **needs))
-            for name, arguments in (over or {}).items():
-                self._found.append(Case(clause, name, check, arguments, **needs))
+            named = {check.__name__: ()} if over is None else over
+            self._found += [
+                Case(clause, name, check, given, **needs) for name, given in named.items()
+            ]
             return check
 
         return take
@@ -147,12 +147,11 @@ class Cases:
 
 def gathered(*modules: Iterable[Case]) -> tuple[Case, ...]:
     """The cases of several modules, in order. Raises ValueError if two have the same name."""
-    found: dict[tuple[str, str], Case] = {}
-    for case in (case for cases in modules for case in cases):
-        if (case.clause, case.name) in found:
-            raise ValueError(f"{case.clause} has two cases named {case.name!r}")
-        found[case.clause, case.name] = case
-    return tuple(found.values())
+    cases = tuple(chain.from_iterable(modules))
+    for (clause, name), count in Counter((case.clause, case.name) for case in cases).items():
+        if count > 1:
+            raise ValueError(f"{clause} has two cases named {name!r}")
+    return cases
 
 
 def not_here(case: Case, capabilities: frozenset[str], indices: int) -> str:

@@ -10,22 +10,17 @@ import base64
 import importlib
 import pickle
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
 import torch
 
-from conformance.checks.cases.endings import (
-    CheckFailed,
-    NotInFlight,
-    NotShown,
-    failure_of,
-    shown,
-)
+from conformance.checks.cases.endings import CheckFailed, NotInFlight, NotShown, failure_of, shown
 from conformance.checks.cases.in_flight import LIMIT, Hold, together
 from conformance.checks.child import Child, Ended, Limits, Tell, ask
 from devices.descriptor import Descriptor
@@ -67,13 +62,11 @@ class Where:
         """The descriptor of the device. Raises ConformError if there is none."""
         if self.module:
             found = importlib.import_module(self.module).DESCRIPTOR
-            assert isinstance(found, Descriptor)
-            return found
-        registry = importlib.import_module("devices.registry")
-        described: Descriptor = (
-            registry.load_file(Path(self.path)) if self.path else registry.get(self.device)
-        )
-        return described
+        else:
+            registry = importlib.import_module("devices.registry")
+            found = registry.load_file(Path(self.path)) if self.path else registry.get(self.device)
+        assert isinstance(found, Descriptor)
+        return found
 
 
 class ProgramSearch(Protocol):
@@ -192,13 +185,12 @@ class Context:
         names none: then nothing can be judged.
         """
         name = self.descriptor.function(role)
-        found: Any = self.module
-        for part in name.split("."):
-            found = getattr(found, part, _NOTHING)
-            if found is _NOTHING:
-                text = f"torch.{self.kind} has the function that the descriptor names for {role}"
-                raise CheckFailed.of(Kind.STATE, text, expected=name, found="no such attribute")
-        return found
+        try:
+            return attrgetter(name)(self.module)
+        except AttributeError:
+            text = f"torch.{self.kind} has the function that the descriptor names for {role}"
+            missing = "no such attribute"
+            raise CheckFailed.of(Kind.STATE, text, expected=name, found=missing) from None
 
     def to_device(self, tensor: torch.Tensor, index: int = 0) -> torch.Tensor:
         """A CPU tensor on the device of that index."""
@@ -210,10 +202,8 @@ class Context:
 
     def settle(self) -> None:
         """Wait for all work on every index. Raises what failed late."""
-        if self.kind == "cpu":
-            return
         wait = getattr(getattr(torch, self.kind, None), "synchronize", None)
-        if wait is None:
+        if self.kind == "cpu" or wait is None:
             return  # a module without one has nothing to wait for
         for index in self.indices:
             wait(self.at(index))
@@ -260,13 +250,10 @@ class Context:
         """A check that two tensors agree bit for bit, in shape and in dtype. Either may be on the device."""
         there = self.from_device(found) if found.device.type == self.kind else found
         want = self.from_device(expected) if expected.device.type == self.kind else expected
-        forms = (
-            (Kind.DTYPE, there.dtype, want.dtype),
-            (Kind.SHAPE, tuple(there.shape), tuple(want.shape)),
-        )
-        for kind, has, wanted in forms:
-            if has != wanted:
-                self.same(has, wanted, text, kind, at)
+        if there.dtype != want.dtype:
+            self.same(there.dtype, want.dtype, text, Kind.DTYPE, at)
+        if there.shape != want.shape:
+            self.same(tuple(there.shape), tuple(want.shape), text, Kind.SHAPE, at)
         self.checks += 1
         mine, theirs = _bits(there), _bits(want)
         if torch.equal(mine, theirs):
@@ -292,24 +279,26 @@ class Context:
         text: str,
         match: str | None = None,
         **named: Any,
-    ) -> BaseException | None:
+    ) -> BaseException:
         """A check that a call raises one of these types, with a message that ``match`` is found in."""
+        result: Any = None
         try:
-            result = function(*arguments, **named)
+            result, kind = function(*arguments, **named), Kind.NOT_RAISED
         except types as error:
-            self.check(
-                match is None or re.search(match, str(error)),
-                *(text,),
-                expected=f"a message that matches {match!r}",
-                found=error,
-                kind=Kind.RAISED,
-            )
+            told = match is None or re.search(match, str(error))
+            expected = f"a message that matches {match!r}"
+            self.check(told, text, expected=expected, found=error, kind=Kind.RAISED)
             return error
         except Exception as error:
-            self.check(False, text, expected=_Names(types), found=error, kind=Kind.RAISED)
-        else:
-            self.check(False, text, expected=_Names(types), found=result, kind=Kind.NOT_RAISED)
-        return None
+            result, kind = error, Kind.RAISED
+        self.checks += 1
+        names = " or ".join(
+            one.__name__ for one in (types if isinstance(types, tuple) else [types])
+        )
+        said = str(result) if kind is Kind.RAISED else None
+        raise CheckFailed(
+            Failure(kind=kind, subject=text, expected=names, found=shown(result), said=said)
+        )
 
     def ended_well(self, result: Result, text: str) -> None:
         """A check that a function of ``child`` raised nothing, and that its process ended with status 0."""
@@ -342,13 +331,6 @@ class Context:
         after ``limit`` seconds, which fails the case: the host was kept waiting.
         """
         return Hold(self.opened, self.patience, stream, limit)
-
-    def must_be_in_flight(self, stream: Any, text: str = "work was in flight") -> None:
-        """Evidence that a stream's work is not done. Raises NotInFlight: the case is tried again."""
-        if stream.query():
-            raise NotInFlight(
-                f"nothing was shown: {text} on {shown(stream)}, but it is already done"
-            )
 
     def current_stream(self, index: int = 0) -> Any:
         return torch.accelerator.current_stream(self.at(index))
@@ -389,12 +371,12 @@ class Context:
 
     # -- threads and processes
 
-    def together(self, *functions: Callable[[], Any], seconds: float = 60.0) -> list[Any]:
+    def together(self, *functions: Callable[[], Any]) -> list[Any]:
         """Run each function in its own thread, all started at the same time. Returns their results in order.
 
         Raises what the first one raised, and CheckFailed where one does not end in time.
         """
-        return together(functions, seconds)
+        return together(functions, 60.0)
 
     def child(
         self,
@@ -421,17 +403,6 @@ class Context:
         if result.not_shown:
             raise NotShown(f"in another process: {result.not_shown}")
         return result
-
-
-class _Names:
-    """Exception types, as a message shows them."""
-
-    def __init__(self, types: type[BaseException] | Sequence[type[BaseException]]) -> None:
-        named = types if isinstance(types, tuple) else (types,)
-        self._text = " or ".join(one.__name__ for one in named)
-
-    def __repr__(self) -> str:
-        return self._text
 
 
 def _at(found: str, at: str) -> str:
@@ -493,9 +464,8 @@ def in_process(
     Waits for the process even after its answer, because a case may check that it exits cleanly.
     """
     module = SCRIPT if function.__module__ == "__main__" else function.__module__
-    orders = _Orders(
-        *(module, function.__qualname__, arguments, where, seed, default, patience, fresh)
-    )
+    name = function.__qualname__
+    orders = _Orders(module, name, arguments, where, seed, default, patience, fresh)
     target = "conformance.checks.cases.context:serve"
     limits = Limits(start=START_SECONDS, total=seconds, exit=seconds)
     child = Child(target, _packed(orders), limits, environment or {}, where.preamble)
@@ -515,9 +485,7 @@ def serve(given: str, tell: Tell) -> None:
         tell(_packed(Result(not_shown=f"the device cannot be opened: {error}")))
         return
     context = Context(opened, orders.seed, orders.patience, orders.where, default=orders.default)
-    function: Any = importlib.import_module(orders.module)
-    for part in orders.function.split("."):
-        function = getattr(function, part)
+    function = attrgetter(orders.function)(importlib.import_module(orders.module))
     result = Result(answered=True)
     tell.ready()  # from now on its own time runs
     try:

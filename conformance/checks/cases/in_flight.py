@@ -64,11 +64,6 @@ class Hold:
         if error is None:
             self._must_have_gone_on()
 
-    @property
-    def exact(self) -> bool:
-        """Whether the stream stays occupied until it is released, however long that takes."""
-        return self._gate is not None
-
     def must_be_in_flight(self) -> None:
         """Evidence that the stream is still occupied. Raises NotInFlight.
 

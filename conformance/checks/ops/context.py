@@ -41,8 +41,8 @@ from conformance.checks.ops.script import (
 from devices.cell import CallKey
 from devices.failure import Difference, Failure, Kind
 from opinfo.catalog import Op, database_entry, drawn_sample
-from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Wrong, replace_tensors
-from opinfo.device import Device, Guarded, identity
+from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Wrong
+from opinfo.device import Device, Guarded
 from opinfo.exceptions import Exceptions
 from opinfo.layouts import CONTIGUOUS, AnyLayout, Case, Geometry, covering_set, interned, uniform
 from opinfo.reference import OutputSpec, StrideAnswer, StrideReference, ValueAnswer, value_answer
@@ -197,13 +197,10 @@ class ItemContext:
     cases: tuple[Case, ...] = field(default_factory=lambda: covering_set().cases)
     targets: tuple[AnyLayout, ...] = field(default_factory=lambda: covering_set().targets)
     grad: bool = False  # whether the checks that run now record gradients
-    scripts: dict[str, Any] | None = (
-        None  # of the first call that each clause judged, where asked for
-    )
+    scripts: dict[str, Any] | None = None  # of the first call that each clause judged, if asked for
     _built: dict[tuple[int, int, int], Guarded] = field(default_factory=dict)
     _held: int = 0  # bytes in them, at most
     _values: dict[tuple[int, tuple[int | None, ...]], ValueAnswer] = field(default_factory=dict)
-    _tolerances: dict[str, tuple[float, float]] | None = None
 
     def __post_init__(self) -> None:
         self._rule = expand_rule(self.traits.families)
@@ -212,22 +209,20 @@ class ItemContext:
     # -- recording
 
     @contextmanager
-    def running(self, *clauses: str) -> Iterator[list[CellRecord | None]]:
-        """Run clauses that share their calls: watched, and with the time shared among them.
+    def running(self, *clauses: str) -> Iterator[CellRecord]:
+        """Run clauses that share their calls: watched, and with the time shared among them. Yields the record of the
+        first that is wanted.
 
         A tensor that cannot be put on the device ends them: they are unsupported if the device says that it is
         not implemented, an error otherwise. Any other exception, such as a result that cannot be read back,
         is an error of these cells, and the item continues.
         """
-        records = [self.recorder.get(c) for c in clauses]
-        wanted = [r for r in records if r is not None]
-        if wanted:
-            self.guard.begin(clauses, wanted)
+        wanted = [record for record in map(self.recorder.get, clauses) if record is not None]
+        self.guard.begin(clauses, wanted)
         start = time.perf_counter()
         try:
-            yield records
-            if wanted:
-                self.device.synchronise()  # what fails late is these clauses' failure
+            yield wanted[0]
+            self.device.synchronise()  # what fails late is these clauses' failure
         except NotPlaced as exc:
             for record in wanted:
                 if isinstance(exc.cause, NotImplementedError):
@@ -238,11 +233,9 @@ class ItemContext:
             for record in wanted:
                 record.error(_where(exc))
         finally:
-            share = (time.perf_counter() - start) / max(len(wanted), 1)
             for record in wanted:
-                record.seconds += share
-            if wanted:
-                self.guard.done()
+                record.seconds += (time.perf_counter() - start) / len(wanted)
+            self.guard.done()
 
     # -- inputs
 
@@ -420,32 +413,20 @@ class ItemContext:
             with_offset=self.traits.declares_view,
         )
 
-    @property
+    @cached_property
     def tolerances(self) -> dict[str, tuple[float, float]]:
         """dtype defaults, then the database's, then the descriptor's: the last one that is set wins."""
-        if self._tolerances is None:
-            found = dict(DEFAULT_TOLERANCES)
-            own = self.op.tolerance(self.dtype)
-            if own is not None:
-                found[self.dtype] = own
-                component = {"complex64": "float32", "complex128": "float64"}.get(self.dtype)
-                if component is not None:
-                    found[component] = own
-            for name, tolerance in self.device.descriptor.tolerances.items():
-                found[name] = (tolerance.rtol, tolerance.atol)
-            self._tolerances = found
-        return self._tolerances
+        found = dict(DEFAULT_TOLERANCES)
+        if (own := self.op.tolerance(self.dtype)) is not None:
+            component = {"complex64": "float32", "complex128": "float64"}
+            found |= {self.dtype: own, component.get(self.dtype, self.dtype): own}
+        given = self.device.descriptor.tolerances
+        return found | {name: (each.rtol, each.atol) for name, each in given.items()}
 
     @property
     def roundings(self) -> float:
         """Roundings at the size of the largest element that the result may be off by (``compare``)."""
         return SUM_ROUNDINGS if "values.sums" in self.traits.families else 0.0
-
-    def fetch(self, result: Any) -> Any:
-        """The result on the CPU."""
-        if self.device.from_device is identity:
-            return result
-        return replace_tensors(result, self.device.from_device)
 
 
 def _where(exc: Exception) -> str:
@@ -484,39 +465,30 @@ class CallScript:
 
     def __call__(self) -> str:
         carried = Carried().take_all([self.judge])
-        parts, functions = [], [self.procedure, *_FOR_CALLS, dense, report]
+        functions: list[Any] = [report]
+        lines = [*self._call(functions), "", "# The judgement", "reference = SimpleNamespace("]
         for name in sorted(carried.reads):
             text, used = self.reference.source(name)
-            parts.append(f"    {name}={text},")
+            lines.append(f"    {name}={text},")
             functions += used
-        lines = [
-            *self._call(functions),
-            "",
-            "# The judgement",
-            "reference = SimpleNamespace(",
-            *parts,
-            ")",
-            f"report({self.judge.__name__}(call, answer, reference))",
-        ]
+        lines += [")", f"report({self.judge.__name__}(call, answer, reference))"]
         carried.imports.add("from types import SimpleNamespace")
-        return self._written(lines, functions, carried)
+        return written(self.ctx, self._title, lines, functions, carried=carried)
 
     def until_it_ends(self, seconds: float) -> str:
         """The script of a call that was never finished: it makes the call in a subprocess and reports how
         the process ended."""
-        functions: list[Any] = [self.procedure, *_FOR_CALLS, dense, report_end]
+        functions: list[Any] = [report_end]
         start = f"main() if sys.argv[1:] else report_end({seconds!r})"
-        return self._written(self._call(functions), functions, Carried(), start)
+        return written(self.ctx, self._title, self._call(functions), functions, start=start)
 
-    def _written(
-        self, lines: list[str], functions: list[Any], carried: Carried, start: str = "main()"
-    ) -> str:
-        ctx = self.ctx
-        title = f"{self.clause}: {ctx.op.id}[{ctx.dtype}], layout {self.layout}"
-        return written(ctx, title, lines, functions, carried=carried, start=start)
+    @property
+    def _title(self) -> str:
+        return f"{self.clause}: {self.ctx.op.id}[{self.ctx.dtype}], layout {self.layout}"
 
     def _call(self, functions: list[Any]) -> list[str]:
-        """The lines that make the inputs and the call; adds to the functions that they name."""
+        """The lines that make the inputs and the call; adds the functions that they name."""
+        functions += [self.procedure, Call, laid_out, dense]
         laid = self.laid
         geometries = [
             geometry if isinstance(each, Guarded) else None
@@ -553,15 +525,11 @@ class CallScript:
         return literal(value)
 
     def _function(self, function: Callable[..., Any], functions: list[Any]) -> str:
-        op = self.ctx.op
-        named = {
-            op.function: "op",
-            op.method: "method_variant",
-            op.inplace: "inplace_variant",
-            op.operator: "operator_variant",
-            op.inplace_operator: "inplace_operator_variant",
-        }
-        text = function_source(op.id, function, named.get(function, "op"))
+        op, variants = self.ctx.op, ("method", "inplace", "operator", "inplace_operator")
+        field = next(
+            (f"{each}_variant" for each in variants if getattr(op, each) == function), "op"
+        )
+        text = function_source(op.id, function, "op" if function == op.function else field)
         if text.startswith("database_entry("):
             functions.append(database_entry)
         return text
@@ -569,18 +537,19 @@ class CallScript:
     def complete(self, failure: Failure) -> Failure:
         """The failure with its call and the geometry of its inputs and targets."""
         laid = self.laid
-        targets = tuple(
-            devices.failure.Geometry(str(dtype)[6:], g.shape, g.stride, g.offset)
+        inputs = zip(laid.sample.tensors, laid.geometries, strict=True)
+        targets = (
+            (dtype, each)
             for specs in self.given
-            for dtype, g in (specs if isinstance(specs, list) else ())
-            if isinstance(g, Geometry)
-        )
-        inputs = tuple(
-            devices.failure.Geometry(str(t.dtype)[6:], g.shape, g.stride, g.offset)
-            for t, g in zip(laid.sample.tensors, laid.geometries, strict=True)
+            for dtype, each in (specs if isinstance(specs, list) else ())
+            if isinstance(each, Geometry)
         )
         return msgspec.structs.replace(
-            failure, sample=laid.sample.index, call=self.call(), inputs=inputs, targets=targets
+            failure,
+            sample=laid.sample.index,
+            call=self.call(),
+            inputs=tuple(_told(tensor.dtype, each) for tensor, each in inputs),
+            targets=tuple(_told(dtype, each) for dtype, each in targets),
         )
 
     def call(self) -> str:
@@ -596,7 +565,8 @@ class CallScript:
         return f"{name}({', '.join(parts)}){of}"
 
 
-_FOR_CALLS: tuple[Any, ...] = (Call, laid_out)
+def _told(dtype: torch.dtype, each: Geometry) -> devices.failure.Geometry:
+    return devices.failure.Geometry(str(dtype)[6:], each.shape, each.stride, each.offset)
 
 
 def script_for_call(

@@ -46,9 +46,7 @@ def applies(traits: Traits) -> bool:
 
 def check(ctx: ItemContext) -> None:
     """Every sample once, under the profiler."""
-    with ctx.running(CLAUSE) as (record,):
-        if record is None:
-            return
+    with ctx.running(CLAUSE) as record:
         descriptor = ctx.device.descriptor
         key = key_of(descriptor.torch_type)
         listed = sorted(descriptor.permitted_fallbacks)

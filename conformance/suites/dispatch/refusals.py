@@ -155,9 +155,7 @@ def has_error_inputs(traits: Traits) -> bool:
 
 def error_inputs(ctx: ItemContext) -> None:
     """Every error input, generated for this device."""
-    with ctx.running(ERROR_INPUTS) as (record,):
-        if record is None:
-            return
+    with ctx.running(ERROR_INPUTS) as record:
         device, left_out, unlike = str(ctx.device.torch_device), 0, []
         asserts = "device_assert" in ctx.device.descriptor.capabilities
         for number, given in enumerate(ctx.op.error_inputs(device)):
@@ -258,9 +256,7 @@ def reads_tensors(traits: Traits) -> bool:
 
 def unsupported(ctx: ItemContext) -> None:
     """Overloads without a kernel, then dtypes that the op is not said to take."""
-    with ctx.running(UNSUPPORTED) as (record,):
-        if record is None:
-            return
+    with ctx.running(UNSUPPORTED) as record:
         descriptor = ctx.device.descriptor
         key = key_of(descriptor.torch_type)
         for name in (n for packet in ctx.op.packets for n in without_kernel(packet, key)):
