@@ -10,19 +10,24 @@ from __future__ import annotations
 import ast
 import base64
 import pprint
+import re
 import sys
 import textwrap
 import zlib
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from conformance.checks.cases.cases import Case
 from conformance.checks.source import bound, names_of, text_of
 from devices.descriptor import Descriptor
+from devices.files import tomllib
 
 _ROOT = Path(__file__).resolve().parents[3]
+_TABLE = re.compile(
+    r'read_toml\(Path\(__file__\)\.with_name\("(?P<file>[^"]+)"\), (?P<kind>\w+), \w+\)'
+)
 _PACKAGES = ("conformance", "devices", "opinfo", "reports")
 #: The name of a vendor's descriptor in a script.
 _DESCRIBED = "described"
@@ -65,10 +70,21 @@ class Struct:
         dataclasses.dataclass(frozen=frozen, kw_only=kw_only)(cls)
 
 
+def convert(data, form):
+    """Stands in for msgspec's, of data that was checked when the script was written."""
+    if Struct not in getattr(form, "__mro__", ()):
+        return data
+    sets = [name for name, kind in form.__annotations__.items() if "frozenset" in kind]
+    return form(**data | {name: frozenset(data[name]) for name in sets})
+
+
 sys.meta_path.insert(0, Carried())
-if importlib.util.find_spec("msgspec") is None:
-    sys.modules["msgspec"] = types.ModuleType("msgspec")
-    sys.modules["msgspec"].Struct = Struct
+standing_in = {"Struct": Struct, "convert": convert}
+standing_in |= {"Meta": lambda **limits: None, "ValidationError": ValueError}
+for name in ("msgspec", "tomli"):  # a script reads no TOML
+    if importlib.util.find_spec(name) is None:
+        sys.modules[name] = types.ModuleType(name)
+        vars(sys.modules[name]).update(standing_in)
 '''
 
 _SCRIPT = '''\
@@ -262,11 +278,17 @@ def carried(names: Iterable[str]) -> Iterator[tuple[str, str]]:
         if text is None or name in seen:
             continue
         seen.add(name)
-        yield name, text
+        yield name, _TABLE.sub(partial(_written_out, name), text)
         waiting += _imported(text)
         while name := name.rpartition(".")[0]:
             packages.add(name)
     yield from ((package, "") for package in sorted(packages - seen))
+
+
+def _written_out(module: str, found: re.Match[str]) -> str:
+    """A table that a module reads from a file next to it, as a literal: a script has no other files."""
+    path = _ROOT.joinpath(*module.split(".")).with_name(found["file"])
+    return f"msgspec.convert({tomllib.loads(path.read_text(encoding='utf-8'))!r}, {found['kind']})"
 
 
 @cache

@@ -465,7 +465,7 @@ class CallScript:
 
     def __call__(self) -> str:
         carried = Carried().take_all([self.judge])
-        functions: list[Any] = [report]
+        functions: list[Any] = []
         lines = [*self._call(functions), "", "# The judgement", "reference = SimpleNamespace("]
         for name in sorted(carried.reads):
             text, used = self.reference.source(name)
@@ -473,14 +473,15 @@ class CallScript:
             functions += used
         lines += [")", f"report({self.judge.__name__}(call, answer, reference))"]
         carried.imports.add("from types import SimpleNamespace")
-        return written(self.ctx, self._title, lines, functions, carried=carried)
+        return written(self.ctx, self._title, lines, [*functions, report], carried=carried)
 
     def until_it_ends(self, seconds: float) -> str:
         """The script of a call that was never finished: it makes the call in a subprocess and reports how
         the process ended."""
-        functions: list[Any] = [report_end]
+        functions: list[Any] = []
         start = f"main() if sys.argv[1:] else report_end({seconds!r})"
-        return written(self.ctx, self._title, self._call(functions), functions, start=start)
+        lines = self._call(functions)
+        return written(self.ctx, self._title, lines, [*functions, report_end], start=start)
 
     @property
     def _title(self) -> str:
