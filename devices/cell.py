@@ -126,6 +126,12 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
         failure = self.failure.report(self.failed, self.checks) if self.failure is not None else ""
         return "; ".join(text for text in (failure, self.note) if text)
 
+    def observed_as(self, outcome: Outcome, declared: bool) -> Observed:
+        """What a manifest is held against."""
+        said = self.said if self.failure is None else self.failure.device_text
+        layouts = frozenset(self.layouts)
+        return Observed(outcome, layouts, self.raises, self.message, declared, said)
+
     def facts(self) -> dict[str, Any]:
         """These fields by name, to make another struct that has them."""
         return {name: getattr(self, name) for name in CellFacts.__struct_fields__}
@@ -148,7 +154,4 @@ class CellOutcome(CellFacts, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def observed(self) -> Observed:
         """The part of it that a manifest is held against."""
-        said = self.said if self.failure is None else self.failure.device_text
-        return Observed(
-            self.outcome, frozenset(self.layouts), self.raises, self.message, self.declared, said
-        )
+        return self.observed_as(self.outcome, self.declared)

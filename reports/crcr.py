@@ -9,6 +9,8 @@ however large the run: names of failures fill what the counts leave.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from dataclasses import asdict
 from typing import Final
 
@@ -22,18 +24,6 @@ from reports.model import CellResult, Run
 LIMIT: Final = 100 * 1024
 _LONGEST: Final = 300  # characters of one message
 _FORMAT: Final = 1
-
-
-class Counts(msgspec.Struct):
-    """The counts that the HUD shows."""
-
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.passed + self.failed + self.skipped
 
 
 class NewFailure(msgspec.Struct):
@@ -69,19 +59,12 @@ class Payload(msgspec.Struct):
     conformance: Conformance
 
 
-def counts(run: Run) -> Counts:
-    """The counts of the JUnit files. A planned cell without an outcome has failed."""
-    found = Counts()
-    for cell in run.parsed.cells:
-        result = run.results.get(cell)
-        element = MISSING if result is None else element_of(result)
-        if element is None:
-            found.passed += 1
-        elif element[0] == "skipped":
-            found.skipped += 1
-        else:
-            found.failed += 1
-    return found
+def counts(run: Run) -> Counter[str]:
+    """How many cells ``passed``, ``failed`` and were ``skipped`` in the JUnit files. A planned cell without an outcome has failed."""
+    results = map(run.results.get, run.parsed.cells)
+    elements = (MISSING if result is None else element_of(result) for result in results)
+    shown = {None: "passed", "skipped": "skipped"}
+    return Counter(shown.get(element and element[0], "failed") for element in elements)
 
 
 def payload(judged: GateResult) -> Payload:
@@ -98,7 +81,7 @@ def payload(judged: GateResult) -> Payload:
         _FORMAT, int(code), code.label, problems, _by_clause(judged), environment, [], 0
     )
     made = Payload(
-        found.passed, found.failed, found.skipped, found.total,
+        found["passed"], found["failed"], found["skipped"], found.total(),
         "success" if judged.green else "failure", ours,
     )  # fmt: skip
     _fill(made, [_new_failure(each) for each in judged.new])
@@ -107,25 +90,15 @@ def payload(judged: GateResult) -> Payload:
 
 def text_of(found: msgspec.Struct) -> str:
     """As one line of ASCII, for shells and environment variables."""
-    text = msgspec.json.encode(found).decode()
-    return "".join(char if char.isascii() else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    """A character as JSON escapes it, in UTF-16."""
-    units = char.encode("utf-16-be").hex()
-    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+    return json.dumps(msgspec.to_builtins(found), separators=(",", ":"))
 
 
 def _by_clause(judged: GateResult) -> dict[str, dict[str, int]]:
     """Passed of judged, and what else there is, by clause."""
+    rare = ("expected", "regressions", "improvements", "crashes", "hangs", "missing")
     return {
         clause: {"passed": tally.passed, "judged": tally.judged}
-        | {
-            name: value
-            for name in ("expected", "regressions", "improvements", "crashes", "hangs", "missing")
-            if (value := getattr(tally, name))
-        }
+        | {name: value for name in rare if (value := getattr(tally, name))}
         for clause, tally in judged.tallies.items()
     }
 

@@ -96,20 +96,19 @@ def junit_of(run: Run, record: str, sha256: str) -> dict[str, TestSuite]:
     properties = asdict(run.provenance) | {"record": record, "record_sha256": sha256}
     of_family: dict[str, list[CellKey]] = {}
     for clause, cells in groupby(plan.cells, attrgetter("clause")):
-        family = of_family.setdefault(plan.clauses[clause].family, [])
-        family += [cell for cell in cells if cell in selected or cell in run.results]
+        if listed := [cell for cell in cells if cell in selected or cell in run.results]:
+            of_family.setdefault(plan.clauses[clause].family, []).extend(listed)
     made: dict[str, TestSuite] = {}
     for name, listed in of_family.items():
-        if listed:
-            element = etree.Element("testsuite", name=name)
-            suite = made[name] = TestSuite.fromelem(element)
-            suite.timestamp = run.provenance.start
-            if run.provenance.host:
-                suite.hostname = run.provenance.host
-            for key, value in properties.items():
-                text = str(value).lower() if isinstance(value, bool) else str(value)
-                suite.add_property(key, clean(text))
-            _add_cases(suite, element, listed, run)
+        element = etree.Element("testsuite", name=name)
+        suite = made[name] = TestSuite.fromelem(element)
+        suite.timestamp = run.provenance.start
+        if run.provenance.host:
+            suite.hostname = run.provenance.host
+        for key, value in properties.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            suite.add_property(key, clean(text))
+        _add_cases(suite, element, listed, run)
     return made
 
 
@@ -118,12 +117,9 @@ def _add_cases(suite: TestSuite, element: Any, cells: Sequence[CellKey], run: Ru
     count anew for each."""
     counts = {"failure": 0, "error": 0, "skipped": 0}
     seconds = 0.0
-    names: dict[tuple[str, str], str] = {}
     passes: dict[str, Any] = {}  # an element of each clause
     for cell in cells:
-        name = names.get(cell[1:])
-        if name is None:
-            name = names[cell[1:]] = clean(case_name(cell))
+        name = clean(case_name(cell))
         result = run.results.get(cell)
         if result is not None and result.plain:
             # Most cells are such; to copy an element takes a quarter of what it takes to make one.
@@ -190,8 +186,7 @@ def seconds_in(path: Path) -> dict[CellKey, float]:
 
 def headline(result: CellResult) -> str:
     """One line that says what happened."""
-    problem = problem_with(result)
-    if problem is not None:
+    if (problem := problem_with(result)) is not None:
         return f"no evidence: {problem}"
     reasons = (result.message, result.why)
     if result.verdict in (Verdict.EXPECTED, Verdict.FLAKY, Verdict.IMPROVEMENT):
@@ -200,8 +195,7 @@ def headline(result: CellResult) -> str:
     line = text.partition("\n")[0]
     if result.raises and result.verdict is Verdict.REGRESSION and result.raises not in line:
         line = f"{result.raises}: {line}" if line else result.raises
-    if not line:
-        line = result.outcome.value
+    line = line or result.outcome.value
     return line if len(line) <= _HEADLINE else line[: _HEADLINE - 1] + "…"
 
 

@@ -33,6 +33,8 @@ _SAME: Final = (
     *("plan_hash", "plan", "device", "torch", "driver", "device_name", "suite_version"),
     *("manifest_hash", "partial", "seed", "os", "arch"),
 )
+#: What is said of the whole where the shards differ; nothing of other fields.
+_DIFFER: Final = {"reference_cache": "mixed"}
 #: Parts of the plan's document that are a shard's own.
 _OWN: Final = frozenset({"selected", "facts"})
 _SHARD: Final = re.compile(r"(\d{1,6})/(\d{1,6})", re.ASCII)
@@ -70,8 +72,9 @@ def merge(runs: Sequence[Run]) -> Merged:
         _same(runs[0], run)
     count = _shard(runs[0])[1]
     absent = tuple(number for number in range(1, count + 1) if number not in numbered)
-    results = _joined([numbered[number] for number in sorted(numbered)])
-    first = numbered[min(numbered)]
+    ordered = [numbered[number] for number in sorted(numbered)]
+    results = _joined(ordered)
+    first = ordered[0]
     selected = None
     planned: Iterable[CellKey] = first.parsed.cells
     if first.provenance.partial:
@@ -80,7 +83,7 @@ def merge(runs: Sequence[Run]) -> Merged:
         selected = fold(planned)
     document = msgspec.structs.replace(first.plan, selected=selected)
     missing = tuple(cell for cell in planned if cell not in results)
-    provenance = _provenance([numbered[number].provenance for number in sorted(numbered)], absent)
+    provenance = _provenance([run.provenance for run in ordered], absent)
     return Merged(document, provenance, results, first.parsed, absent, missing)
 
 
@@ -113,18 +116,14 @@ def _numbered(runs: Sequence[Run]) -> dict[int, Run]:
 
 
 def _same(one: Run, other: Run) -> None:
+    refused = f"{one.folder} and {other.folder} are not shards of one run: "
     for name in _SAME:
         here, there = getattr(one.provenance, name), getattr(other.provenance, name)
         if here != there:
-            raise CannotMerge(
-                f"{one.folder} and {other.folder} are not shards of one run: {name} is {here!r} and "
-                f"{there!r}"
-            )
+            raise CannotMerge(f"{refused}{name} is {here!r} and {there!r}")
     for name in one.plan.__struct_fields__:
         if name not in _OWN and getattr(one.plan, name) != getattr(other.plan, name):
-            raise CannotMerge(
-                f"{one.folder} and {other.folder} are not shards of one run: their plans differ in {name!r}"
-            )
+            raise CannotMerge(f"{refused}their plans differ in {name!r}")
 
 
 def _joined(runs: Sequence[Run]) -> dict[CellKey, CellResult]:
@@ -134,11 +133,8 @@ def _joined(runs: Sequence[Run]) -> dict[CellKey, CellResult]:
     for run in runs:
         for cell, result in run.results.items():
             before = found.setdefault(cell, result)
-            if before is result:
-                continue
-            if Outcome.NOT_RUN not in (before.outcome, result.outcome) and _seen(before) != _seen(
-                result
-            ):
+            ran = Outcome.NOT_RUN not in (before.outcome, result.outcome)
+            if before is not result and ran and _seen(before) != _seen(result):
                 origin = next(each for each in runs if each.results.get(cell) is before)
                 raise CannotMerge(
                     f"{origin.folder} and {run.folder} disagree on {cell}: "
@@ -161,21 +157,13 @@ def _provenance(origins: Sequence[Provenance], absent: tuple[int, ...]) -> Prove
     """That of the whole: it begins with the first, and names every host."""
     first = origins[0]
     hosts = dict.fromkeys(host for origin in origins for host in origin.host.split(", ") if host)
-    changed: dict[str, Any] = {
-        "start": min(origin.start for origin in origins),
-        "host": ", ".join(hosts),
-        "shard": "",
-        "reference_cache": _one(origins, "reference_cache", "mixed"),
-    }
+    changed: dict[str, Any] = {}
     for field in fields(Provenance):
-        if field.name not in _SAME and field.name not in changed:
-            changed[field.name] = _one(origins, field.name, "")
+        if field.name not in _SAME:
+            values = {getattr(origin, field.name) for origin in origins}
+            changed[field.name] = values.pop() if len(values) == 1 else _DIFFER.get(field.name, "")
+    changed |= {"start": min(each.start for each in origins), "host": ", ".join(hosts), "shard": ""}
     if absent:  # the gate refuses it by this, whatever its cells say
         numbers = ",".join(origin.shard.partition("/")[0] for origin in origins)
         changed["shard"] = f"{numbers}/{first.shard.partition('/')[2]}"
     return replace(first, **changed)
-
-
-def _one(origins: Sequence[Provenance], name: str, otherwise: str) -> Any:
-    values = {getattr(origin, name) for origin in origins}
-    return values.pop() if len(values) == 1 else otherwise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
@@ -11,8 +12,8 @@ from sys import intern
 
 import msgspec
 
-from devices.cell import CellFacts, CellKey, Observed, Outcome, Verdict
-from devices.errors import ConformError
+from devices.cell import CellFacts, CellKey, Outcome, Verdict
+from devices.errors import ConformError, explained
 from devices.failure import Geometry
 from devices.files import stays_inside, write_whole
 from devices.lifecycle.evidence import Evidence, Seen
@@ -36,10 +37,8 @@ class RunError(ConformError):
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a file at once. Raises RunError if it cannot be written."""
-    try:
+    with explained(RunError, path, "cannot be written"):
         write_whole(path, content)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 # -- the plan
@@ -127,12 +126,8 @@ class Plan:
 
     def undeclared(self, clause: str) -> tuple[str, ...]:
         """The capabilities that a clause requires and the device does not declare."""
-        known = self.document.capabilities
-        return tuple(
-            name
-            for name in self.clauses[clause].requires
-            if name not in known or not known[name].declared
-        )
+        declared = {name for name, each in self.document.capabilities.items() if each.declared}
+        return tuple(name for name in self.clauses[clause].requires if name not in declared)
 
     def untried(self, cell: CellKey) -> str:
         """Why a case was not tried on this machine; empty if it was to be tried."""
@@ -231,35 +226,28 @@ def _unfold(
                     raise RunError(f"{source}: {part} of {name!r} have the dtype {dtype!r}")
                 cells.append(CellKey(name, op, intern(dtype)))
                 cases += not dtype and op.endswith("]")  # may be called like an op's cell
-    distinct: set[object] = set(cells)
-    if cases:
-        distinct = {(cell.clause, case_name(cell)) for cell in cells}
+    distinct: set[object] = {str(cell) for cell in cells} if cases else set(cells)
     if len(distinct) != len(cells):
-        seen: set[tuple[str, str]] = set()
-        for cell in cells:
-            if (cell.clause, case_name(cell)) in seen:
-                raise RunError(f"{source}: {part} hold {cell} twice")
-            seen.add((cell.clause, case_name(cell)))
+        twice = next(cell for cell, count in Counter(map(str, cells)).items() if count > 1)
+        raise RunError(f"{source}: {part} hold {twice} twice")
     return tuple(cells)
 
 
 # -- what became of a cell
 
+_JUDGED = (Verdict.EXPECTED, Verdict.REGRESSION, Verdict.IMPROVEMENT)
+
 # What the manifest can make of each outcome. Any other pair is not evidence: it was edited, or
 # the harness that wrote it is at fault.
-VERDICTS: Mapping[Outcome, frozenset[Verdict]] = {
-    Outcome.PASS: frozenset({Verdict.OK, Verdict.IMPROVEMENT, Verdict.FLAKY}),
-    Outcome.FAIL: frozenset(
-        {Verdict.EXPECTED, Verdict.REGRESSION, Verdict.IMPROVEMENT, Verdict.FLAKY}
-    ),
-    Outcome.ERROR: frozenset({Verdict.REGRESSION}),
-    Outcome.UNSUPPORTED: frozenset(
-        {Verdict.OK, Verdict.EXPECTED, Verdict.REGRESSION, Verdict.IMPROVEMENT}
-    ),
-    Outcome.AMBIGUOUS: frozenset({Verdict.OK, Verdict.REGRESSION}),
-    Outcome.CRASH: frozenset({Verdict.EXPECTED, Verdict.REGRESSION, Verdict.IMPROVEMENT}),
-    Outcome.HANG: frozenset({Verdict.EXPECTED, Verdict.REGRESSION, Verdict.IMPROVEMENT}),
-    Outcome.NOT_RUN: frozenset({Verdict.MISSING}),
+VERDICTS: Mapping[Outcome, tuple[Verdict, ...]] = {
+    Outcome.PASS: (Verdict.OK, Verdict.IMPROVEMENT, Verdict.FLAKY),
+    Outcome.FAIL: (*_JUDGED, Verdict.FLAKY),
+    Outcome.ERROR: (Verdict.REGRESSION,),
+    Outcome.UNSUPPORTED: (Verdict.OK, *_JUDGED),
+    Outcome.AMBIGUOUS: (Verdict.OK, Verdict.REGRESSION),
+    Outcome.CRASH: _JUDGED,
+    Outcome.HANG: _JUDGED,
+    Outcome.NOT_RUN: (Verdict.MISSING,),
 }
 
 
@@ -417,11 +405,8 @@ class Run:
         if not self.results.keys() <= plan.known:
             stranger = min(self.results.keys() - plan.known)
             raise RunError(f"the run holds a result for {stranger}, which was not planned")
-        for result in self.results.values():
-            if result.outcome is not Outcome.UNSUPPORTED or not by_declaration(result):
-                continue
-            key = result.key
-            if not (plan.undeclared(key.clause) or plan.untried(key)):
+        for key, result in self.results.items():
+            if by_declaration(result) and not (plan.undeclared(key.clause) or plan.untried(key)):
                 raise RunError(
                     f"{key} is recorded as unsupported by declaration, but the plan declares "
                     "everything that its clause requires"
@@ -430,21 +415,15 @@ class Run:
     @property
     def missing(self) -> tuple[CellKey, ...]:
         """Planned cells without an outcome, in plan order."""
-        return tuple(
-            cell
-            for cell in self.parsed.cells
-            if cell not in self.results or self.results[cell].outcome is Outcome.NOT_RUN
-        )
+        ran = {key for key, each in self.results.items() if each.outcome is not Outcome.NOT_RUN}
+        return tuple(cell for cell in self.parsed.cells if cell not in ran)
 
 
 def check_provenance(plan: PlanDocument, provenance: Provenance, source: str) -> None:
     """Raise RunError where the provenance is that of another plan."""
-    for name, planned, given in (
-        ("hash", plan.hash, provenance.plan_hash),
-        ("device", plan.device, provenance.device),
-        ("plan", plan.plan, provenance.plan),
-        ("partial", plan.partial, provenance.partial),
-    ):
+    for name in ("hash", "device", "plan", "partial"):
+        planned = getattr(plan, name)
+        given = getattr(provenance, "plan_hash" if name == "hash" else name)
         if planned != given:
             raise RunError(
                 f"{source}: its plan has {name} {planned!r} and its provenance {given!r}: "
@@ -478,12 +457,5 @@ def evidence_of(run: Run, name: str) -> Evidence:
 
 def seen_of(result: CellResult) -> Seen:
     """What a run saw of one cell."""
-    observed = Observed(
-        result.outcome,
-        frozenset(result.layouts),
-        result.raises,
-        result.message,
-        by_declaration(result),
-        result.said if result.failure is None else result.failure.device_text,
-    )
+    observed = result.observed_as(result.outcome, by_declaration(result))
     return Seen(observed, frozenset(result.ran_layouts))

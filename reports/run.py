@@ -24,6 +24,7 @@ from typing import Any, Final, get_type_hints
 import msgspec
 
 from devices.cell import CellKey
+from devices.errors import explained
 from reports.junit import clean, junit_file, junit_of, seconds_in, suites_as_xml
 from reports.model import (
     CellResult,
@@ -80,18 +81,12 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 def _encoded(plan: Plan, provenance: Provenance, results: Mapping[CellKey, CellResult]) -> bytes:
     """The body of a record. Raises UnicodeEncodeError if a text holds a lone surrogate."""
     document = plan.document
-    found = [(place, results[cell]) for place, cell in enumerate(plan.cells) if cell in results]
-    places = array("I", [place for place, _ in found])
+    places = [place for place, cell in enumerate(plan.cells) if cell in results]
+    columns = dict(_columns([results[plan.cells[place]] for place in places]))
+    shared = _encode(msgspec.structs.replace(document, facts={}, selected=None, partial=False))
+    which = b"" if len(places) == len(plan.cells) else _little(array("I", places))
     return _encode(
-        _Record(
-            _encode(msgspec.structs.replace(document, facts={}, selected=None, partial=False)),
-            document.facts,
-            document.selected,
-            provenance,
-            len(found),
-            b"" if len(found) == len(plan.cells) else _little(places),
-            dict(_columns([result for _, result in found])),
-        )
+        _Record(shared, document.facts, document.selected, provenance, len(places), which, columns)
     )
 
 
@@ -156,31 +151,27 @@ def _decoded(body: bytes) -> tuple[Plan, Provenance, dict[CellKey, CellResult]]:
             f"its results have the field {min(unknown)!r}, which this version does not know: "
             "it was written by a newer version"
         )
-    columns = {field.name: _column(record, field) for field in _FIELDS if _holds(record, field)}
+    columns: dict[str, Iterable[Any]] = {}  # of the others every result has the default
+    for field in _FIELDS:
+        if field.name in record.fields:
+            columns[field.name] = _column(record, field.name)
+        elif field.required and record.count:
+            raise ValueError(f"its results lack the field {field.name!r}")
     rows = zip(*columns.values()) if record.count else ()
     names = tuple(columns)
     made = {cell: CellResult(cell, **dict(zip(names, row))) for cell, row in zip(cells, rows)}
     return plan, record.provenance, made
 
 
-def _holds(record: _Record, field: msgspec.structs.FieldInfo) -> bool:
-    """Whether the record has values of a field; without, every result has the default."""
-    if field.name in record.fields:
-        return True
-    if field.required and record.count:
-        raise ValueError(f"its results lack the field {field.name!r}")
-    return False
-
-
-def _column(record: _Record, field: msgspec.structs.FieldInfo) -> Iterable[Any]:
+def _column(record: _Record, field: str) -> Iterable[Any]:
     """The values of one field, cell by cell."""
-    raw, which = record.fields[field.name]
-    values = _DECODERS[field.name].decode(raw)
+    raw, which = record.fields[field]
+    values = _DECODERS[field].decode(raw)
     index = _numbers(_width(len(values)), which)
     if len(index if which else values) != record.count:
-        raise ValueError(f"field {field.name!r} is not of {record.count:,} results")
+        raise ValueError(f"field {field!r} is not of {record.count:,} results")
     if which and max(index) >= len(values):
-        raise ValueError(f"field {field.name!r} has a value that is not listed")
+        raise ValueError(f"field {field!r} has a value that is not listed")
     return map(values.__getitem__, index) if which else values
 
 
@@ -212,9 +203,9 @@ def write_run(
     if redact:
         plan, results, provenance = redacted(plan, results, provenance)
     parsed = checked_plan(plan, like=like)
-    # In the plan's order, in which they are read.
-    ordered = {cell: results[cell] for cell in parsed.cells if cell in results}
-    run = Run(folder, plan, provenance, ordered if len(ordered) == len(results) else dict(results), parsed)  # fmt: skip
+    # In the plan's order, in which they are read; what was not planned is refused.
+    ordered = {cell: results[cell] for cell in parsed.cells if cell in results} | dict(results)
+    run = Run(folder, plan, provenance, ordered, parsed)
     try:
         body = _encoded(parsed, provenance, run.results)
     except UnicodeEncodeError:
@@ -223,10 +214,8 @@ def write_run(
         body = _encoded(parsed, provenance, kept)
     sha256 = hashlib.sha256(body).hexdigest()
     path = folder / RECORD_FILE
-    try:
+    with explained(RunError, path, "cannot be written"):
         path.unlink(missing_ok=True)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written: {error.strerror or error}") from None
     written = _write_junit(run, junitxml, sha256)
     for family in {clause.family for clause in parsed.clauses.values()}:
         if (stale := folder.absolute() / junit_file(family)) not in written:
@@ -280,24 +269,21 @@ def redacted(
 
 def _with_texts(result: CellResult, change: Callable[[str], str]) -> CellResult:
     """The result with its free texts changed; names of layouts, files and types are not free."""
-    texts = _changed(result, ("why", "note", "said", "worker"), change)
-    failure, example = result.failure, result.example
-    if failure is not None:
+    changed: dict[str, Any] = _changed(result, ("why", "note", "said", "worker"), change)
+    if result.failure is not None:
         names = ("subject", "expected", "found", "detail", "said", "call")
-        failure = msgspec.structs.replace(failure, **_changed(failure, names, change))
-    if example is not None:
-        message, call = change(example.message), change(example.call)
-        example = dataclasses.replace(example, message=message, call=call)
-    changed = {**texts, "failure": failure, "example": example}
+        failure = _changed(result.failure, names, change)
+        changed["failure"] = msgspec.structs.replace(result.failure, **failure)
+    if result.example is not None:
+        example = _changed(result.example, ("message", "call"), change)
+        changed["example"] = dataclasses.replace(result.example, **example)
     if all(getattr(result, name) == value for name, value in changed.items()):
         return result
     return msgspec.structs.replace(result, **changed)
 
 
-def _changed(
-    struct: msgspec.Struct, names: Iterable[str], change: Callable[[str], str]
-) -> dict[str, str]:
-    return {name: change(text) for name in names if (text := getattr(struct, name)) is not None}
+def _changed(found: object, names: Iterable[str], change: Callable[[str], str]) -> dict[str, Any]:
+    return {name: change(text) for name in names if (text := getattr(found, name)) is not None}
 
 
 # -- reading

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from devices.cell import Outcome, Verdict
-from devices.files import tomllib
+from devices.files import read_toml
 from reports.gate import Tally
-from reports.model import CellResult, problem_with
+from reports.model import CellResult, RunError, problem_with
 
 ABSENT: Final = " "
 MISSING: Final = "n"
@@ -47,8 +47,7 @@ class _Statuses(msgspec.Struct, forbid_unknown_fields=True):
     letters: dict[str, Letter]
 
 
-_TEXT = Path(__file__).with_name("statuses.toml").read_text(encoding="utf-8")
-_STATUSES = msgspec.convert(tomllib.loads(_TEXT), _Statuses)
+_STATUSES = read_toml(Path(__file__).with_name("statuses.toml"), _Statuses, RunError)
 
 KINDS: Final = _STATUSES.kinds
 LETTERS: Final[Mapping[str, Letter]] = _STATUSES.letters

@@ -13,12 +13,14 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from html import escape
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
 from devices.cell import Outcome, Verdict
+from devices.errors import explained
 from reports.gate import ExitCode, GateResult, Tally, levels_of, number
 from reports.junit import clean, headline
 from reports.model import (
@@ -45,19 +47,12 @@ _WIDTH = 100
 # GitHub shows at most ten annotations of a step.
 _ANNOTATIONS = 10
 
+# Counts of a ``Tally`` as columns; those that are not always shown are left out if all of them are zero.
 _COLUMNS = (
-    ("expected", "expected"),
-    ("regressions", "regressions"),
-    ("improvements", "improvements"),
-    ("flaky", "flaky"),
-    ("ambiguous", "ambiguous"),
-    ("unsupported", "unsupported"),
-    ("by declaration", "declared"),
-    ("crashes", "crashes"),
-    ("hangs", "hangs"),
-    ("errors", "errors"),
-    ("no outcome", "missing"),
-)
+    "expected", "regressions", "improvements", "flaky", "ambiguous", "unsupported", "declared",
+    "crashes", "hangs", "errors", "missing",
+)  # fmt: skip
+_LABELS = {"declared": "by declaration", "missing": "no outcome"}
 _ALWAYS = ("expected", "regressions", "improvements", "ambiguous", "unsupported")
 
 _STYLES = {"good": "32", "bad": "31", "note": "33", "bold": "1"}
@@ -80,18 +75,20 @@ def one_line(text: str) -> str:
 
 
 _MD = re.compile(r"([\\`*_\[\](){}|~#$!+@-])")
-_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def md(text: str) -> str:
     """Text that markdown shows as it is, in a table too."""
-    entities = re.sub("[&<>]", lambda match: _HTML[match.group()], one_line(text))
+    entities = escape(one_line(text), quote=False)
     # A colon between slashes would be made a link.
     return _MD.sub(r"\\\1", entities).replace("://", "&#58;//")
 
 
-def table_row(cells: Iterable[str], *, escaped: bool = True) -> str:
-    return "| " + " | ".join(md(cell) if escaped else cell for cell in cells) + " |"
+def md_table(header: Sequence[str], rows: Iterable[Sequence[str]], texts: int) -> list[str]:
+    """A table in markdown: ``texts`` columns of text, the others of numbers."""
+    rule = ["---"] * texts + ["---:"] * (len(header) - texts)
+    escaped = [list(map(md, row)) for row in (header, *rows)]
+    return [f"| {' | '.join(row)} |" for row in (escaped[0], rule, *escaped[1:])]
 
 
 # -- failures in groups
@@ -119,10 +116,8 @@ def place_of(layouts: tuple[str, ...]) -> str:
     return min((_factors(layout) for layout in layouts), key=_simplicity, default="")
 
 
-def _simplicity(place: str) -> tuple[int, int, str]:
-    if place in ("contiguous", "out=contiguous"):
-        return (0, 0, place)
-    return (1, place.count("+"), place)
+def _simplicity(place: str) -> tuple[bool, int, str]:
+    return (place.removeprefix("out=") != "contiguous", place.count("+"), place)
 
 
 def _factors(layout: str) -> str:
@@ -135,7 +130,7 @@ def _factors(layout: str) -> str:
             return layout  # a directed check, or a pinned example
         if memory != "contiguous":
             found.append("order")
-        found += ["step" if r.startswith("step_") else r.partition("_")[0] for r in rest]
+        found += [factor.partition("_")[0] for factor in rest]
     text = "+".join(f for f in ("order", "step", "expand", "offset") if f in found) or "contiguous"
     return f"out={text}" if target else text
 
@@ -149,9 +144,12 @@ class GroupKey(NamedTuple):
     family: str
     place: str
 
+    @property
+    def common(self) -> str:
+        return ", ".join(filter(None, (self.kind, self.family, self.place)))
+
     def __str__(self) -> str:
-        where = f", {self.place}" if self.place else ""
-        return f"{self.verdict} {self.clause}: {self.kind}, {self.family}{where}"
+        return f"{self.verdict} {self.clause}: {self.common}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +163,6 @@ class Group:
     def example(self) -> CellResult:
         """The cell with the smallest minimised example, else the first that has a repro script."""
         return min(self.results, key=_telling)
-
-    @property
-    def ops(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(result.key.op for result in self.results))
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(result.key.dtype for result in self.results))
 
 
 def _telling(result: CellResult) -> tuple[int, int, int, int]:
@@ -251,16 +241,10 @@ def document(groups: Sequence[Group]) -> FailuresDocument:
     """The groups as ``failures.json`` holds them."""
     made = []
     for group in groups:
-        key, shown = group.key, group.example
-        example = _GroupExample(
-            str(shown.key), shown.outcome, clean(shown.message), shown.repro, shown.example
-        )
-        cells = [str(result.key) for result in group.results]
-        made.append(
-            _GroupDocument(
-                key.verdict, key.clause, key.kind, key.family, key.place, len(cells), example, cells
-            )
-        )
+        shown, cells = group.example, [str(result.key) for result in group.results]
+        message = clean(shown.message)
+        example = _GroupExample(str(shown.key), shown.outcome, message, shown.repro, shown.example)
+        made.append(_GroupDocument(*group.key, len(cells), example, cells))
     return FailuresDocument(_FORMAT, sum(group.count for group in made), made)
 
 
@@ -306,16 +290,10 @@ def _indented(line: str) -> str:
 
 def alike(group: Group) -> str:
     """How many more cells there are in a group, what they share, and some of their names."""
-    others = [r for r in group.results if r is not group.example]
-    key = group.key
-    where = f", {key.place}" if key.place else ""
-    names = [f"{r.key.op}[{r.key.dtype}]" if r.key.dtype else r.key.op for r in others[:_NAMED]]
-    more = ", …" if len(others) > _NAMED else ""
-    cells = "cell" if len(others) == 1 else "cells"
-    return one_line(
-        f"and {len(others):,} more {cells} alike ({key.kind}, {key.family}{where}): "
-        f"{', '.join(names)}{more}"
-    )
+    others = [case_name(r.key) for r in group.results if r is not group.example]
+    names = [*others[:_NAMED], *(["…"] if len(others) > _NAMED else [])]
+    more = number(len(others), "more cell alike", "more cells alike")
+    return one_line(f"and {more} ({group.key.common}): {', '.join(names)}")
 
 
 # -- the summary of a run
@@ -332,14 +310,11 @@ def summarise(judged: GateResult, *, limit: int = 20, styled: bool = False) -> s
         return f"\x1b[{_STYLES[name]}m{text}\x1b[0m" if styled else text
 
     header, rows = table(judged)
-    cells = [header, *rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    first, *widths = [max(map(len, column)) for column in zip(header, *rows)]
     lines = [style(title(run), "bold"), work_done(run)]
-    for index, row in enumerate(cells):
-        aligned = [row[0].ljust(widths[0])]
-        aligned += [text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True)]
-        line = "  ".join(aligned).rstrip()
-        lines.append(style(line, "bold") if index in (0, len(cells) - 1) else line)
+    for row in (header, *rows):
+        line = "  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]).rstrip()
+        lines.append(style(line, "bold") if row is header or row is rows[-1] else line)
     if not run.provenance.partial:
         lines += [str(level) for level in levels_of(run)]
     lines += [_wrap(note) for note in (*unchecked(run), *noted(run))]
@@ -347,10 +322,8 @@ def summarise(judged: GateResult, *, limit: int = 20, styled: bool = False) -> s
     lines += _failures(run, judged.provisional, "provisional, not gating", limit, style)
     lines += [f"note: {one_line(note)}" for note in judged.notes]
     lines += [style(f"problem: {one_line(problem)}", "bad") for problem in judged.problems]
-    good = "good" if judged.green else "bad"
-    lines.append(style(verdict_line(judged), good))
-    lines.append(f"report: {run.folder}")
-    return "\n".join(lines)
+    lines.append(style(verdict_line(judged), "good" if judged.green else "bad"))
+    return "\n".join([*lines, f"report: {run.folder}"])
 
 
 def title(run: Run) -> str:
@@ -389,10 +362,7 @@ def verdict_line(judged: GateResult) -> str:
 
 
 def table(judged: GateResult) -> tuple[list[str], list[list[str]]]:
-    """Header and rows, by clause, or by family where clauses are many; the last row is the sum.
-
-    Columns of rare results are omitted if all their counts are zero.
-    """
+    """Header and rows, by clause, or by family where clauses are many; the last row is the sum."""
     clauses = judged.run.parsed.clauses
     named: dict[str, list[Tally]] = {}
     by_family = len(judged.tallies) > _MANY
@@ -400,17 +370,15 @@ def table(judged: GateResult) -> tuple[list[str], list[list[str]]]:
         known = clauses[clause]
         name = known.family if by_family else clause + (" *" if known.provisional else "")
         named.setdefault(name, []).append(counts)
-    rows = {name: Tally.sum(counts) for name, counts in named.items()}
-    total = judged.counts
-    columns = [
-        (label, name) for label, name in _COLUMNS if name in _ALWAYS or getattr(total, name) > 0
-    ]
+    rows = {name: Tally.sum(counts) for name, counts in named.items()} | {"all": judged.counts}
+    columns = [name for name in _COLUMNS if name in _ALWAYS or getattr(judged.counts, name)]
     header = ["clause family" if by_family else "clause", "pass", "of"]
-    header += [label for label, _ in columns]
-    body = []
-    for name, counts in {**rows, "all": total}.items():
-        row = [name, f"{counts.passed:,}", f"{counts.judged:,}"]
-        body.append(row + [f"{getattr(counts, column):,}" for _, column in columns])
+    header += [_LABELS.get(name, name) for name in columns]
+    shown = ("passed", "judged", *columns)
+    body = [
+        [name, *(f"{getattr(counts, column):,}" for column in shown)]
+        for name, counts in rows.items()
+    ]
     return header, body
 
 
@@ -427,7 +395,8 @@ def unchecked(run: Run) -> list[str]:
         notes.append(f"no cells on this device or plan: {_names(idle)}")
     left_out: dict[str, list[str]] = {}
     for item in _exclusions(run):
-        left_out.setdefault(item.reason, []).append(f"{item.clause} {_ops(item.ops)}")
+        ops = number(len(item.ops), "op") if item.ops else "every op"
+        left_out.setdefault(item.reason, []).append(f"{item.clause} {ops}")
     notes += [f"skipped: {', '.join(where)}. {reason}" for reason, where in left_out.items()]
     if any(clause.provisional and clause.id in having for clause in clauses):
         notes.append("* provisional: reported, not gating")
@@ -441,12 +410,12 @@ def _exclusions(run: Run) -> Iterable[Exclusion]:
         return every
     ops = {cell.op for cell in run.parsed.selected}
     clauses = {cell.clause for cell in run.parsed.selected}
-    found = []
-    for item in every:
-        its = [op for op in item.ops if op in ops]
-        if any(fnmatchcase(clause, item.clause) for clause in clauses) and (its or not item.ops):
-            found.append(Exclusion(item.clause, its, item.reason))
-    return found
+    return [
+        Exclusion(item.clause, its, item.reason)
+        for item in every
+        if (its := [op for op in item.ops if op in ops]) or not item.ops
+        if any(fnmatchcase(clause, item.clause) for clause in clauses)
+    ]
 
 
 def noted(run: Run) -> list[str]:
@@ -460,13 +429,6 @@ def noted(run: Run) -> list[str]:
         f"{case_name(results[0].key)}: {one_line(results[0].message)}"
         for clause, results in found.items()
     ]
-
-
-def _ops(ops: Sequence[str]) -> str:
-    """How many ops (the plan names them); an exclusion without ops takes the whole clause."""
-    if not ops:
-        return "every op"
-    return number(len(ops), "op")
 
 
 def _names(clauses: Iterable[str]) -> str:
@@ -510,10 +472,7 @@ def markdown(judged: GateResult, *, limit: int = 20) -> str:
     if judged.problems or judged.notes:
         said = (*judged.problems, *judged.notes)
         lines += [f"- {md(one)}" for one in said] + [""]
-    header, rows = table(judged)
-    lines.append(table_row(header))
-    lines.append(table_row(["---"] + ["---:"] * (len(header) - 1), escaped=False))
-    lines += [table_row(row) for row in rows] + [""]
+    lines += [*md_table(*table(judged), 1), ""]
     for heading, results in (("New", judged.new), ("Provisional, not gating", judged.provisional)):
         if results:
             lines += _md_failures(run, heading, results, limit)
@@ -523,28 +482,14 @@ def markdown(judged: GateResult, *, limit: int = 20) -> str:
 
 def _md_failures(run: Run, heading: str, results: Sequence[CellResult], limit: int) -> list[str]:
     groups = groups_of(run, results)
-    head = ["verdict", "cell", "outcome", "message", "repro", "alike"]
-    lines = [
-        f"### {heading}",
-        "",
-        table_row(head),
-        table_row(["---"] * 5 + ["---:"], escaped=False),
-    ]
+    header = ["verdict", "cell", "outcome", "message", "repro", "alike"]
+    rows = []
     for group in groups[:limit]:
-        result = group.example
-        lines.append(
-            table_row(
-                [
-                    result.verdict.value,
-                    str(result.key),
-                    result.outcome.value,
-                    headline(result),
-                    repro_command(run.folder, result) or "",
-                    f"{len(group.results):,}",
-                ]
-            )
-        )
-    lines.append("")
+        shown = group.example
+        texts = map(str, (shown.verdict, shown.key, shown.outcome, headline(shown)))
+        command = repro_command(run.folder, shown) or ""
+        rows.append([*texts, command, f"{len(group.results):,}"])
+    lines = [f"### {heading}", "", *md_table(header, rows, 5), ""]
     if len(groups) > limit:
         lines += [md(_rest(run, groups[limit:])), ""]
     return lines
@@ -568,14 +513,12 @@ def workflow_commands(judged: GateResult) -> tuple[str, ...]:
 
 
 # https://github.com/actions/toolkit, packages/core/src/command.ts: escapeData, escapeProperty.
-_DATA: Mapping[str, str] = {"%": "%25", "\r": "%0D", "\n": "%0A"}
-_PROPERTY: Mapping[str, str] = {**_DATA, ":": "%3A", ",": "%2C"}
+_DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_PROPERTY = {**_DATA, **str.maketrans({":": "%3A", ",": "%2C"})}
 
 
 def _command(name: str, text: str) -> str:
-    title = "".join(_PROPERTY.get(char, char) for char in one_line(name))
-    data = "".join(_DATA.get(char, char) for char in one_line(text))
-    return f"::error title={title}::{data}"
+    return f"::error title={one_line(name).translate(_PROPERTY)}::{one_line(text).translate(_DATA)}"
 
 
 def publish(judged: GateResult, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -584,13 +527,10 @@ def publish(judged: GateResult, environ: Mapping[str, str]) -> tuple[str, ...]:
     The lines are annotations; there are none outside GitHub Actions. Raises RunError if the summary
     cannot be written.
     """
-    path = environ.get("GITHUB_STEP_SUMMARY")
-    if path:
-        try:
-            with Path(path).open("a", encoding="utf-8") as stream:
-                stream.write(markdown(judged) + "\n")
-        except OSError as error:
-            raise RunError(
-                f"$GITHUB_STEP_SUMMARY: {path} cannot be written: {error.strerror or error}"
-            ) from None
+    if path := environ.get("GITHUB_STEP_SUMMARY"):
+        with (
+            explained(RunError, f"$GITHUB_STEP_SUMMARY: {path}", "cannot be written"),
+            Path(path).open("a", encoding="utf-8") as stream,
+        ):
+            stream.write(markdown(judged) + "\n")
     return workflow_commands(judged) if environ.get("GITHUB_ACTIONS") == "true" else ()

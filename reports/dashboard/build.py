@@ -67,12 +67,6 @@ def build(paths: Sequence[Path], folder: Path, options: Options | None = None) -
         raise Refused("no run to publish: " + "; ".join(site.refused))
     series = series_of(site.runs.values())
     _prune(site, series, max(options.details, 1))
-    _write(site, series, options)
-    return Built(len(series), len(site.runs), len(site.read), tuple(site.refused))
-
-
-def _write(site: Site, series: Sequence[Series], options: Options) -> None:
-    folder = site.folder
     devices = [device_document(each) for each in series]
     write_history(folder, series, site.axes)
     pages.write(folder, series, devices, site, options.title, options.now)
@@ -82,6 +76,7 @@ def _write(site: Site, series: Sequence[Series], options: Options) -> None:
         FORMAT, GENERATOR, options.now.strftime(documents.INSTANT), table(), devices
     )
     documents.write_json(folder / "v1" / "index.json", index)
+    return Built(len(series), len(site.runs), len(site.read), tuple(site.refused))
 
 
 def _prune(site: Site, series: Sequence[Series], details: int) -> None:
@@ -211,14 +206,12 @@ def _move(staging: Path, folder: Path) -> None:
 
 def _parts(site: Site) -> None:
     """The axes and contracts that the runs name."""
-    for document in site.runs.values():
-        folder = site.folder / "v1"
-        if document.axis not in site.axes:
-            site.axes[document.axis] = _decoded(folder / "axes" / f"{document.axis}.json", Axis)
-        if document.contract not in site.contracts:
-            site.contracts[document.contract] = _decoded(
-                folder / "contracts" / f"{document.contract}.json", ContractDocument
-            )
+    public, runs = site.folder / "v1", site.runs.values()
+    for name in dict.fromkeys(run.axis for run in runs if run.axis not in site.axes):
+        site.axes[name] = _decoded(public / "axes" / f"{name}.json", Axis)
+    for name in dict.fromkeys(run.contract for run in runs if run.contract not in site.contracts):
+        path = public / "contracts" / f"{name}.json"
+        site.contracts[name] = _decoded(path, ContractDocument)
 
 
 _T = TypeVar("_T")

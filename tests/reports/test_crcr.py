@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from devices.cell import CellKey, Verdict
-from reports.crcr import LIMIT, Counts, counts, payload, text_of
+from reports.crcr import LIMIT, counts, payload, text_of
 from reports.gate import gate
 from reports.model import CellResult, Run
 from reports.run import write_run
@@ -21,13 +21,13 @@ def a_run(*made: CellResult, cells: tuple[CellKey, ...] = CELLS) -> Run:
 
 def test_the_counts_are_those_of_the_junit_files() -> None:
     run = a_run(failed(CONV), failed(ADD, Verdict.EXPECTED))
-    assert counts(run) == Counts(passed=3, failed=1, skipped=1)
+    assert counts(run) == {"passed": 3, "failed": 1, "skipped": 1}
 
 
 def test_a_cell_without_an_outcome_has_failed() -> None:
     run = a_run()
     run.results.pop(ADD)
-    assert counts(run) == Counts(passed=4, failed=1, skipped=0)
+    assert counts(run) == {"passed": 4, "failed": 1}
 
 
 def test_the_environment_is_told_without_host_and_uuid() -> None:
