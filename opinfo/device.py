@@ -191,7 +191,7 @@ def strided_view(base: torch.Tensor, dtype: torch.dtype, geometry: Geometry) -> 
 
 
 #: What a device must declare before tensors can be laid out on it in more than one way, and guarded.
-LAYOUT_CAPABILITIES = frozenset({"strides", "storage"})
+LAYOUT_CAPABILITIES = frozenset({"strides"})
 
 
 class DeviceUnusable(ConformError):

@@ -17,6 +17,9 @@ from torch.utils import backend_registration
 #: Called with the op, its arguments and its keyword arguments before each call of an op on the device.
 Before = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
 
+#: Called with the op and its result; returns what the device makes of it.
+After = Callable[[Any, Any], Any]
+
 #: A fault that a new version of the vendor's module brings: `mul` of two tensors adds them.
 FAULT = os.environ.get("STRANGE_FAULT") == "1"
 
@@ -28,6 +31,7 @@ class Tensor(torch.Tensor):
 
     held: torch.Tensor
     before: Before | None = None
+    after: After | None = None
     device_type = ""
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -64,6 +68,8 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if FAULT and func is torch.ops.aten.mul.Tensor:
         func = torch.ops.aten.add.Tensor
     result = func(*here[0], **here[1])
+    if Tensor.after is not None:
+        result = Tensor.after(func, result)
     asked = kwargs.get("device")
     index = asked.index if isinstance(asked, torch.device) else None
     if index is None:
@@ -132,7 +138,9 @@ class Module:
         torch.default_generator.manual_seed(seed)
 
 
-def register(device: str, module: Any = None, before: Before | None = None) -> None:
+def register(
+    device: str, module: Any = None, before: Before | None = None, after: After | None = None
+) -> None:
     """Tell torch about the device; once per process.
 
     Where torch has something of that name already, torch refuses the module: the device then has none.
@@ -149,7 +157,7 @@ def register(device: str, module: Any = None, before: Before | None = None) -> N
         backend_registration._setup_privateuseone_for_python_backend(
             device, backend_module=Module() if module is None else module
         )
-    Tensor.device_type, Tensor.before = device, before
+    Tensor.device_type, Tensor.before, Tensor.after = device, before, after
     aten = torch.library.Library("aten", "IMPL")
     aten.impl("empty.memory_format", _empty, "PrivateUse1")
     aten.impl("empty_strided", _empty_strided, "PrivateUse1")

@@ -1,0 +1,62 @@
+"""A device whose tensors have strides but no addresses is judged by values: in every layout, writes included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from devices.cell import CellKey, Outcome
+from tests.plugin.running import cells_of, run_pytest
+from tests.strangers.bench import MODULES
+
+_DESCRIPTOR = """
+from devices.descriptor import Descriptor
+
+DESCRIPTOR = Descriptor(
+    name="{device}",
+    torch_type="{device}",
+    title="Strides, and no storage",
+    module="{module}",
+    capabilities=frozenset({{"strides"}}),
+    dtypes=frozenset({{"float32", "uint8"}}),
+)
+"""
+
+OPS = ("neg", "mul")
+#: Clauses that need neither an address nor a storage.
+BY_VALUES = ("values", "inputs_intact", "bounds", "out_kept", "inplace", "overlap_raises")
+
+
+def judged(
+    device: str, module: str, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[CellKey, Outcome]:
+    monkeypatch.setenv("PYTHONPATH", str(MODULES))
+    (folder / "descriptor.py").write_text(_DESCRIPTOR.format(device=device, module=module))
+    run_pytest(
+        *("-q", "-n", "0", "--minimise", "0", f"--ops={','.join(OPS)}", "--clauses=layout.*"),
+        *("--expectations", "none", f"--descriptor={folder}", f"--results={folder / 'results'}"),
+        cache=cache,
+    )
+    return {key: result.outcome for key, result in cells_of(folder / "results").items()}
+
+
+def test_a_sound_device_passes_in_every_layout(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = judged("twin", "strange_two", tmp_path, cache, monkeypatch)
+    for op in OPS:
+        for clause in BY_VALUES:
+            assert outcomes[CellKey(f"layout.{clause}", op, "float32")] is Outcome.PASS, clause
+    result = cells_of(tmp_path / "results")[CellKey("layout.values", "neg", "float32")]
+    assert {"transposed", "contiguous+step_inner+offset"} <= set(result.ran_layouts)
+
+
+def test_writes_into_views_that_are_lost_are_found(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = judged("losing", "strange_losing", tmp_path, cache, monkeypatch)
+    for op in OPS:
+        for clause in ("out_kept", "inplace"):
+            assert outcomes[CellKey(f"layout.{clause}", op, "float32")] is Outcome.FAIL, clause
+        assert outcomes[CellKey("layout.values", op, "float32")] is Outcome.PASS
