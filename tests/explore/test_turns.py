@@ -14,11 +14,10 @@ from conformance.plan.selection import Item
 from conformance.search.explore import exploration
 from conformance.search.explore.exploration import (
     OPS_BEFORE_A_CASE,
-    Alive,
     Counts,
     Effort,
-    Failing,
     Finding,
+    Found,
     Message,
     Orders,
     Turn,
@@ -78,10 +77,11 @@ def turn(position: int, programs: int = 0) -> Turn:
     return Turn(position, f"0:{position}", Counts(programs=programs), 1)
 
 
-FAILING = Failing(
+FAILING = Found(
     Finding(
         CellKey("streams.wait", "drawn", ""), "lost", "", "0:0", text="a program: lost", program=[1]
-    )
+    ),
+    shrunk=False,
 )
 
 
@@ -106,7 +106,7 @@ def searching(
 def test_a_death_is_a_finding_and_the_search_goes_on_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives: tuple[list[Message], ...] = ([turn(0), turn(1, 20), Alive()], [turn(2), turn(3, 20)])
+    lives: tuple[list[Message], ...] = ([turn(0), turn(1, 20)], [turn(2), turn(3, 20)])
     found, effort, asked = searching(monkeypatch, *lives)
     guilty = Turns(CASES, 3).at(1)[0]
     assert [(str(f.cell), f.kind) for f in found] == [

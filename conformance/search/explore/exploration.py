@@ -11,7 +11,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from random import Random
@@ -26,12 +25,12 @@ from conformance.plan.selection import Item, is_case
 from conformance.search.minimise.tasks import Bench
 from conformance.search.repros import Say, write_script
 from conformance.suites import find_case
-from devices.cell import CellKey, Observed, Outcome, Verdict
+from devices.cell import CellKey
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from devices.files import write_whole
 from devices.pinned import Pinned
-from devices.verdicts import Matcher, judge
+from devices.verdicts import Matcher
 from reports.model import Example
 
 FORMAT = 1
@@ -87,12 +86,12 @@ class Sign(NamedTuple):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of ``explore.jsonl``. ``expected`` says that the manifest already expects the finding."""
+    """One line of ``explore.jsonl``. No finding is ``expected``: cells with a block in the manifest are not searched."""
 
     format: int = FORMAT
     seed: int
     finding: Finding
-    expected: bool
+    expected: bool = False
     repro: str | None  # its path in the results folder
 
 
@@ -115,6 +114,13 @@ class Effort(Counts):
     start_bytes: int = 0  # largest resident memory of the subprocess after its first item …
     halfway_bytes: int = 0  # … after half of the time: nothing should be added after that …
     peak_bytes: int = 0  # … and at the end
+
+    def add(self, counts: Counts, peak_bytes: int) -> None:
+        """Add what was done in a turn."""
+        for name in Counts.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(counts, name))
+        self.start_bytes = self.start_bytes or peak_bytes
+        self.peak_bytes = max(self.peak_bytes, peak_bytes)
 
 
 class Orders(msgspec.Struct, frozen=True):
@@ -142,47 +148,39 @@ class Alive(msgspec.Struct, frozen=True, tag="alive"):
     """A message of the subprocess: it is still at its turn."""
 
 
-class Failing(msgspec.Struct, frozen=True, tag="failing"):
-    """A message of the subprocess: a program fails, and is about to be shrunk."""
-
-    finding: Finding
-
-
 class Found(msgspec.Struct, frozen=True, tag="found"):
-    """A message of the subprocess: a finding."""
+    """A message of the subprocess: a finding. A program is sent first as it failed, then ``shrunk``."""
 
     finding: Finding
+    shrunk: bool = True
 
 
-class Over(msgspec.Struct, frozen=True, tag="over"):
-    """The last message of the subprocess: its time is over."""
-
-
-Message = Turn | Alive | Failing | Found | Over
+#: None is the last message: the time is over.
+Message = Turn | Found | None
 
 
 # -- whose turn it is
 
 
-@dataclass(frozen=True)
 class Turns:
     """The order of turns. It depends only on the items and the seed.
 
     Ops and cases are visited in passes, each pass in an order of its own.
     """
 
-    items: Sequence[Item]
-    seed: int
-    ops: list[Item] = field(init=False)
-    cases: list[Item] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ops", [item for item in self.items if item.dtype])
-        object.__setattr__(self, "cases", [item for item in self.items if not item.dtype])
+    def __init__(self, items: Sequence[Item], seed: int) -> None:
+        self.seed = seed
+        self.ops = [item for item in items if item.dtype]
+        self.cases = [item for item in items if not item.dtype]
 
     def at(self, position: int) -> tuple[Item, int, int]:
         """The item of a turn, the number of its pass, and its place in that pass."""
-        items, turn = self._of(position)
+        items, turn = self.ops or self.cases, position
+        if self.ops and self.cases:
+            whole, rest = divmod(position, OPS_BEFORE_A_CASE + 1)
+            turn = whole * OPS_BEFORE_A_CASE + rest
+            if rest == OPS_BEFORE_A_CASE:
+                items, turn = self.cases, whole
         visit, place = divmod(turn, len(items))
         order = list(items)
         Random(f"{self.seed}:{visit}").shuffle(order)
@@ -190,19 +188,9 @@ class Turns:
 
     def passes(self, position: int) -> float:
         """How often all ops have had their turn, or all cases if there are no ops."""
-        whole, rest = divmod(position, OPS_BEFORE_A_CASE + 1)
         if self.ops and self.cases:
-            return (whole * OPS_BEFORE_A_CASE + rest) / len(self.ops)
-        return position / len(self.items)
-
-    def _of(self, position: int) -> tuple[list[Item], int]:
-        """The items one of which has this turn, and how many turns they had before."""
-        if not (self.ops and self.cases):
-            return self.ops or self.cases, position
-        whole, rest = divmod(position, OPS_BEFORE_A_CASE + 1)
-        if rest == OPS_BEFORE_A_CASE:
-            return self.cases, whole
-        return self.ops, whole * OPS_BEFORE_A_CASE + rest
+            position -= position // (OPS_BEFORE_A_CASE + 1)
+        return position / len(self.ops or self.cases)
 
 
 def drawing_cells(
@@ -260,24 +248,24 @@ def explored(
             bench, list(items), seed, position, seconds - effort.seconds, seen, left_out
         )
         before, up = position, None
-        failing: Finding | None = None  # a program that is being shrunk
+        shrinking: Finding | None = None
         try:
             child = Child(_TARGET, msgspec.to_builtins(orders), Limits(silence=_SILENCE))
             for message in messages(child):
                 up = time.monotonic() if up is None else up
                 match msgspec.convert(message, Message):
                     case Turn(position, last, counts, peak):
-                        failing = None
-                        _add(effort, counts, peak)
+                        shrinking = None
+                        effort.add(counts, peak)
                         if 2 * (effort.seconds + time.monotonic() - up) < seconds:
                             effort.halfway_bytes = effort.peak_bytes
-                    case Failing(failing):
+                    case Found(shrinking, shrunk=False):
                         pass
                     case Found(finding):
-                        failing = None
+                        shrinking = None
                         seen.append(finding.sign)
                         yield finding
-                    case Over():
+                    case None:
                         break  # the subprocess is killed: unloading torch takes time
             effort.seconds += time.monotonic() - up if up is not None else 0.0
             break
@@ -287,12 +275,11 @@ def explored(
             how = death.ended.how
             effort.seconds += time.monotonic() - up
             effort.restarts += 1
-            if failing is not None:
-                seen.append(failing.sign)
-                text = f"{failing.text} (not shrunk: the process {how})"
-                yield msgspec.structs.replace(failing, text=text)
-            item, _, _ = turns.at(position)
-            cell = _process(item)
+            if shrinking is not None:
+                seen.append(shrinking.sign)
+                text = f"{shrinking.text} (not shrunk: the process {how})"
+                yield msgspec.structs.replace(shrinking, text=text)
+            cell = _process(turns.at(position)[0])
             deaths[cell] += 1
             if deaths[cell] == 1:
                 yield Finding(cell, how, "", last, unpinnable="it ended the process")
@@ -304,13 +291,6 @@ def _process(item: Item) -> CellKey:
     """The cell under which a death of the subprocess is reported."""
     op, dtype, clauses = item
     return CellKey("process", op, dtype) if dtype else CellKey("process", f"{clauses[0]}::{op}", "")
-
-
-def _add(effort: Effort, counts: Counts, peak_bytes: int) -> None:
-    for name in Counts.__struct_fields__:
-        setattr(effort, name, getattr(effort, name) + getattr(counts, name))
-    effort.start_bytes = effort.start_bytes or peak_bytes
-    effort.peak_bytes = max(effort.peak_bytes, peak_bytes)
 
 
 # -- the results folder
@@ -326,30 +306,26 @@ def explore(
     say: Say,
 ) -> None:
     """Search, and write each finding when it comes. The run's own files and its verdict do not change."""
-    effort, items = Effort(), worth_exploring(items, matcher)
+    effort, items, new = Effort(), worth_exploring(items, matcher), 0
     say(f"exploring for {seconds:g} s, seed {seed} …")
-    new, known = 0, 0
     with (folder / FINDINGS_FILE).open("wb") as stream:
         try:
-            for finding in explored(bench, items, seed, seconds, effort) if items else ():
-                expected = is_expected(matcher, finding)
+            findings = explored(bench, items, seed, seconds, effort) if items else ()
+            for finding in findings:
+                new += 1
                 repro = _script(folder, finding)
-                line = Line(seed=seed, finding=finding, expected=expected, repro=repro)
+                line = Line(seed=seed, finding=finding, repro=repro)
                 stream.write(msgspec.json.encode(line) + b"\n")
                 stream.flush()
-                known += expected
-                new += not expected
-                if not expected:
-                    say(description(finding, folder / repro if repro is not None else None))
+                say(description(finding, folder / repro if repro is not None else None))
         except ChildDied as death:
             say(f"exploring ended early: its process {death}")
-    counts = {"format": FORMAT, "seed": seed, "new": new, "expected": known}
+    counts = {"format": FORMAT, "seed": seed, "new": new, "expected": 0}
     summary = msgspec.json.encode(counts | msgspec.to_builtins(effort))
     write_whole(folder / EFFORT_FILE, msgspec.json.format(summary, indent=1) + b"\n")
     say(
         f"explored {_done(effort, items)} with {effort.checks:,} checks in {effort.seconds:.0f} s: "
-        f"{new:,} new findings, {known:,} that the manifest expects"
-        + (f"; `conform pin {folder}` pins the new ones" if new else "")
+        f"{new:,} new findings" + (f"; `conform pin {folder}` pins them" if new else "")
     )
 
 
@@ -362,33 +338,16 @@ def _done(effort: Effort, items: Sequence[Item]) -> str:
     return " and ".join([calls] * bool(ops) + [programs] * (ops < len(items))) or "nothing"
 
 
-def is_expected(matcher: Matcher, finding: Finding) -> bool:
-    """Whether the manifest expects the cell to fail in this way, in the layout of the minimised example or in
-    the layout of its first or other tensors."""
-    expectation = matcher.expect(finding.cell)
-    if expectation is None or finding.example is None:
-        return False
-    layout = finding.example.layout
-    for name in dict.fromkeys((layout, *layout.split("/"))):
-        seen = Observed(Outcome.FAIL, frozenset({name}), finding.raises, finding.example.message)
-        if judge(expectation, seen).verdict in (Verdict.EXPECTED, Verdict.FLAKY):
-            return True
-    return False
-
-
 def description(finding: Finding, repro: Path | None) -> str:
     """A finding for people, over several lines."""
     head = f"found {finding.cell}: {finding.kind}"
-    if finding.example is None and not finding.text:
-        return f"{head} (item {finding.number}; an earlier call may have caused it)"
-    lines = [head]
     if finding.example is not None:
-        lines += [f"    {text}" for text in finding.example.lines()]
+        lines = finding.example.lines()
+    elif finding.text:
+        lines = [f"smallest failing program: {finding.text}"]
     else:
-        lines.append(f"    smallest failing program: {finding.text}")
-    if repro is not None:
-        lines.append(f"    python {repro}")
-    return "\n".join(lines)
+        return f"{head} (item {finding.number}; an earlier call may have caused it)"
+    return "\n    ".join([head, *lines, *([f"python {repro}"] if repro is not None else [])])
 
 
 def _script(folder: Path, finding: Finding) -> str | None:
@@ -399,7 +358,7 @@ def _script(folder: Path, finding: Finding) -> str | None:
 
 
 def new_findings(folder: Path) -> list[Line]:
-    """The findings in a results folder that the manifest does not expect. Raises FindingsError."""
+    """The findings in a results folder. Raises FindingsError."""
     path = folder / FINDINGS_FILE
     try:
         texts = path.read_text(encoding="utf-8").splitlines()
@@ -409,7 +368,7 @@ def new_findings(folder: Path) -> list[Line]:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise FindingsError(f"{path}: cannot be read: {error}") from None
-    found = []
+    found: list[Line] = []
     for number, text in enumerate(texts, 1):
         try:
             line = msgspec.json.decode(text, type=Line)
@@ -418,7 +377,7 @@ def new_findings(folder: Path) -> list[Line]:
         if line.format != FORMAT:
             raise FindingsError(f"{path}:{number}: expected format {FORMAT}, found {line.format}")
         found.append(line)
-    return [line for line in found if not line.expected]
+    return found
 
 
 # -- pinning

@@ -10,7 +10,7 @@ import faulthandler
 import gc
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -30,14 +30,10 @@ from conformance.checks.ops.directed import DirectedScript
 from conformance.plan.selection import Item
 from conformance.search.explore.encoding import NotEncodable, encode, encode_program
 from conformance.search.explore.exploration import (
-    Alive,
     Counts,
-    Failing,
     Finding,
     Found,
-    Message,
     Orders,
-    Over,
     Sign,
     Turn,
     Turns,
@@ -66,6 +62,7 @@ from opinfo.samples import Sample, draw
 
 #: Candidates of one item before the next item's turn, and programs of one case.
 _CANDIDATES, _PROGRAMS = 24, 20
+_CHECKS = tuple(check for check in SUITE.op_checks if check.sampled)
 #: Seconds that one candidate or program may take before it is taken to hang.
 _SECONDS = 60.0
 #: Seconds between messages while programs run.
@@ -86,25 +83,19 @@ def serve(given: object, tell: Tell) -> None:
     turns = Turns(orders.items, orders.seed)
     if turns.ops:
         catalogue()  # takes seconds, which are no item's
-
-    def send(message: Message) -> None:
-        tell(msgspec.to_builtins(message))
-
-    hunt = Hunt(orders, device, time.time() + orders.seconds, send)
+    hunt = Hunt(orders, device, tell)
     position, tried = orders.position, len(orders.left_out) < len(orders.items)
     while tried and time.time() < hunt.end:
         item, visit, place = turns.at(position)
-        if item in orders.left_out:
-            position += 1
-            continue
-        number = f"{visit}:{place}"
-        send(Turn(position, number, Counts(), 0))
-        counts = hunt.turn(item, visit, place)
+        if item not in orders.left_out:
+            number = f"{visit}:{place}"
+            hunt.send(Turn(position, number, Counts(), 0))
+            counts = (hunt.calls if item.dtype else hunt.programs)(item, visit, number)
+            hunt.send(Turn(position + 1, number, counts, _peak_bytes()))
+            forget_dispatches()
+            forget_geometries()
         position += 1
-        send(Turn(position, number, counts, _peak_bytes()))
-        forget_dispatches()
-        forget_geometries()
-    send(Over())
+    tell(None)
 
 
 def _peak_bytes() -> int:
@@ -127,29 +118,24 @@ def _peak_bytes() -> int:
 class Hunt:
     """The search itself."""
 
-    def __init__(
-        self, orders: Orders, device: Device, end: float, send: Callable[[Message], None]
-    ) -> None:
+    def __init__(self, orders: Orders, device: Device, tell: Tell) -> None:
         self.device = device
         self.samples = orders.bench.samples
         self.seed = orders.seed
-        self.end = end  # on time.time()
-        self.send = send
+        self.end = time.time() + orders.seconds
+        self.tell = tell
         self.where = Where(device=orders.bench.device, path=orders.bench.descriptor or "")
         self.seen = set(orders.seen)
         self.sent = time.monotonic()
         self.littered = False  # since cycles were last collected
 
-    def turn(self, item: Item, visit: int, place: int) -> Counts:
-        """One batch of an item: what was done."""
-        if item.dtype:
-            return self.calls(item, visit, place)
-        return self.programs(item, visit, place)
+    def send(self, message: Turn | Found) -> None:
+        self.tell(msgspec.to_builtins(message))
 
     # -- calls in layouts
 
-    def calls(self, item: Item, visit: int, place: int) -> Counts:
-        """One batch of calls of an op."""
+    def calls(self, item: Item, visit: int, turn: str) -> Counts:
+        """One batch of calls of an op: what was done."""
         op, dtype, clauses = item
         self.littered = True
         counts = Counts()
@@ -166,9 +152,7 @@ class Hunt:
             faulthandler.dump_traceback_later(_SECONDS, exit=True)
             try:
                 candidate = random_candidate(random, pool, may_resize=may_resize)
-                records = subject.run(
-                    candidate, clauses, [check for check in SUITE.op_checks if check.sampled]
-                )
+                records = subject.run(candidate, clauses, _CHECKS)
             except (RuntimeError, IndexError, ValueError, TypeError):
                 # The values do not go with the size, or the dtype has no kernel.
                 counts.unmade += 1
@@ -179,7 +163,7 @@ class Hunt:
             for record in records.values():
                 counts.checks += record.checks
                 for failed in record.failures:
-                    self._found(subject, record.key, candidate, failed, f"{visit}:{place}:{number}")
+                    self._found(subject, record.key, candidate, failed, f"{turn}:{number}")
         return counts
 
     def _found(
@@ -214,14 +198,11 @@ class Hunt:
 
     # -- programs
 
-    def programs(self, item: Item, visit: int, place: int) -> Counts:
-        """One batch of programs of a case."""
+    def programs(self, item: Item, visit: int, turn: str) -> Counts:
+        """One batch of programs of a case: what was done."""
         (cell,) = item.cells
         case = case_of(cell.clause, cell.op)
-        number = f"{visit}:{place}"
-        if (
-            self.littered
-        ):  # cycles hold tensors, which would be freed, and counted, during a program
+        if self.littered:  # cycles hold tensors, which would be freed, and counted, in a program
             gc.collect()
             self.littered = False
 
@@ -229,7 +210,8 @@ class Hunt:
             assert case.drawn is not None
             failure = msgspec.structs.replace(failure_of(error), program=case.drawn.told(*program))
             made = Attempt(1, failure, program=program)
-            self.send(Failing(self._finding(case, Sign(cell, kind_of(error), ""), number, made)))
+            finding = self._finding(case, Sign(cell, kind_of(error), ""), turn, made)
+            self.send(Found(finding, shrunk=False))
 
         known = frozenset(kind for of, kind, _ in self.seen if of == cell)
         end = time.monotonic() + self.end - time.time()
@@ -242,12 +224,10 @@ class Hunt:
             sign = Sign(cell, search.wanted or kind_of_failure(made.failure), "")
             if sign not in self.seen:
                 self.seen.add(sign)
-                self.send(Found(self._finding(case, sign, number, made)))
+                self.send(Found(self._finding(case, sign, turn, made)))
             self.littered = True  # errors hold frames
         counts = Counts(checks=made.checks, programs=search.programs, unshown=search.unshown)
-        if (
-            made.not_shown or made.refused is not None
-        ):  # outside of a program: none of them shows anything
+        if made.not_shown or made.refused is not None:  # outside of a program: none shows anything
             counts.programs = counts.unshown = max(search.programs, 1)
         return counts
 
@@ -256,29 +236,29 @@ class Hunt:
         faulthandler.dump_traceback_later(_SECONDS, exit=True)
         if time.monotonic() - self.sent > _SIGN:
             self.sent = time.monotonic()
-            self.send(Alive())
+            self.tell.ready()
 
     def _finding(self, case: Case, sign: Sign, number: str, attempt: Attempt) -> Finding:
-        held, unpinnable = [], ""
+        held, unpinnable = (
+            [],
+            "" if attempt.program is not None else "it failed outside of a program",
+        )
         try:
-            if attempt.program is not None:
-                held = encode_program(attempt.program)
-            else:
-                unpinnable = "it failed outside of a program"
+            held = encode_program(attempt.program or ())
         except NotEncodable as error:
             unpinnable = str(error)
         descriptor, failure = self.device.descriptor, attempt.failure
-        message = failure.message if failure is not None else ""
+        assert failure is not None
         script = ""
         if held and has_source(descriptor):
-            script = script_of_case(case, descriptor, message, attempt.program)
+            script = script_of_case(case, descriptor, failure.message, attempt.program)
         return Finding(
             *(*sign, number),
             script=script,
             unpinnable=unpinnable,
-            text=message,
+            text=failure.message,
             program=held,
-            raises=failure.raises if failure is not None else None,
+            raises=failure.raises,
         )
 
 
@@ -348,13 +328,12 @@ def _resized(random: Random, candidate: Candidate) -> Candidate:
 def _scaled(random: Random, candidate: Candidate) -> Candidate:
     """Floating-point values made smaller by a power of two, exactly: other values, the same domain."""
     factor = random.choice((0.5, 0.25, 0.125))
-    return with_tensors(
-        candidate,
-        [
-            t * factor if t.layout == torch.strided and t.dtype.is_floating_point else t
-            for t in candidate.sample.tensors
-        ],
-    )
+
+    def scaled(tensor: torch.Tensor) -> torch.Tensor:
+        varies = tensor.layout == torch.strided and tensor.dtype.is_floating_point
+        return tensor * factor if varies else tensor
+
+    return with_tensors(candidate, [*map(scaled, candidate.sample.tensors)])
 
 
 # -- random programs
