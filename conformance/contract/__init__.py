@@ -21,30 +21,7 @@ from devices.failure import Word
 from devices.files import converted, read_toml
 from devices.simulated.faults import BY_CLAUSE
 
-FAMILIES: Final[tuple[str, ...]] = (
-    "layout",
-    "transfer",
-    "allocator",
-    "streams",
-    "events",
-    "graphs",
-    "device",
-    "dispatch",
-    "random",
-    "autograd",
-    "autocast",
-    "optim",
-    "compile",
-    "profiler",
-    "distributed",
-)
-"""The families in the order in which they are shown, planned and reported."""
-
-LEVELS: Final[Mapping[int, str]] = MappingProxyType(
-    {1: "tensors", 2: "memory and order", 3: "graphs", 4: "full"}
-)
-
-_FOLDER: Final = Path(__file__).parent / "clauses"
+_FOLDER: Final = Path(__file__).parent
 
 
 class ContractError(ConformError):
@@ -53,6 +30,19 @@ class ContractError(ConformError):
 
 class UnknownClause(ConformError):
     """A glob that matches no clause. The text lists what was probably meant."""
+
+
+class _Words(msgspec.Struct, forbid_unknown_fields=True):
+    """The contract's own file."""
+
+    families: tuple[str, ...]
+    levels: tuple[str, ...]
+
+
+_WORDS: Final = read_toml(_FOLDER / "contract.toml", _Words, ContractError)
+FAMILIES: Final = _WORDS.families
+#: The names of the levels by number, from 1.
+LEVELS: Final[Mapping[int, str]] = MappingProxyType(dict(enumerate(_WORDS.levels, 1)))
 
 
 class Status(Word):
@@ -170,7 +160,7 @@ class Contract:
 @cache
 def load() -> Contract:
     """The contract of this suite, read once. Raises ContractError where its data is malformed."""
-    return read(_FOLDER, FAMILIES)
+    return read(_FOLDER / "clauses", FAMILIES)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -188,8 +178,8 @@ def read(folder: Path, families: Sequence[str]) -> Contract:
     stray = {path.stem for path in folder.glob("*.toml")} - set(families)
     if stray:
         raise ContractError(
-            f"{folder} holds files of unknown families: {listing(stray)}; add them to FAMILIES"
-            " in conformance/contract/__init__.py, or remove the files"
+            f"{folder} holds files of unknown families: {listing(stray)}; add them to"
+            f" {_FOLDER / 'contract.toml'}, or remove the files"
         )
     clauses: dict[str, Clause] = {}
     kept: dict[str, Family] = {}

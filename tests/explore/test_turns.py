@@ -74,7 +74,7 @@ def test_the_seed_decides_the_order() -> None:
 
 
 def turn(position: int, programs: int = 0) -> Turn:
-    return Turn(position, f"0:{position}", Counts(programs=programs), 1)
+    return Turn(position, Counts(programs=programs), 1)
 
 
 FAILING = Found(

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any, Final
 
@@ -118,13 +118,9 @@ def as_read(cells: Iterable[CellKey]) -> list[CellKey]:
 
 def ranges(places: Iterable[int]) -> list[tuple[int, int]]:
     """Ascending places as (first, length)."""
-    found: list[tuple[int, int]] = []
-    for place in places:
-        if found and sum(found[-1]) == place:
-            found[-1] = (found[-1][0], found[-1][1] + 1)
-        else:
-            found.append((place, 1))
-    return found
+    runs = groupby(enumerate(places), key=lambda pair: pair[1] - pair[0])
+    found = [[place for _, place in run] for _, run in runs]
+    return [(run[0], len(run)) for run in found]
 
 
 def blocks(cells: Iterable[CellKey]) -> list[dict[str, list[str]]]:

@@ -139,13 +139,8 @@ class Turn(msgspec.Struct, frozen=True, tag="turn"):
     """A message of the subprocess: a turn begins, or has ended with these counts."""
 
     position: int
-    number: str
     counts: Counts
     peak_bytes: int
-
-
-class Alive(msgspec.Struct, frozen=True, tag="alive"):
-    """A message of the subprocess: it is still at its turn."""
 
 
 class Found(msgspec.Struct, frozen=True, tag="found"):
@@ -239,7 +234,7 @@ def explored(
     Raises ChildDied if the subprocess does not start.
     """
     turns = Turns(items, seed)
-    position, last = 0, ""
+    position = 0
     seen: list[Sign] = []
     deaths: Counter[CellKey] = Counter()
     while effort.seconds < seconds:
@@ -247,14 +242,14 @@ def explored(
         orders = Orders(
             bench, list(items), seed, position, seconds - effort.seconds, seen, left_out
         )
-        before, up = position, None
+        up: float | None = None
         shrinking: Finding | None = None
         try:
             child = Child(_TARGET, msgspec.to_builtins(orders), Limits(silence=_SILENCE))
             for message in messages(child):
                 up = time.monotonic() if up is None else up
                 match msgspec.convert(message, Message):
-                    case Turn(position, last, counts, peak):
+                    case Turn(position, counts, peak):
                         shrinking = None
                         effort.add(counts, peak)
                         if 2 * (effort.seconds + time.monotonic() - up) < seconds:
@@ -279,11 +274,13 @@ def explored(
                 seen.append(shrinking.sign)
                 text = f"{shrinking.text} (not shrunk: the process {how})"
                 yield msgspec.structs.replace(shrinking, text=text)
-            cell = _process(turns.at(position)[0])
+            item, visit, place = turns.at(position)
+            cell = _process(item)
             deaths[cell] += 1
             if deaths[cell] == 1:
-                yield Finding(cell, how, "", last, unpinnable="it ended the process")
-            position = max(position, before) + 1
+                number = f"{visit}:{place}"
+                yield Finding(cell, how, "", number, unpinnable="it ended the process")
+            position += 1
     effort.passes = turns.passes(position)
 
 
@@ -362,12 +359,9 @@ def new_findings(folder: Path) -> list[Line]:
     path = folder / FINDINGS_FILE
     try:
         texts = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise FindingsError(
-            f"{path}: not found; expected the results folder of a run with --explore"
-        ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise FindingsError(f"{path}: cannot be read: {error}") from None
+        wanted = "expected the results folder of a run with --explore"
+        raise FindingsError(f"{path}: cannot be read: {error}; {wanted}") from None
     found: list[Line] = []
     for number, text in enumerate(texts, 1):
         try:
@@ -410,11 +404,8 @@ def not_pinnable(run: Path, line: Line, *, confirm: bool) -> str | None:
 def pinned_of(finding: Finding, reason: str | None, torch: str) -> Pinned:
     """A finding as a pinned example. Its reason is how it failed, on which ``torch``, if none is given."""
     message = finding.example.message if finding.example is not None else finding.text
-    clause, op, dtype = finding.cell
     return Pinned(
-        clause=clause,
-        op=op,
-        dtype=dtype,
+        **finding.cell._asdict(),
         call=finding.call,
         layouts=finding.layouts,
         program=tuple(finding.program),

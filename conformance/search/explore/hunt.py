@@ -29,17 +29,9 @@ from conformance.checks.child import Tell
 from conformance.checks.ops.directed import DirectedScript
 from conformance.plan.selection import Item
 from conformance.search.explore.encoding import NotEncodable, encode, encode_program
-from conformance.search.explore.exploration import (
-    Counts,
-    Finding,
-    Found,
-    Orders,
-    Sign,
-    Turn,
-    Turns,
-)
+from conformance.search.explore.exploration import Counts, Finding, Found, Orders, Sign, Turn, Turns
 from conformance.search.minimise.shrink import example_of, minimise
-from conformance.search.minimise.simplify import with_tensors
+from conformance.search.minimise.simplify import NAMED, with_tensors
 from conformance.search.minimise.subject import Candidate, Subject
 from conformance.suites import case_of
 from conformance.suites.layout import SUITE
@@ -47,16 +39,7 @@ from devices.cell import CellKey
 from devices.failure import Failure
 from opinfo.catalog import catalogue
 from opinfo.device import Device, first_index
-from opinfo.layouts import (
-    CONTIGUOUS,
-    EXPAND,
-    MEMORY,
-    STEP,
-    AnyLayout,
-    FreeLayout,
-    Layout,
-    forget_geometries,
-)
+from opinfo.layouts import CONTIGUOUS, AnyLayout, FreeLayout, forget_geometries
 from opinfo.reference import forget_dispatches
 from opinfo.samples import Sample, draw
 
@@ -88,10 +71,9 @@ def serve(given: object, tell: Tell) -> None:
     while tried and time.time() < hunt.end:
         item, visit, place = turns.at(position)
         if item not in orders.left_out:
-            number = f"{visit}:{place}"
-            hunt.send(Turn(position, number, Counts(), 0))
-            counts = (hunt.calls if item.dtype else hunt.programs)(item, visit, number)
-            hunt.send(Turn(position + 1, number, counts, _peak_bytes()))
+            hunt.send(Turn(position, Counts(), 0))
+            counts = (hunt.calls if item.dtype else hunt.programs)(item, visit, f"{visit}:{place}")
+            hunt.send(Turn(position + 1, counts, _peak_bytes()))
             forget_dispatches()
             forget_geometries()
         position += 1
@@ -239,19 +221,16 @@ class Hunt:
             self.tell.ready()
 
     def _finding(self, case: Case, sign: Sign, number: str, attempt: Attempt) -> Finding:
-        held, unpinnable = (
-            [],
-            "" if attempt.program is not None else "it failed outside of a program",
-        )
-        try:
-            held = encode_program(attempt.program or ())
-        except NotEncodable as error:
-            unpinnable = str(error)
-        descriptor, failure = self.device.descriptor, attempt.failure
+        failure, program = attempt.failure, attempt.program
         assert failure is not None
-        script = ""
-        if held and has_source(descriptor):
-            script = script_of_case(case, descriptor, failure.message, attempt.program)
+        held, script, unpinnable = [], "", "it failed outside of a program"
+        if program is not None:
+            try:
+                held, unpinnable = encode_program(program), ""
+            except NotEncodable as error:
+                unpinnable = str(error)
+        if held and has_source(self.device.descriptor):
+            script = script_of_case(case, self.device.descriptor, failure.message, program)
         return Finding(
             *(*sign, number),
             script=script,
@@ -289,13 +268,9 @@ def random_layout(random: Random) -> AnyLayout:
     if kind < 0.1:
         return CONTIGUOUS
     if kind < 0.35:
-        return Layout(
-            random.choice(MEMORY), random.choice(STEP), random.choice(EXPAND), random.random() < 0.5
-        )
-    order = list(range(6))
-    random.shuffle(order)
+        return random.choice(NAMED)
     return FreeLayout(
-        tuple(order) if random.random() < 0.8 else (),
+        tuple(random.sample(range(6), 6)) if random.random() < 0.8 else (),
         tuple(random.choice(_STEPS) for _ in range(random.randrange(4))),
         random.randrange(5) if random.random() < 0.25 else None,
         random.choice(_OFFSETS),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 
 import torch
@@ -21,17 +22,7 @@ from conformance.checks.cases.drawing import pinned
 from conformance.checks.cells import Failed
 from conformance.checks.ops.context import CallScript
 from conformance.checks.ops.directed import DirectedScript
-from conformance.search.minimise.simplify import (
-    Aspect,
-    Space,
-    Vector,
-    fewer_dimensions,
-    other_samples,
-    simpler_arguments,
-    simpler_layouts,
-    simpler_values,
-    smaller_sizes,
-)
+from conformance.search.minimise.simplify import ASPECTS, Aspect, Space, Vector, other_samples
 from conformance.search.minimise.subject import Candidate, Sign, Subject
 from devices.failure import Failure
 from opinfo.catalog import dtype_name
@@ -128,14 +119,7 @@ class _Search:
 
     def run(self) -> None:
         """Simplify one aspect after another, until none of them has a simpler failing form."""
-        aspects = (
-            other_samples(self.subject.drawn),
-            fewer_dimensions,
-            smaller_sizes,
-            simpler_layouts,
-            simpler_arguments,
-            simpler_values,
-        )
+        aspects: tuple[Aspect, ...] = (partial(other_samples, self.subject.drawn), *ASPECTS)
         idle = 0
         for aspect in cycle(aspects):
             idle = 0 if self._simplify(aspect) else idle + 1

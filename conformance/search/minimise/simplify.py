@@ -36,29 +36,17 @@ Aspect = Callable[[Candidate], Space]
 
 
 def complexity(sample: Sample) -> tuple[int, ...]:
-    """How much there is to read in a call: dimensions, tensors, arguments, elements; then its place."""
+    """How much there is to read in a call: dimensions, tensors, arguments, elements."""
     tensors = sample.tensors
     plain = len(sample.call.args) + len(sample.call.kwargs)
-    dims = sum(t.dim() for t in tensors)
-    return (sample.rank, dims, len(tensors), plain, sample.numel, sample.index)
+    return (sample.rank, sum(t.dim() for t in tensors), len(tensors), plain, sample.numel)
 
 
-def other_samples(drawn: Sequence[Sample]) -> Aspect:
+def other_samples(drawn: Sequence[Sample], current: Candidate) -> Space:
     """A simpler sample of the database in place of this one."""
-    ordered = sorted(drawn, key=complexity)
-
-    def aspect(current: Candidate) -> Space:
-        mine = complexity(current.sample)[:-1]
-        simpler = [s for s in ordered if complexity(s)[:-1] < mine]
-
-        def build(vector: Vector) -> Candidate:
-            if vector[0] == len(simpler):
-                return current
-            return replace(current, sample=simpler[vector[0]])
-
-        return Space((len(simpler),), build)
-
-    return aspect
+    mine = complexity(current.sample)
+    simpler = sorted((each for each in drawn if complexity(each) < mine), key=complexity)
+    return Space((len(simpler),), lambda vector: replace(current, sample=simpler[vector[0]]))
 
 
 def fewer_dimensions(current: Candidate) -> Space:
@@ -81,31 +69,28 @@ def fewer_dimensions(current: Candidate) -> Space:
         if vector[0] == len(drops):
             return None
         dropped = drops[vector[0]]
-        call = current.sample.call
-        how = _without_size if vector[1] == 1 else _without_dimension
         dim = next(iter(dropped.values()))
 
         def shorter(value: Any) -> Any:
-            if type(value) in (list, tuple) and value and all(type(v) is int for v in value):
-                return type(value)(how(list(value), dim, rank))
-            return value
+            if type(value) not in (list, tuple) or not all(type(n) is int for n in value):
+                return value
+            left = value
+            if vector[1] == 1 and len(value) == rank:
+                left = [*value[:dim], *value[dim + 1 :]]
+            elif vector[1] == 2 and all(-rank <= n < rank for n in value):
+                left = [n % rank - (n % rank > dim) for n in value if n % rank != dim]
+            return type(value)(left)
 
-        changed = _changed((call.args, call.kwargs), shorter)
-        return with_tensors(
-            with_call(current, Call(*changed)) if vector[1] else current,
-            [t.select(dropped[i], 0) if i in dropped else t for i, t in enumerate(tensors)],
-        )
+        selected = [t.select(dropped[i], 0) if i in dropped else t for i, t in enumerate(tensors)]
+        return with_tensors(_with_arguments(current, shorter), selected)
 
     return Space((len(drops), 2), build)
 
 
-def _without_size(value: list[int], dim: int, rank: int) -> list[int]:
-    return [*value[:dim], *value[dim + 1 :]] if len(value) == rank else value
-
-
-def _without_dimension(value: list[int], dim: int, rank: int) -> list[int]:
-    places = [v % rank for v in value if -rank <= v < rank]
-    return [v - (v > dim) for v in places if v != dim] if len(places) == len(value) else value
+def _with_arguments(current: Candidate, change: Callable[[Any], Any]) -> Candidate:
+    """The candidate with each of its arguments, and what is in them, changed."""
+    call = current.sample.call
+    return with_call(current, Call(*_changed((call.args, call.kwargs), change)))
 
 
 def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -123,8 +108,6 @@ def smaller_sizes(current: Candidate) -> Space:
     the arguments that equal them change too."""
     tensors = [t for t in current.sample.tensors if t.layout == torch.strided]
     sizes = sorted({n for t in tensors for n in t.shape if n > 1}, reverse=True)
-    if not sizes:
-        return Space((), lambda _: current)
 
     def build(vector: Vector) -> Candidate | None:
         chosen = {size: n + 1 for size, n in zip(sizes, vector, strict=False)}
@@ -134,15 +117,11 @@ def smaller_sizes(current: Candidate) -> Space:
             t[tuple(slice(chosen.get(n, n)) for n in t.shape)] if t.layout == torch.strided else t
             for t in current.sample.tensors
         ]
-        if not vector[-1]:
-            return with_tensors(current, smaller)
-        call = current.sample.call
-        changed = _changed(
-            (call.args, call.kwargs), lambda v: chosen.get(v, v) if type(v) is int else v
-        )
-        return with_tensors(with_call(current, Call(*changed)), smaller)
+        numbers = chosen if vector[-1] else {}
+        change = _with_arguments(current, lambda v: numbers.get(v, v) if type(v) is int else v)
+        return with_tensors(change, smaller)
 
-    return Space((*(size - 1 for size in sizes), 1), build)
+    return Space((*(size - 1 for size in sizes), int(bool(sizes))), build)
 
 
 def simpler_layouts(current: Candidate) -> Space:
@@ -163,7 +142,7 @@ def _simpler(layout: AnyLayout) -> list[AnyLayout]:
     """The layouts that are simpler than this one, and it, the simplest first."""
     if isinstance(layout, Layout):
         mine = _factors(layout)
-        return [each for each in _NAMED if all(map(le, _factors(each), mine))]
+        return [each for each in NAMED if all(map(le, _factors(each), mine))]
     steps = layout.steps
     fewer_steps = [(*steps[:i], 1, *steps[i + 1 :]) for i, step in enumerate(steps) if step > 1]
     forms = product(
@@ -173,7 +152,7 @@ def _simpler(layout: AnyLayout) -> list[AnyLayout]:
         (0, min(layout.offset, 1), layout.offset),
     )
     free = {FreeLayout(*form): None for form in forms}
-    return [*_NAMED, *sorted((f for f in free if f != layout), key=_free_weight), layout]
+    return [*NAMED, *sorted((f for f in free if f != layout), key=_free_weight), layout]
 
 
 def _factors(layout: Layout) -> tuple[int, int, int, int]:
@@ -196,7 +175,8 @@ def _free_weight(layout: FreeLayout) -> tuple[int, int]:
     return (odd + (layout.offset > 0), layout.offset)
 
 
-_NAMED: Final = sorted(
+#: All named layouts, the simplest first.
+NAMED: Final = sorted(
     (Layout(*factors) for factors in product(MEMORY, STEP, EXPAND, (False, True))), key=_weight
 )
 
@@ -308,10 +288,7 @@ def _fill_of(tensor: torch.Tensor) -> int:
     """The simplest fill that gives the tensor's values; 3 for values of its own."""
     if tensor.layout != torch.strided or not tensor.numel():
         return 0
-    for fill in range(3):
-        if bit_equal(_filled(tensor, fill), tensor):
-            return fill
-    return 3
+    return next((fill for fill in range(3) if bit_equal(_filled(tensor, fill), tensor)), 3)
 
 
 def _filled(tensor: torch.Tensor, fill: int) -> torch.Tensor:
@@ -320,9 +297,17 @@ def _filled(tensor: torch.Tensor, fill: int) -> torch.Tensor:
     if fill < 2:
         return torch.full(tensor.shape, fill, dtype=torch.int64).to(tensor.dtype)
     count = torch.arange(tensor.numel()).reshape(tensor.shape)
-    if tensor.dtype == torch.bool:
-        count = count % 2
-    return count.to(tensor.dtype)
+    return (count % 2 if tensor.dtype == torch.bool else count).to(tensor.dtype)
+
+
+#: What is simplified of a sample, in turn.
+ASPECTS: Final[tuple[Aspect, ...]] = (
+    fewer_dimensions,
+    smaller_sizes,
+    simpler_layouts,
+    simpler_arguments,
+    simpler_values,
+)
 
 
 def with_tensors(current: Candidate, tensors: Sequence[torch.Tensor]) -> Candidate:
