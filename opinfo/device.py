@@ -57,15 +57,7 @@ class Guarded:
     bytes it held, on the CPU.
     """
 
-    __slots__ = (
-        "_element_mask",
-        "base",
-        "before",
-        "built_as_asked",
-        "geometry",
-        "itemsize",
-        "view",
-    )
+    __slots__ = ("_mask", "base", "before", "built_as_asked", "geometry", "itemsize", "view")
 
     def __init__(
         self, values: torch.Tensor, geometry: Geometry, to_device: Move, *, fill: Any = None
@@ -81,19 +73,14 @@ class Guarded:
         nbytes += -nbytes % 16  # so that the storage can be viewed as any dtype
         byte = _NAN_BYTE if dtype.is_floating_point or dtype.is_complex else _INT_BYTE
         staged = _known_bytes(byte, nbytes)
-        elements = strided_view(staged, dtype, geometry)
         if fill is not None:
-            elements.fill_(fill)
-        elif geometry.expanded is None:
-            elements.copy_(values)
+            strided_view(staged, dtype, geometry).fill_(fill)
         else:
-            elements.narrow(geometry.expanded, 0, 1).copy_(values.narrow(geometry.expanded, 0, 1))
+            self._elements(staged, dtype).copy_(_once(values, geometry))
         self.base = to_device(staged)
-        if self.base is staged:
-            self.before, self.view = staged.clone(), elements
-        else:
-            self.before, self.view = staged, strided_view(self.base, dtype, geometry)
-        self._element_mask: torch.Tensor | None = None
+        self.before = staged.clone() if self.base is staged else staged
+        self.view = strided_view(self.base, dtype, geometry)
+        self._mask: torch.Tensor | None = None
         self.built_as_asked = self.as_asked()
 
     def as_asked(self) -> bool:
@@ -113,9 +100,8 @@ class Guarded:
         """Where bytes changed."""
         changed = from_device(self.base) != self.before
         inside = self.element_mask()
-        start, stop = self._span()
         outside = changed.clone()
-        outside[start:stop] = False
+        outside[self.geometry.offset * self.itemsize : self.geometry.extent * self.itemsize] = False
         where = changed.nonzero()
         return Damage(
             inside=int((changed & inside).sum()),
@@ -127,30 +113,17 @@ class Guarded:
     def outside_intact(self, from_device: Move) -> bool:
         """Whether every byte that belongs to no element of the view is as it was."""
         after, expected = from_device(self.base), self.before.clone()
-        bits = _BITS[self.itemsize]  # integers, so that no bit of a NaN or a bool is touched
-        there = strided_view(expected, bits, self.geometry)
-        came = strided_view(after, bits, self.geometry)
-        if self.geometry.expanded is not None:
-            dim = self.geometry.expanded
-            there, came = there.narrow(dim, 0, 1), came.narrow(dim, 0, 1)
-        there.copy_(came)
+        self._elements(expected).copy_(self._elements(after))
         return torch.equal(after, expected)
 
     def element_mask(self) -> torch.Tensor:
         """One bool a storage byte: does it belong to an element of the view?"""
-        if self._element_mask is None:
-            mask = torch.zeros(len(self.before) // self.itemsize * self.itemsize, dtype=torch.uint8)
-            rows = mask.view(-1, self.itemsize)
-            geometry = self.geometry
-            index = torch.full(geometry.shape, geometry.offset, dtype=torch.int64)
-            for dim, (size, stride) in enumerate(zip(geometry.shape, geometry.stride, strict=True)):
-                steps = torch.arange(size) * stride
-                index += steps.view([-1 if d == dim else 1 for d in range(len(geometry.shape))])
-            rows[index.reshape(-1)] = 1
-            full = torch.zeros(len(self.before), dtype=torch.bool)
-            full[: len(mask)] = mask.bool()
-            self._element_mask = full
-        return self._element_mask
+        if self._mask is None:
+            mask = torch.zeros_like(self.before)
+            ones = torch.ones(self.itemsize, dtype=torch.uint8).view(_BITS[self.itemsize])
+            self._elements(mask).copy_(ones)
+            self._mask = mask.bool()
+        return self._mask
 
     def remember(self, from_device: Move) -> None:
         """Take the bytes as they are now for the known ones."""
@@ -164,19 +137,24 @@ class Guarded:
         """Make the view again: a call may have given it another shape or storage."""
         self.view = strided_view(self.base, self.view.dtype, self.geometry)
 
-    def _span(self) -> tuple[int, int]:
-        return self.geometry.offset * self.itemsize, self.geometry.extent * self.itemsize
+    def _elements(self, base: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The elements of the view in a storage, each once; as integers, so that no bit of a NaN or a bool changes."""
+        view = strided_view(base, dtype or _BITS[self.itemsize], self.geometry)
+        return _once(view, self.geometry)
+
+
+def _once(view: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    """A view without the repetitions of an expanded dimension."""
+    return view if geometry.expanded is None else view.narrow(geometry.expanded, 0, 1)
 
 
 def _known_bytes(byte: int, count: int) -> torch.Tensor:
     """A fresh tensor of ``count`` bytes. Copying a template takes a third of the time of filling."""
     if count > _TEMPLATE_BYTES:
         return torch.full((count,), byte, dtype=torch.uint8)
-    template = _TEMPLATES.get(byte)
-    if template is None:
-        template = torch.full((_TEMPLATE_BYTES,), byte, dtype=torch.uint8)
-        _TEMPLATES[byte] = template
-    return template[:count].clone()
+    if byte not in _TEMPLATES:
+        _TEMPLATES[byte] = torch.full((_TEMPLATE_BYTES,), byte, dtype=torch.uint8)
+    return _TEMPLATES[byte][:count].clone()
 
 
 def storage_bytes(geometry: Geometry, itemsize: int) -> int:
@@ -246,6 +224,15 @@ class Device:
             wait()
 
 
+@contextmanager
+def _unusable_if_raised(what: str) -> Iterator[None]:
+    """Raises DeviceUnusable for whatever a vendor's code, or a dead driver, raises in the block."""
+    try:
+        yield
+    except Exception as exc:
+        raise DeviceUnusable(f"{what}: {type(exc).__name__}: {exc}") from exc
+
+
 def limit_threads() -> None:
     """One thread per process in every mode, so that outcomes are the same for ``-n 0`` and ``-n 2``."""
     torch.set_num_threads(1)
@@ -257,42 +244,31 @@ def open_device(descriptor: Descriptor, index: int = 0, *, unused: bool = False)
 
     Raises DeviceUnusable with what went wrong.
     """
-    if descriptor.module is not None:
-        doing = f"importing {descriptor.module!r}"
-        try:
-            module = importlib.import_module(descriptor.module)
-            doing = f"{descriptor.module}.{descriptor.init}()"
-            if descriptor.init is not None:
-                getattr(module, descriptor.init)()
-        except Exception as exc:  # a vendor's import may raise anything
-            raise DeviceUnusable(
-                f"device {descriptor.name!r}: {doing} failed: {type(exc).__name__}: {exc}"
-            ) from exc
+    name, module = descriptor.name, descriptor.module
+    if module is not None:
+        with _unusable_if_raised(f"device {name!r}: importing {module!r} failed"):
+            imported = importlib.import_module(module)
+        if descriptor.init is not None:
+            with _unusable_if_raised(f"device {name!r}: {module}.{descriptor.init}() failed"):
+                getattr(imported, descriptor.init)()
     limit_threads()
     kind = descriptor.torch_type
     try:
         torch_device = torch.device("cpu") if kind == "cpu" else torch.device(kind, index)
     except RuntimeError as exc:
-        after = f", after importing {descriptor.module!r}" if descriptor.module else ""
+        after = f", after importing {module!r}" if module else ""
         raise DeviceUnusable(
-            f"device {descriptor.name!r}: torch does not know the device type {kind!r}{after}: "
+            f"device {name!r}: torch does not know the device type {kind!r}{after}: "
             f"{(str(exc).splitlines() or [''])[0]}"
         ) from exc
     if index:
         _make_current(descriptor, torch_device)
     on_cpu = torch_device.type == "cpu"
-
-    def move(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(torch_device)
-
-    def back(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.cpu()
-
     device = Device(
         descriptor,
         torch_device,
-        descriptor.to_device or (identity if on_cpu else move),
-        descriptor.from_device or (identity if on_cpu else back),
+        descriptor.to_device or (identity if on_cpu else lambda tensor: tensor.to(torch_device)),
+        descriptor.from_device or (identity if on_cpu else torch.Tensor.cpu),
     )
     if not unused:
         try:
@@ -320,25 +296,17 @@ def first_index(device: Device) -> Iterator[Device]:
 def _make_current(descriptor: Descriptor, device: torch.device) -> None:
     """Make this index the current one, which calls without an index use. Raises DeviceUnusable."""
     choose = getattr(getattr(torch, device.type, None), "set_device", None)
-    if choose is None:
-        return
-    try:
-        choose(device.index)
-    except Exception as exc:  # a vendor's module may raise anything
-        raise DeviceUnusable(
-            f"device {descriptor.name!r}: {device} cannot be made the current device: {type(exc).__name__}: {exc}"
-        ) from exc
+    if choose is not None:
+        what = f"device {descriptor.name!r}: {device} cannot be made the current device"
+        with _unusable_if_raised(what):
+            choose(device.index)
 
 
 def preflight(device: Device) -> None:
     """A tiny op there and back. Raises DeviceUnusable."""
-    try:
+    with _unusable_if_raised(f"device {device.name!r} failed to run a tiny op"):
         there = device.to_device(torch.arange(4, dtype=torch.uint8))
         answer = device.from_device(there + there)
-    except Exception as exc:  # a dead driver may raise anything
-        raise DeviceUnusable(
-            f"device {device.name!r} failed to run a tiny op: {type(exc).__name__}: {exc}"
-        ) from exc
     if answer.tolist() != [0, 2, 4, 6]:
         raise DeviceUnusable(
             f"device {device.name!r}: arange(4) + arange(4) returned {answer.tolist()}; expected [0, 2, 4, 6]"

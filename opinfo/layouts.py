@@ -6,9 +6,11 @@ offset (in elements) and the number of storage elements that it needs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain, product, repeat
 from pathlib import Path
 from typing import TypeAlias
 
@@ -57,20 +59,13 @@ class Layout:
     @classmethod
     def parse(cls, text: str) -> Layout:
         """Read an id such as ``transposed+step_inner+offset``. Raises ValueError."""
-        memory, *rest = text.split("+")
-        step, expand, offset = "none", "none", False
-        for part in rest:
-            if part == "offset":
-                offset = True
-            elif part.startswith("step_"):
-                step = part.removeprefix("step_")
-            elif part.startswith("expand_"):
-                expand = part.removeprefix("expand_")
-            else:
-                raise ValueError(f"layout {text!r}: unknown part {part!r}")
-        if memory not in MEMORY or step not in STEP or expand not in EXPAND:
-            raise ValueError(f"layout {text!r}: unknown factor")
-        return cls(memory, step, expand, offset)
+        for factors in product(MEMORY, STEP, EXPAND, (False, True)):
+            if (layout := cls(*factors)).id == text:
+                return layout
+        raise ValueError(
+            f"layout {text!r}: expected one of {', '.join(MEMORY)}, with +step_inner or +step_outer, "
+            "+expand_first or +expand_last, and +offset, in this order, or without"
+        )
 
     def geometry(self, shape: Sequence[int], *, may_expand: bool = True) -> Geometry:
         """Strides and offset of a view of ``shape``.
@@ -112,26 +107,18 @@ class FreeLayout:
     @classmethod
     def parse(cls, text: str) -> FreeLayout:
         """Read an id. Raises ValueError."""
-        order: tuple[int, ...] = ()
-        steps: tuple[int, ...] = ()
-        expand: int | None = None
-        offset = 0
-        for part in text.removeprefix("free:").split(",") if text != "free:" else ():
-            name, _, value = part.partition("=")
-            numbers = tuple(int(n) for n in value.split("."))
-            if any(n < 0 for n in numbers) or (name in ("expand", "offset") and len(numbers) > 1):
-                raise ValueError(f"layout {text!r}: {part!r} is not of the form")
-            if name == "order":
-                order = numbers
-            elif name == "steps" and all(numbers):
-                steps = numbers
-            elif name == "expand":
-                expand = numbers[0]
-            elif name == "offset":
-                offset = numbers[0]
-            else:
-                raise ValueError(f"layout {text!r}: unknown part {part!r}")
-        return cls(order, steps, expand, offset)
+        parts: dict[str, tuple[int, ...]] = {
+            name: tuple(map(int, numbers.split(".")))
+            for name, numbers in re.findall(r"(\w+)=(\d+(?:\.\d+)*)", text)
+        }
+        expand, offset = parts.get("expand", (None,)), parts.get("offset", (0,))
+        made = cls(parts.get("order", ()), parts.get("steps", ()), expand[0], offset[0])
+        if made.id != text or not all(made.steps):
+            form = cls((2, 0, 1), (1, 3), 0, 5).id
+            raise ValueError(
+                f"layout {text!r}: expected an id of the form {form}; each part may be left out"
+            )
+        return made
 
     def geometry(self, shape: Sequence[int], *, may_expand: bool = True) -> Geometry:
         """Strides and offset of a view of ``shape``; parts that mean nothing for it fall away."""
@@ -141,16 +128,7 @@ class FreeLayout:
         expanded = self.expand if may_expand else None
         if expanded is not None and (expanded >= rank or shape[expanded] < 2):
             expanded = None
-        stride, step = [0] * rank, 1
-        walked = [d for d in reversed(order) if d != expanded]
-        for position, dim in enumerate(walked):
-            step *= self.steps[position] if position < len(self.steps) else 1
-            stride[dim] = step
-            step *= max(shape[dim], 1)
-        last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1 if all(shape) else 0
-        return interned(
-            Geometry(tuple(shape), tuple(stride), self.offset, self.offset + last, expanded)
-        )
+        return _laid(shape, order, self.steps, expanded, self.offset)
 
 
 AnyLayout: TypeAlias = Layout | FreeLayout
@@ -234,23 +212,30 @@ def _expanded_dim(expand: str, shape: Sequence[int]) -> int | None:
 
 @cache
 def _geometry(layout: Layout, shape: tuple[int, ...], may_expand: bool) -> Geometry:
-    rank = len(shape)
-    order = _memory_order(layout.memory, rank)
     expanded = _expanded_dim(layout.expand, shape) if may_expand else None
-    stride = [0] * rank
-    step = 1
-    walked = [d for d in order if d != expanded]
-    for position, dim in enumerate(reversed(walked)):
-        innermost, outermost = position == 0, position == len(walked) - 1
-        if (layout.step == "inner" and innermost) or (
-            layout.step == "outer" and outermost and len(walked) > 1
-        ):
-            step *= 2
-        stride[dim] = step
-        step *= max(shape[dim], 1)
-    offset = OFFSET if layout.offset else 0
+    steps: tuple[int, ...] = (2,) if layout.step == "inner" else ()
+    stepped = len(shape) - (expanded is not None)  # dimensions with a stride
+    if layout.step == "outer" and stepped > 1:
+        steps = (*[1] * (stepped - 1), 2)
+    order = _memory_order(layout.memory, len(shape))
+    return _laid(shape, order, steps, expanded, OFFSET if layout.offset else 0)
+
+
+def _laid(
+    shape: Sequence[int],
+    order: Sequence[int],
+    steps: Sequence[int],
+    expanded: int | None,
+    offset: int,
+) -> Geometry:
+    """The geometry with this order of dimensions and these steps (see :class:`FreeLayout`)."""
+    stride, step = [0] * len(shape), 1
+    walked = [dim for dim in reversed(order) if dim != expanded]
+    for dim, factor in zip(walked, chain(steps, repeat(1))):
+        stride[dim] = step * factor
+        step = stride[dim] * max(shape[dim], 1)
     last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1 if all(shape) else 0
-    return interned(Geometry(shape, tuple(stride), offset, offset + last, expanded))
+    return interned(Geometry(tuple(shape), tuple(stride), offset, offset + last, expanded))
 
 
 def interned(geometry: Geometry) -> Geometry:

@@ -1,4 +1,4 @@
-"""Planted faults in Python: each function breaks something and returns a function that repairs it.
+"""Planted faults in Python: what is installed while a fault is on, in the place of a kernel or a method of torch's.
 
 The other faults are switches that the library, or a module of this package, checks.
 """
@@ -8,15 +8,20 @@ from __future__ import annotations
 import ctypes
 import warnings
 from collections.abc import Callable
+from functools import partial, partialmethod
 from typing import Any, Final
 
 import torch
 
 from devices.simulated.backend import native
 
-Mend = Callable[[], None]
+Mend = Callable[[], None]  # repairs what was broken
 
 _C: Any = torch._C
+
+#: By fault: what breaks something, and returns a function that repairs it.
+INSTALLED: Final[dict[str, Callable[[], Mend]]] = {}
+
 _mends: dict[str, Mend] = {}
 
 
@@ -28,67 +33,70 @@ def switch(name: str, on: bool) -> None:
         _mends.pop(name)()
 
 
-def _instead(op: str, key: str, function: Callable[..., Any], space: str = "aten") -> Mend:
-    """Replace the kernel of an op; with ``space`` "_", add one for all ops without a kernel."""
-    library = torch.library.Library(space, "IMPL")
+def _installs(
+    fault: str, install: Callable[..., Mend], *where: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What stands below is installed while the fault is on: ``install(function, *where)``."""
+
+    def note(function: Callable[..., Any]) -> Callable[..., Any]:
+        INSTALLED[fault] = partial(install, function, *where)
+        return function
+
+    return note
+
+
+def _kernel(function: Callable[..., Any], op: str, key: str) -> Mend:
+    """Replace the kernel of an op; with ``op`` "*", add one for all ops without a kernel."""
+    library = torch.library.Library("_" if op == "*" else "aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the kernel is overridden on purpose
-        if space == "_":
+        if op == "*":
             library.fallback(function, key)
         else:
             library.impl(op, function, key)
     return library._destroy
 
 
-def _without(*keys: str) -> Any:
-    """A guard that excludes these dispatch keys."""
-    every = _C.DispatchKeySet(getattr(_C.DispatchKey, keys[0]))
-    for key in keys[1:]:
-        every = every | _C.DispatchKeySet(getattr(_C.DispatchKey, key))
-    return _C._ExcludeDispatchKeyGuard(every)
+def _method(function: Callable[..., Any], name: str) -> Mend:
+    """Replace a method of tensors; the function takes the tensor, the original method, and the arguments."""
+    original = getattr(torch.Tensor, name)
+    setattr(torch.Tensor, name, partialmethod(function, original))
+    return lambda: setattr(torch.Tensor, name, original)
+
+
+def _called(function: Callable[[], Mend]) -> Mend:
+    return function()
+
+
+def _without(key: str) -> Any:
+    """A guard that excludes a dispatch key."""
+    return _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(getattr(_C.DispatchKey, key)))
 
 
 # -- transfer
 
 
-def _numpy_exposes_memory() -> Mend:
-    tensor: Any = torch.Tensor
-    original = tensor.numpy
+@_installs("transfer.numpy_exposes_memory", _method, "numpy")
+def _numpy(self: torch.Tensor, original: Callable[..., Any], *, force: bool = False) -> Any:
+    if self.device.type != native.NAME:
+        return original(self, force=force)
+    import numpy as np
 
-    def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
-        if self.device.type != native.NAME:
-            return original(self, force=force)
-        import numpy as np
-
-        start = native.library.device_side(self.untyped_storage().data_ptr())
-        raw: Any = (ctypes.c_byte * self.untyped_storage().nbytes()).from_address(start)
-        kind = original(torch.empty(0, dtype=self.dtype)).dtype
-        steps = [step * self.element_size() for step in self.stride()]
-        return np.ndarray(
-            tuple(self.shape), kind, raw, self.storage_offset() * self.element_size(), steps
-        )
-
-    def mend() -> None:
-        tensor.numpy = original
-
-    tensor.numpy = numpy
-    return mend
+    start = native.library.device_side(self.untyped_storage().data_ptr())
+    raw: Any = (ctypes.c_byte * self.untyped_storage().nbytes()).from_address(start)
+    kind = original(torch.empty(0, dtype=self.dtype)).dtype
+    steps = [step * self.element_size() for step in self.stride()]
+    return np.ndarray(
+        tuple(self.shape), kind, raw, self.storage_offset() * self.element_size(), steps
+    )
 
 
-def _slice_not_pinned() -> Mend:
-    tensor: Any = torch.Tensor
-    original = tensor.is_pinned
-
-    def is_pinned(self: torch.Tensor, *args: Any) -> bool:
-        return self.storage_offset() == 0 and bool(original(self, *args))
-
-    def mend() -> None:
-        tensor.is_pinned = original
-
-    tensor.is_pinned = is_pinned
-    return mend
+@_installs("transfer.slice_not_pinned", _method, "is_pinned")
+def _is_pinned(self: torch.Tensor, original: Callable[..., Any], *args: Any) -> bool:
+    return self.storage_offset() == 0 and bool(original(self, *args))
 
 
+@_installs("compile.export_wrong_device", _called)
 def _load_on_first_index() -> Mend:
     registry: Any = torch.serialization._package_registry
 
@@ -100,6 +108,7 @@ def _load_on_first_index() -> Mend:
     return lambda: registry.remove(entry)
 
 
+@_installs("allocator.settings_accept_unknown", _called)
 def _accept_unknown_settings() -> Mend:
     native.library.use_settings_parser(False)
     return lambda: native.library.use_settings_parser(True)
@@ -108,18 +117,14 @@ def _accept_unknown_settings() -> Mend:
 # -- dispatch
 
 
-def _unsupported_raises_runtime_error() -> Mend:
-    def refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError(f"{op} failed")
-
-    return _instead("", "PrivateUse1", refuse, space="_")
+@_installs("dispatch.unsupported_wrong_error", _kernel, "*", "PrivateUse1")
+def _refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError(f"{op} failed")
 
 
-def _unsupported_returns_first_argument() -> Mend:
-    def pretend(op: Any, *args: Any, **kwargs: Any) -> Any:
-        return args[0].clone()
-
-    return _instead("", "PrivateUse1", pretend, space="_")
+@_installs("dispatch.unsupported_returns_garbage", _kernel, "*", "PrivateUse1")
+def _pretend(op: Any, *args: Any, **kwargs: Any) -> Any:
+    return args[0].clone()
 
 
 # -- gradients
@@ -140,69 +145,42 @@ class _WrongSecond(torch.autograd.Function):
         return grad * x.detach().cosh()
 
 
-def _second_derivative_lost() -> Mend:
+@_installs("autograd.second_wrong", _kernel, "sinh", "AutogradPrivateUse1")
+def _sinh(x: torch.Tensor) -> Any:
     wrong: Any = _WrongSecond
-    return _instead("sinh", "AutogradPrivateUse1", lambda x: wrong.apply(x))
+    return wrong.apply(x)
 
 
-def _version_kept() -> Mend:
-    def zero_(x: torch.Tensor) -> torch.Tensor:
-        with _C._AutoDispatchBelowAutograd(), _without("ADInplaceOrView"):
-            return x.zero_()
-
-    return _instead("zero_", "AutogradPrivateUse1", zero_)
+@_installs("autograd.version_not_bumped", _kernel, "zero_", "AutogradPrivateUse1")
+def _zero_(x: torch.Tensor) -> torch.Tensor:
+    with _C._AutoDispatchBelowAutograd(), _without("ADInplaceOrView"):
+        return x.zero_()
 
 
-def _weights_moved_apart() -> Mend:
-    op = torch.ops.aten.lstm.input
-
-    def lstm(x: torch.Tensor, state: Any, weights: Any, *rest: Any) -> Any:
-        for weight in weights:
-            weight.data = weight.detach().clone()
-        return op.decompose(x, state, weights, *rest)
-
-    return _instead("lstm.input", "AutogradPrivateUse1", lstm)
+@_installs("autograd.rnn_weights_unshared", _kernel, "lstm.input", "AutogradPrivateUse1")
+def _lstm(x: torch.Tensor, state: Any, weights: Any, *rest: Any) -> Any:
+    for weight in weights:
+        weight.data = weight.detach().clone()
+    return torch.ops.aten.lstm.input.decompose(x, state, weights, *rest)
 
 
 # -- training
 
 
-def _product_left_in_float32() -> Mend:
-    def mm(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        with _without("AutocastPrivateUse1"):
-            return torch.mm(first, second)
-
-    return _instead("mm", "AutocastPrivateUse1", mm)
+@_installs("autocast.op_left_in_float32", _kernel, "mm", "AutocastPrivateUse1")
+def _mm(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    with _without("AutocastPrivateUse1"):
+        return torch.mm(first, second)
 
 
-def _last_of_list_left_out() -> Mend:
-    def add(tensors: list[torch.Tensor], scalar: float) -> None:
-        for tensor in tensors[:-1]:
-            tensor.add_(scalar)
-
-    return _instead("_foreach_add_.Scalar", "PrivateUse1", add)
+@_installs("optim.foreach_skips_last", _kernel, "_foreach_add_.Scalar", "PrivateUse1")
+def _add_to_all_but_the_last(tensors: list[torch.Tensor], scalar: float) -> None:
+    for tensor in tensors[:-1]:
+        tensor.add_(scalar)
 
 
-def _lists_taken_for_dense() -> Mend:
-    def multiply(tensors: list[torch.Tensor], scalar: float) -> None:
-        for tensor in tensors:
-            dense = torch.empty(tensor.shape, device="meta").stride()
-            tensor.as_strided(tensor.shape, dense, tensor.storage_offset()).mul_(scalar)
-
-    return _instead("_foreach_mul_.Scalar", "PrivateUse1", multiply)
-
-
-INSTALLED: Final[dict[str, Callable[[], Mend]]] = {
-    "transfer.numpy_exposes_memory": _numpy_exposes_memory,
-    "transfer.slice_not_pinned": _slice_not_pinned,
-    "allocator.settings_accept_unknown": _accept_unknown_settings,
-    "dispatch.unsupported_wrong_error": _unsupported_raises_runtime_error,
-    "dispatch.unsupported_returns_garbage": _unsupported_returns_first_argument,
-    "autograd.second_wrong": _second_derivative_lost,
-    "autograd.version_not_bumped": _version_kept,
-    "autograd.rnn_weights_unshared": _weights_moved_apart,
-    "autocast.op_left_in_float32": _product_left_in_float32,
-    "optim.foreach_skips_last": _last_of_list_left_out,
-    "optim.foreach_ignores_strides": _lists_taken_for_dense,
-    "compile.export_wrong_device": _load_on_first_index,
-}
+@_installs("optim.foreach_ignores_strides", _kernel, "_foreach_mul_.Scalar", "PrivateUse1")
+def _multiply_as_if_dense(tensors: list[torch.Tensor], scalar: float) -> None:
+    for tensor in tensors:
+        dense = torch.empty(tensor.shape, device="meta").stride()
+        tensor.as_strided(tensor.shape, dense, tensor.storage_offset()).mul_(scalar)
