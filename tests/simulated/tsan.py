@@ -33,9 +33,8 @@ def built() -> None:
     lib = Path(torch.__file__).parent / "lib"
     includes = [folder, *cpp_extension.include_paths("cpu"), sysconfig.get_path("include")]
     objects = []
-    for name, parts in build.UNITS.items():
-        unit = build._unit(folder, name, parts)
-        objects.append(unit.with_suffix(".o"))
+    for unit in build.sources(folder):
+        objects.append(folder / f"{unit.stem}.o")
         print(f"compiling {unit.name} ...", file=sys.stderr, flush=True)
         subprocess.run(
             ["g++", "-c", "-fPIC", *build.FLAGS, *FLAGS, *(f"-I{path}" for path in includes)]

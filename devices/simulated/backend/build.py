@@ -26,40 +26,9 @@ from devices.simulated.faults import header
 NAME: Final = "simulated_device"
 SOURCES: Final = Path(__file__).resolve().parents[1] / "csrc"
 FLAGS: Final = (
-    "-std=c++20",
-    "-O1",
-    "-g0",
-    "-Wall",
-    "-Wno-sign-compare",
-    "-Wno-interference-size",
+    *("-std=c++20", "-O1", "-g0", "-Wall", "-Wno-sign-compare", "-Wno-interference-size"),
     "-fvisibility=hidden",
 )
-
-#: What is compiled together: torch's headers cost more than our code, so each is read three times, not sixteen.
-UNITS: Final = {
-    "host": (
-        *(
-            "arena",
-            "faults",
-            "seen",
-            "stream",
-            "failures",
-            "event",
-            "event_ipc",
-            "worker",
-            "capture",
-            "replay",
-        ),
-        *("allocator", "allocator_release", "allocator_state", "allocator_torch", "crowd"),
-        *("pinned", "runtime", "generator", "hooks", "settings", "pluggable", "profiler", "graph"),
-    ),
-    "kernels": (
-        *("alias", "geometry", "capturable", "kernel", "defects", "misbehave", "misbehave_calls"),
-        *("misbehave_graph", "spoil", "ops", "copy", "recurrent"),
-    ),
-    "bindings": ("bindings", "bindings_memory", "bindings_graph", "hazard"),
-    "autocast": ("autocast",),
-}
 
 
 class BuildFailed(RuntimeError):
@@ -69,11 +38,8 @@ class BuildFailed(RuntimeError):
 def library() -> ModuleType:
     """Load the device's library; build it first if it is not in the cache. Raises BuildFailed."""
     folder = cache_root() / "simulated" / _key()
-    if not (folder / "complete").is_file():
-        loaded = _build(folder)
-        if loaded is not None:
-            return loaded
-    return _load(folder / f"{NAME}.so")
+    built = None if (folder / "complete").is_file() else _build(folder)
+    return built or _load(folder / f"{NAME}.so")
 
 
 def _key() -> str:
@@ -126,9 +92,8 @@ def _build(folder: Path) -> ModuleType | None:
             fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / "complete").is_file():  # another process built it meanwhile
             return None
-        (folder / "lock").unlink(
-            missing_ok=True
-        )  # of a build that was killed: we hold the real one
+        # Of a build that was killed: we hold the real one.
+        (folder / "lock").unlink(missing_ok=True)
         loaded = _compile(folder)
         (folder / "complete").touch()
     return loaded
@@ -138,13 +103,13 @@ def _compile(folder: Path) -> ModuleType:
     # Imported late: it costs 0.3 s, and only builds need it.
     from torch.utils import cpp_extension
 
-    sources = [str(_unit(folder, name, parts)) for name, parts in UNITS.items()]
+    units = sources(folder)
     flags = [*FLAGS, *os.environ.get("SIMULATED_CXXFLAGS", "").split()]
-    with _tools_on_path(), _progress(folder, len(sources), sys.stderr):
+    with _tools_on_path(), _progress(folder, len(units), sys.stderr):
         try:
             loaded: ModuleType = cpp_extension.load(
                 NAME,
-                sources,
+                [str(unit) for unit in units],
                 extra_cflags=flags,
                 extra_ldflags=["-pthread"],
                 extra_include_paths=[str(folder)],
@@ -156,14 +121,12 @@ def _compile(folder: Path) -> ModuleType:
     return loaded
 
 
-def _unit(folder: Path, name: str, parts: tuple[str, ...]) -> Path:
-    """A file that includes others, and the list of faults beside it. Ninja compiles again only what is newer."""
-    path = folder / f"unit_{name}.cpp"
-    includes = "".join(f'#include "{SOURCES / part}.cpp"\n' for part in parts)
-    for file, text in ((folder / "fault_list.h", header()), (path, includes)):
-        if not file.exists() or file.read_text(encoding="utf-8") != text:
-            file.write_text(text, encoding="utf-8")
-    return path
+def sources(folder: Path) -> list[Path]:
+    """What is compiled; the list of faults is written for it. Ninja compiles again only what is older."""
+    faults = folder / "fault_list.h"
+    if not faults.exists() or faults.read_text(encoding="utf-8") != header():
+        faults.write_text(header(), encoding="utf-8")
+    return sorted(SOURCES.glob("unit_*.cpp"))
 
 
 def _short(folder: Path, output: str) -> str:
@@ -191,8 +154,9 @@ def _tools_on_path() -> Iterator[None]:
 @contextlib.contextmanager
 def _progress(folder: Path, files: int, out: TextIO) -> Iterator[None]:
     """Print a line about the build; on a terminal it counts the compiled files."""
-    started, over = time.monotonic(), threading.Event()
+    started, over, verdict = time.monotonic(), threading.Event(), "failed"
     title = f"building the simulated device for torch {torch.__version__} (once; about a minute)"
+    start = "\r" if out.isatty() else ""
 
     def show() -> None:
         while not over.wait(0.5):
@@ -200,21 +164,17 @@ def _progress(folder: Path, files: int, out: TextIO) -> Iterator[None]:
             seconds = time.monotonic() - started
             print(f"\r{title}: {done}/{files} files, {seconds:.0f} s", end="", file=out, flush=True)
 
-    watcher = threading.Thread(target=show, daemon=True) if out.isatty() else None
-    if watcher is not None:
+    watcher = threading.Thread(target=show, daemon=True)
+    if out.isatty():
         watcher.start()
     else:
         print(f"{title} ...", file=out, flush=True)
     try:
         yield
         verdict = "done"
-    except BaseException:
-        verdict = "failed"
-        raise
     finally:
         over.set()
-        if watcher is not None:
+        if out.isatty():
             watcher.join()
-        start = "\r" if watcher is not None else ""
         seconds = time.monotonic() - started
         print(f"{start}{title}: {verdict} after {seconds:.0f} s", file=out, flush=True)

@@ -40,9 +40,7 @@ def teach_tensors() -> None:
             return capsule_of(self, stream=stream, **options)
         if stream not in _NO_ORDER and not native.on("transfer.dlpack_ignores_stream"):
             _order(self.device.index, stream)
-        exported = self
-        if native.on("transfer.dlpack_copies"):
-            exported = self.clone()
+        exported = self.clone() if native.on("transfer.dlpack_copies") else self
         if native.on("transfer.dlpack_ignores_offset"):
             exported = self.as_strided(self.size(), self.stride(), 0)
         return capsule_of(exported, stream=-1, **options)
@@ -68,9 +66,8 @@ _TARGET: Final = "torch._dynamo.device_interface"
 
 def register_when_imported() -> None:
     """Register the device with Dynamo now if Dynamo is loaded, else when it is imported: that takes seconds."""
-    loaded = sys.modules.get(_TARGET)
-    if loaded is not None:
-        _register(loaded)
+    if _TARGET in sys.modules:
+        _register(sys.modules[_TARGET])
     else:
         sys.meta_path.insert(0, _Finder())
 
@@ -110,17 +107,9 @@ def _register(module: Any) -> None:
         class Worker:
             """What a process that compiles asks, which may not use the device."""
 
-            @staticmethod
-            def set_device(index: int) -> None:
-                ours.set_device(index)
-
-            @staticmethod
-            def current_device() -> int:
-                return int(ours.current_device())
-
-            @staticmethod
-            def get_device_properties(which: Any = None) -> Any:
-                return ours.get_device_properties(which)
+            set_device = staticmethod(ours.set_device)
+            current_device = staticmethod(ours.current_device)
+            get_device_properties = staticmethod(ours.get_device_properties)
 
         current_device = staticmethod(ours.current_device)
         set_device = staticmethod(ours.set_device)

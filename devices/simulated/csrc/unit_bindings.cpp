@@ -1,0 +1,7 @@
+// The functions for Python.
+// Compiled together, because torch's headers cost more than our code.
+
+#include "bindings.cpp"
+#include "bindings_memory.cpp"
+#include "bindings_graph.cpp"
+#include "hazard.cpp"
