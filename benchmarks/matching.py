@@ -57,7 +57,7 @@ reason = "block {n}"
     clauses = [f"layout.c{n}" for n in range(_CLAUSES)]
     start = time.perf_counter()
     plan = build(
-        PlanSpec("full", None, 1),
+        PlanSpec("full", ("*",), 1),
         "cpu",
         subjects,
         lambda _: clauses,

@@ -67,12 +67,6 @@ class Exceptions(
     def families_of(self, op: str) -> frozenset[str]:
         return frozenset(f.name for f in self.families if any(names(p, op) for p in f.ops))
 
-    def ops_of(self, family: str) -> tuple[str, ...]:
-        for found in self.families:
-            if found.name == family:
-                return found.ops
-        raise ExceptionsError(f"opinfo/exceptions.toml has no family {family!r}")
-
     def excluded(self, clause: str, op: str, dtype: str, *, fake_only: bool) -> Exclusion | None:
         for exclusion in self.exclusions:
             if exclusion.covers(clause, op, dtype, fake_only=fake_only):

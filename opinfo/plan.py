@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from devices.cell import CellKey
 from devices.errors import ConformError
 from devices.files import tomllib
@@ -19,43 +21,30 @@ class UnknownPlan(ConformError):
     """No plan of that name."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSpec:
-    """A plan's own settings, from ``plans.toml``. ``dtypes`` None means all of them."""
+class PlanSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A plan's own settings, from ``plans.toml``. The dtype ``*`` means all of them."""
 
     name: str
-    dtypes: tuple[str, ...] | None
+    dtypes: tuple[str, ...]
     samples: int
     more_cases: bool = False  # cases beyond those that every plan takes
 
     def takes(self, dtype: str) -> bool:
-        return self.dtypes is None or dtype in self.dtypes
-
-
-_FILE = Path(__file__).with_name("plans.toml")
+        return "*" in self.dtypes or dtype in self.dtypes
 
 
 @cache
-def plan_specs(path: Path = _FILE) -> dict[str, PlanSpec]:
+def plan_specs() -> dict[str, PlanSpec]:
     """The plans by name."""
-    data = tomllib.loads(path.read_text(encoding="utf-8"))
-    return {
-        name: PlanSpec(
-            name,
-            None if entry["dtypes"] == ["*"] else tuple(entry["dtypes"]),
-            entry["samples"],
-            entry["more_cases"],
-        )
-        for name, entry in data.items()
-    }
+    data = tomllib.loads(Path(__file__).with_name("plans.toml").read_text(encoding="utf-8"))
+    return {name: msgspec.convert({"name": name, **data[name]}, PlanSpec) for name in data}
 
 
 def plan_spec(name: str) -> PlanSpec:
     """The plan of that name. Raises UnknownPlan."""
-    specs = plan_specs()
-    if name not in specs:
-        raise UnknownPlan(f"unknown plan {name!r}: expected one of {', '.join(specs)}")
-    return specs[name]
+    if name not in plan_specs():
+        raise UnknownPlan(f"unknown plan {name!r}: expected one of {', '.join(plan_specs())}")
+    return plan_specs()[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +65,8 @@ class Plan:
     cells: tuple[CellKey, ...]
     excluded: tuple[Excluded, ...]
     recipe: Mapping[str, str | int]  # whatever else decides what a cell means
-    hash: str = field(default="")
+    hash: str
     families: Mapping[str, str] = field(default_factory=dict)  # of ops, for reports
-
-    def items(self) -> dict[tuple[str, str], list[str]]:
-        """Clauses by (op, dtype), in plan order."""
-        grouped: dict[tuple[str, str], list[str]] = {}
-        for clause, op, dtype in self.cells:
-            grouped.setdefault((op, dtype), []).append(clause)
-        return grouped
 
 
 def build(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
 
@@ -73,40 +72,6 @@ Tensors = tuple[torch.Tensor, ...]
 MaybeTensors = tuple["torch.Tensor | None", ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A callable with the tensors that its graphs read: its sample arguments and a module's parameters."""
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    given: Tensors  # the arguments, flat
-    parameters: Tensors
-
-    @property
-    def inputs(self) -> Tensors:
-        return self.given + self.parameters
-
-    @property
-    def differentiable(self) -> Tensors:
-        return tuple(each for each in self.inputs if each.requires_grad)
-
-
-@dataclass(frozen=True, slots=True)
-class _Forward:
-    graph: Graph
-    outputs: Tensors
-    spec: pytree.TreeSpec
-
-
-@dataclass(frozen=True, slots=True)
-class _Backward:
-    graph: Graph
-    grad_outputs: MaybeTensors  # by output; None where it requires no gradient
-    grad_inputs: (
-        MaybeTensors  # by input; None where it requires none, or has no part in the outputs
-    )
-
-
 def make_graphed_callables(
     callables: Any,
     sample_args: Any,
@@ -125,131 +90,131 @@ def make_graphed_callables(
             "make_graphed_callables does not support autocast's cache: pass cache_enabled=False to autocast"
         )
     several = isinstance(callables, tuple)
-    functions = callables if several else (callables,)
-    arguments = sample_args if several else (sample_args,)
-    sources = [_source(function, given) for function, given in zip(functions, arguments)]
-    shared = graph_pool_handle() if pool is None else pool
-    _warm_up(sources, num_warmup_iters, allow_unused_input)
+    pairs = zip(callables, sample_args) if several else [(callables, sample_args)]
+    passes = [_Passes(function, given, allow_unused_input) for function, given in pairs]
+    torch.accelerator.synchronize()
+    with torch.Stream("simulated"):
+        for each in passes:
+            each.warm_up(num_warmup_iters)
+    torch.accelerator.synchronize()
     # In the order in which they will run, as graphs that share a pool must be: backward passes last come first.
-    forwards = [_capture_forward(source, shared) for source in sources]
-    backwards = [
-        _capture_backward(source, forward, shared, allow_unused_input)
-        for source, forward in reversed(list(zip(sources, forwards)))
-    ]
-    made = [
-        _replaced(source, _graphed(source, forward, backward))
-        for source, forward, backward in zip(sources, forwards, reversed(backwards))
-    ]
+    shared = graph_pool_handle() if pool is None else pool
+    for each in passes:
+        each.capture_forward(shared)
+    for each in reversed(passes):
+        each.capture_backward(shared)
+    made = [each.replaced() for each in passes]
     return tuple(made) if several else made[0]
 
 
-def _source(function: Callable[..., Any], arguments: tuple[Any, ...]) -> _Source:
-    parameters: Tensors = ()
-    if isinstance(function, torch.nn.Module):
-        if function._forward_hooks or function._forward_pre_hooks or function._backward_hooks:
-            raise ValueError("make_graphed_callables takes modules without hooks: add them later")
-        if any(each.requires_grad for each in function.buffers()):
-            raise ValueError("make_graphed_callables takes modules whose buffers are not trainable")
-        parameters = tuple(function.parameters())
-    given = tuple(pytree.arg_tree_leaves(*arguments))
-    for each in given:
-        if not isinstance(each, torch.Tensor):
-            raise TypeError(f"make_graphed_callables takes tensors as arguments, got {each!r}")
-    return _Source(function, tuple(arguments), given, parameters)
+class _Passes:
+    """A callable, the graphs of its forward and backward pass, and the tensors that they read and write."""
 
-
-def _gradients(
-    source: _Source, outputs: Sequence[torch.Tensor], grads: MaybeTensors, unused: bool
-) -> MaybeTensors:
-    """The gradients of all inputs; None for those that require none."""
-    wanted = [each for each in outputs if each.requires_grad]
-    if not wanted or not source.differentiable:
-        return (None,) * len(source.inputs)
-    found = iter(
-        torch.autograd.grad(
-            wanted,
-            source.differentiable,
-            [each for each in grads if each is not None],
-            only_inputs=True,
-            allow_unused=unused,
-        )
+    forward: Graph
+    outputs: Tensors
+    spec: pytree.TreeSpec  # of the outputs
+    backward: Graph
+    grad_outputs: MaybeTensors  # by output; None where it requires no gradient
+    grad_inputs: (
+        MaybeTensors  # by input; None where it requires none, or the outputs do not depend on it
     )
-    return tuple(next(found) if each.requires_grad else None for each in source.inputs)
+
+    def __init__(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], unused: bool
+    ) -> None:
+        self.function, self.arguments, self.unused = function, tuple(arguments), unused
+        self.parameters: Tensors = ()
+        if isinstance(function, torch.nn.Module):
+            if function._forward_hooks or function._forward_pre_hooks or function._backward_hooks:
+                raise ValueError(
+                    "make_graphed_callables takes modules without hooks: add them later"
+                )
+            if any(each.requires_grad for each in function.buffers()):
+                raise ValueError(
+                    "make_graphed_callables takes modules whose buffers are not trainable"
+                )
+            self.parameters = tuple(function.parameters())
+        self.given: Tensors = tuple(pytree.arg_tree_leaves(*arguments))
+        for each in self.given:
+            if not isinstance(each, torch.Tensor):
+                raise TypeError(f"make_graphed_callables takes tensors as arguments, got {each!r}")
+        self.inputs = self.given + self.parameters
+
+    def gradients(self, outputs: Sequence[torch.Tensor], grads: MaybeTensors) -> MaybeTensors:
+        """The gradients of all inputs; None for those that require none."""
+        wanted = [each for each in outputs if each.requires_grad]
+        differentiable = [each for each in self.inputs if each.requires_grad]
+        if not wanted or not differentiable:
+            return (None,) * len(self.inputs)
+        given = [each for each in grads if each is not None]
+        found = iter(torch.autograd.grad(wanted, differentiable, given, allow_unused=self.unused))
+        return tuple(next(found) if each.requires_grad else None for each in self.inputs)
+
+    def warm_up(self, times: int) -> None:
+        for _ in range(times):
+            outputs = pytree.tree_leaves(self.function(*self.arguments))
+            self.gradients(outputs, _like(outputs))
+
+    def capture_forward(self, pool: tuple[int, int]) -> None:
+        self.forward = Graph(pool=pool)
+        with graph(self.forward):
+            result = self.function(*self.arguments)
+        outputs, self.spec = pytree.tree_flatten(result)
+        self.outputs = tuple(outputs)
+
+    def capture_backward(self, pool: tuple[int, int]) -> None:
+        self.backward, self.grad_outputs = Graph(pool=pool), _like(self.outputs)
+        self.grad_inputs = (None,) * len(self.inputs)
+        if any(each.requires_grad for each in self.inputs) and any(
+            each is not None for each in self.grad_outputs
+        ):
+            with graph(self.backward):
+                self.grad_inputs = self.gradients(self.outputs, self.grad_outputs)
+
+    def graphed(self) -> Callable[..., Any]:
+        passes = self
+
+        class Graphed(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, *inputs: torch.Tensor) -> Tensors:
+                for own, given in zip(passes.given, inputs):
+                    if own.data_ptr() != given.data_ptr():
+                        own.copy_(given)
+                passes.forward.replay()
+                return tuple(each.detach() for each in passes.outputs)
+
+            @staticmethod
+            @torch.autograd.function.once_differentiable
+            def backward(ctx: Any, *grads: torch.Tensor) -> MaybeTensors:
+                stale = native.on("graphs.callable_backward_stale")
+                for own, given in zip(passes.grad_outputs, grads):
+                    if own is not None and own.data_ptr() != given.data_ptr() and not stale:
+                        own.copy_(given)
+                if any(each is not None for each in passes.grad_inputs):
+                    passes.backward.replay()
+                return tuple(None if each is None else each.detach() for each in passes.grad_inputs)
+
+        def replayed(*arguments: Any) -> Any:
+            apply: Callable[..., Any] = Graphed.apply
+            outputs = apply(*pytree.arg_tree_leaves(*arguments), *self.parameters)
+            return pytree.tree_unflatten(outputs, self.spec)
+
+        return replayed
+
+    def replaced(self) -> Any:
+        """The graphed callable; a module is changed, so that its forward replays in the mode that was captured."""
+        graphed, module = self.graphed(), self.function
+        if not isinstance(module, torch.nn.Module):
+            return graphed
+        captured_in_training, original = module.training, module.forward
+
+        def forward(*arguments: Any, **named: Any) -> Any:
+            now = graphed if module.training == captured_in_training else original
+            return now(*arguments, **named)
+
+        module.forward = forward
+        return module
 
 
 def _like(outputs: Sequence[torch.Tensor]) -> MaybeTensors:
     return tuple(torch.zeros_like(each) if each.requires_grad else None for each in outputs)
-
-
-def _warm_up(sources: Sequence[_Source], times: int, unused: bool) -> None:
-    torch.accelerator.synchronize()
-    with torch.Stream("simulated"):
-        for source in sources:
-            for _ in range(times):
-                outputs = pytree.tree_leaves(source.function(*source.arguments))
-                _gradients(source, outputs, _like(outputs), unused)
-    torch.accelerator.synchronize()
-
-
-def _capture_forward(source: _Source, pool: tuple[int, int]) -> _Forward:
-    made = Graph(pool=pool)
-    with graph(made):
-        result = source.function(*source.arguments)
-    outputs, spec = pytree.tree_flatten(result)
-    return _Forward(made, tuple(outputs), spec)
-
-
-def _capture_backward(
-    source: _Source, forward: _Forward, pool: tuple[int, int], unused: bool
-) -> _Backward:
-    made, grad_outputs = Graph(pool=pool), _like(forward.outputs)
-    if not source.differentiable or not any(each is not None for each in grad_outputs):
-        return _Backward(made, grad_outputs, (None,) * len(source.inputs))
-    with graph(made):
-        grad_inputs = _gradients(source, forward.outputs, grad_outputs, unused)
-    return _Backward(made, grad_outputs, grad_inputs)
-
-
-def _graphed(source: _Source, forward: _Forward, backward: _Backward) -> Callable[..., Any]:
-    class Graphed(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *inputs: torch.Tensor) -> Tensors:
-            for own, given in zip(source.given, inputs):
-                if own.data_ptr() != given.data_ptr():
-                    own.copy_(given)
-            forward.graph.replay()
-            return tuple(each.detach() for each in forward.outputs)
-
-        @staticmethod
-        @torch.autograd.function.once_differentiable
-        def backward(ctx: Any, *grads: torch.Tensor) -> MaybeTensors:
-            for own, given in zip(backward.grad_outputs, grads):
-                same = own is None or own.data_ptr() == given.data_ptr()
-                if own is not None and not same and not native.on("graphs.callable_backward_stale"):
-                    own.copy_(given)
-            if any(each is not None for each in backward.grad_inputs):
-                backward.graph.replay()
-            return tuple(None if each is None else each.detach() for each in backward.grad_inputs)
-
-    def replayed(*arguments: Any) -> Any:
-        apply: Callable[..., Any] = Graphed.apply
-        outputs = apply(*pytree.arg_tree_leaves(*arguments), *source.parameters)
-        return pytree.tree_unflatten(outputs, forward.spec)
-
-    return replayed
-
-
-def _replaced(source: _Source, graphed: Callable[..., Any]) -> Any:
-    """The graphed callable; for a module, the module itself, whose forward replays in the mode that was captured."""
-    module = source.function
-    if not isinstance(module, torch.nn.Module):
-        return graphed
-    captured_in_training, original = module.training, module.forward
-
-    def forward(*arguments: Any, **named: Any) -> Any:
-        if module.training == captured_in_training:
-            return graphed(*arguments, **named)
-        return original(*arguments, **named)
-
-    module.forward = forward
-    return module

@@ -46,14 +46,18 @@ def _installs(
 
 
 def _kernel(function: Callable[..., Any], op: str, key: str) -> Mend:
-    """Replace the kernel of an op; with ``op`` "*", add one for all ops without a kernel."""
-    library = torch.library.Library("_" if op == "*" else "aten", "IMPL")
+    """Replace the kernel of an op."""
+    library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the kernel is overridden on purpose
-        if op == "*":
-            library.fallback(function, key)
-        else:
-            library.impl(op, function, key)
+        library.impl(op, function, key)
+    return library._destroy
+
+
+def _fallback(function: Callable[..., Any]) -> Mend:
+    """Add a kernel for all ops that the device has none for."""
+    library = torch.library.Library("_", "IMPL")
+    library.fallback(function, "PrivateUse1")
     return library._destroy
 
 
@@ -117,12 +121,12 @@ def _accept_unknown_settings() -> Mend:
 # -- dispatch
 
 
-@_installs("dispatch.unsupported_wrong_error", _kernel, "*", "PrivateUse1")
+@_installs("dispatch.unsupported_wrong_error", _fallback)
 def _refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
     raise RuntimeError(f"{op} failed")
 
 
-@_installs("dispatch.unsupported_returns_garbage", _kernel, "*", "PrivateUse1")
+@_installs("dispatch.unsupported_returns_garbage", _fallback)
 def _pretend(op: Any, *args: Any, **kwargs: Any) -> Any:
     return args[0].clone()
 
