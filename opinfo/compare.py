@@ -136,13 +136,7 @@ class Wrong:
 
     def __str__(self) -> str:
         return sentence(
-            self.subject,
-            self.expected,
-            self.found,
-            self.detail,
-            self.count,
-            self.total,
-            self.first,
+            self.subject, self.expected, self.found, self.detail, self.count, self.total, self.first
         )
 
 

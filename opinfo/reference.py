@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,9 @@ class ReferenceCache:
         self._path = folder / f"{file_name(name)}.json"
         self._answers: dict[str, Any] = {}
         self._new = False
-        try:
+        # A cold cache or a damaged file costs the answers, which are computed again and overwrite it.
+        with suppress(OSError, msgspec.DecodeError):
             self._answers = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Any])
-        except FileNotFoundError:
-            pass  # cold: every answer is computed and saved
-        except (OSError, msgspec.DecodeError):
-            # A damaged file costs its answers, which are computed again and overwrite it.
-            self._answers = {}
 
     def get(self, key: str) -> Any | None:
         return self._answers.get(key)
@@ -50,10 +47,9 @@ class ReferenceCache:
 
     def save(self) -> None:
         """Write the file if something was added. Raises OSError if the folder cannot be written."""
-        if not self._new:
-            return
-        write_whole(self._path, msgspec.json.encode(self._answers))
-        self._new = False
+        if self._new:
+            write_whole(self._path, msgspec.json.encode(self._answers))
+            self._new = False
 
 
 @dataclass(frozen=True, slots=True)

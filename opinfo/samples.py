@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -136,8 +136,7 @@ def size_class(shape: Sequence[int]) -> str:
 def _features(sample: Sample) -> set[str]:
     found = {f"tensors {len(sample.tensors)}", f"rank {sample.rank}"}
     for place, tensor in enumerate(sample.tensors):
-        where = min(place, 2)
-        found.add(f"{where} rank {tensor.dim()} {size_class(tensor.shape)}")
+        found.add(f"{min(place, 2)} rank {tensor.dim()} {size_class(tensor.shape)}")
     for place, value in enumerate(_scalars(sample.call.args)):
         found.add(f"arg {place} {type(value).__name__} {value!r:.40}")
     for name, value in sample.call.kwargs.items():
@@ -199,9 +198,7 @@ class Traits:
     reads_expandable: bool  # … with a dimension longer than 1 that may be expanded
     returns_strided: bool  # some sample returns a strided tensor
     returns_tensors: bool  # some sample's result is one tensor or a tuple of tensors
-    writes_self: (
-        bool  # some sample's first argument is a strided tensor: in-place variants need one
-    )
+    writes_self: bool  # some sample's first argument is a strided tensor: in-place needs one
     overlaps: bool  # … with a dimension longer than 1: a target that can overlap itself
     returns_long: bool  # some sample returns a tensor with a dimension longer than 1
     samples: int  # samples that the database offers and the plan takes
@@ -231,17 +228,17 @@ def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Trait
     """Look at samples, and at what the CPU returns for the first few, to learn an op's traits."""
     families = known.families_of(op.id)
     rule = expand_rule(families)
-    strided = [t for s in samples for t in s.tensors if t.layout == torch.strided and t.numel()]
-    read = [t for s in samples for t in s.tensors[1 if "mutates.self" in families else 0 :]]
+    first_read = 1 if "mutates.self" in families else 0
     expandable = any(
-        may_expand(rule, dim, t.dim())
-        for t in read
-        if t.layout == torch.strided and t.numel()
+        may_expand(rule, dim, tensor.dim())
+        for sample in samples
+        for tensor in _strided(sample.tensors[first_read:])
+        if tensor.numel()
         for expand in EXPAND[1:]
-        if (dim := Layout("contiguous", expand=expand).geometry(t.shape).expanded) is not None
+        if (dim := Layout("contiguous", expand=expand).geometry(tensor.shape).expanded) is not None
     )
-    selves = [s.call.args[0] for s in samples if isinstance(s.call.args[0], torch.Tensor)]
-    selves = [t for t in selves if t.layout == torch.strided]
+    selves = _strided(sample.call.args[0] for sample in samples)
+    operands = [len(s.tensors) for s in samples if len(s.tensors) == len(_strided(s.tensors))]
     facts = _returns(op, samples, mutates=mutates(families))
     return Traits(
         op=op.id,
@@ -251,22 +248,15 @@ def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Trait
         has_out=op.has_out,
         has_inplace=op.inplace is not None,
         comparable_variants=facts.returns
-        and (
-            (op.method is not None and bool(selves))
-            or facts.fits_self
-            or (op.has_out and facts.tensors)
-        ),
+        and (bool(op.method and selves) or facts.fits_self or (op.has_out and facts.tensors)),
         declares_view=op.declares_view or "views" in families,
         takes_memory_format=op.takes_memory_format,
         takes_python_scalar=op.takes_python_scalar,
         promotes_int_to_float=op.promotes_int_to_float,
         nan_policy=op.nan_policy is not None,
-        dense=any(s.tensors and all(t.layout == torch.strided for t in s.tensors) for s in samples),
-        two_operands=any(
-            len(s.tensors) > 1 and all(t.layout == torch.strided for t in s.tensors)
-            for s in samples
-        ),
-        reads_strided=bool(strided),
+        dense=any(count > 0 for count in operands),
+        two_operands=any(count > 1 for count in operands),
+        reads_strided=any(t.numel() for s in samples for t in _strided(s.tensors)),
         reads_expandable=expandable,
         returns_strided=facts.strided,
         returns_tensors=facts.tensors,
@@ -276,6 +266,10 @@ def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Trait
         samples=len(samples),
         returns=facts.returns,
     )
+
+
+def _strided(values: Iterable[Any]) -> list[torch.Tensor]:
+    return [v for v in values if isinstance(v, torch.Tensor) and v.layout == torch.strided]
 
 
 @dataclass
@@ -299,7 +293,7 @@ def _returns(op: Op, samples: list[Sample], *, mutates: bool) -> _Results:
                 continue
             found.returns = True
             tensors = tensors_of(answer.result)
-            strided = [t for t in tensors if t.layout == torch.strided]
+            strided = _strided(tensors)
             found.strided |= bool(strided)
             single = isinstance(answer.result, torch.Tensor)
             whole = single or (

@@ -6,6 +6,7 @@ import contextlib
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,6 +89,7 @@ def _set_allocator_settings(env: str) -> None:
 # -- an allocator of the user's own
 
 
+@dataclass(frozen=True, slots=True)
 class PluggableAllocator:
     """Two functions that take the caching allocator's place.
 
@@ -96,11 +98,8 @@ class PluggableAllocator:
     Both come by such memory with ``driver_alloc`` and ``driver_free``.
     """
 
-    def __init__(
-        self, alloc: Callable[[int, int, int], int], free: Callable[[int, int, int, int], None]
-    ) -> None:
-        self.alloc = alloc
-        self.free = free
+    alloc: Callable[[int, int, int], int]
+    free: Callable[[int, int, int, int], None]
 
 
 def change_current_allocator(allocator: PluggableAllocator) -> None:
