@@ -120,8 +120,8 @@ class Guarded:
         """One bool a storage byte: does it belong to an element of the view?"""
         if self._mask is None:
             mask = torch.zeros_like(self.before)
-            ones = torch.ones(self.itemsize, dtype=torch.uint8).view(_BITS[self.itemsize])
-            self._elements(mask).copy_(ones)
+            one = torch.ones(self.itemsize, dtype=torch.uint8).view(_BITS[self.itemsize])[0]
+            self._elements(mask).copy_(one)
             self._mask = mask.bool()
         return self._mask
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+from operator import mul
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -118,14 +121,14 @@ def test_the_known_bytes_are_not_those_that_the_op_writes() -> None:
     assert not guarded.intact(identity)
 
 
+@pytest.mark.parametrize("shape", [(3, 4), ()])
 @pytest.mark.parametrize("text", UNIFORM)
-def test_each_byte_is_judged_by_where_it_lies(text: str) -> None:
-    geometry = Layout.parse(text).geometry((3, 4))
-    guarded = Guarded(values((3, 4), "int16"), geometry, identity)
+def test_each_byte_is_judged_by_where_it_lies(text: str, shape: tuple[int, ...]) -> None:
+    geometry = Layout.parse(text).geometry(shape)
+    guarded = Guarded(values(shape, "int16"), geometry, identity)
     elements = {
-        geometry.offset + i * geometry.stride[0] + j * geometry.stride[1]
-        for i in range(3)
-        for j in range(4)
+        geometry.offset + sum(map(mul, index, geometry.stride))
+        for index in product(*map(range, shape))
     }
     for byte in range(len(guarded.base)):
         guarded.base[byte] ^= 0x80
