@@ -189,9 +189,6 @@ class Operation:
     function: Callable[..., None]
     given: dict[str, Any]
 
-    def do(self, run: Any) -> None:
-        self.function(run, **self.given)
-
     @property
     def name(self) -> str:
         return self.function.__name__
@@ -202,8 +199,8 @@ class Operation:
 
 
 def operation(function: Callable[Concatenate[Any, _Given], None]) -> Callable[_Given, Operation]:
-    """Defines an operation once, for runs and for scripts: ``free(3)`` is then the operation whose ``do(run)``
-    calls the function with ``(run, 3)``. Raises ValueError if there are too many arguments, or too few."""
+    """Defines an operation once, for runs and for scripts: ``free(3)`` is then the operation that calls the
+    function with ``(run, 3)``. Raises ValueError if there are too many arguments, or too few."""
     _, *names = inspect.signature(function).parameters
 
     @wraps(function)
@@ -212,6 +209,11 @@ def operation(function: Callable[Concatenate[Any, _Given], None]) -> Callable[_G
         return Operation(function, dict(zip(names, arguments, strict=True)))
 
     return made
+
+
+def perform(run: Any, operations: Iterable[Operation]) -> None:
+    for each in operations:
+        each.function(run, **each.given)
 
 
 def straight(operations: Iterable[Operation], names: Mapping[str, str], depth: int) -> str:

@@ -7,7 +7,8 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 
 import torch
 
@@ -19,6 +20,7 @@ from conformance.suites.allocator.memory import (
     TOO_MUCH,
     filled,
     fits_in_memory,
+    freed,
     fresh,
     keeps,
     kept,
@@ -59,12 +61,9 @@ def free_falls(context: Context) -> None:
 @cases("allocator.oom", alone=True)
 def more_than_there_is(context: Context) -> None:
     """A request above the total memory raises torch.OutOfMemoryError with its formatted size."""
-    context.raises(
-        torch.OutOfMemoryError,
-        lambda: context.bytes_of(TOO_MUCH),
-        text="a request of 32 TiB raises torch.OutOfMemoryError with its size",
-        match=r"32768(\.00)? GiB|32(\.00)? TiB",
-    )
+    text = "a request of 32 TiB raises torch.OutOfMemoryError with its size"
+    size = r"32768(\.00)? GiB|32(\.00)? TiB"
+    context.raises(torch.OutOfMemoryError, context.bytes_of, TOO_MUCH, text=text, match=size)
 
 
 @cases("allocator.oom", alone=True)
@@ -95,12 +94,10 @@ def filled_up(context: Context) -> None:
     free, _ = _info(context)
     step = max(free // 12, MIB)
     blocks: list[torch.Tensor] = []
-    try:
+    with suppress(torch.OutOfMemoryError):
         for _ in range(14):
             blocks.append(context.bytes_of(step))
-        ended = False
-    except torch.OutOfMemoryError:
-        ended = True
+    ended = len(blocks) < 14
     context.check(ended, f"14 blocks of a twelfth of the free memory ({step} bytes) are too much")
     context.must(len(blocks) >= 2, "several blocks fit")
     blocks[0].fill_(7)
@@ -152,14 +149,14 @@ def op_raises(context: Context, name: str) -> None:
 
 
 @contextmanager
-def _fraction(context: Context, fraction: float) -> Iterator[None]:
-    """A memory fraction, for a block."""
-    before = context.own("get_fraction")(0)
-    context.own("set_fraction")(fraction, 0)
+def _fraction(context: Context) -> Iterator[tuple[Callable[[], float], Callable[[float], None]]]:
+    """Reading and setting the memory fraction, which is as before after the block."""
+    get, change = context.own("get_fraction"), context.own("set_fraction")
+    before = get(0)
     try:
-        yield
+        yield partial(get, 0), lambda fraction: change(fraction, 0)
     finally:
-        context.own("set_fraction")(before, 0)
+        change(before, 0)
 
 
 @cases("allocator.fraction", alone=True, requires={"allocator_memory_info", "allocator_statistics"})
@@ -168,19 +165,14 @@ def limits(context: Context) -> None:
     fresh(context)
     size = fits_in_memory(context)
     reserved, (_, total) = context.counters().reserved, _info(context)
-    with _fraction(context, (reserved + 1.5 * size) / total):
-        set_, text = (
-            context.own("get_fraction")(0),
-            "reading the fraction returns the value that was set",
-        )
-        context.same(round(set_ * total), round(reserved + 1.5 * size), text)
+    with _fraction(context) as (get, change):
+        change((reserved + 1.5 * size) / total)
+        text = "reading the fraction returns the value that was set"
+        context.same(round(get() * total), round(reserved + 1.5 * size), text)
         block = context.bytes_of(size)
         context.check(block.numel() == size, "a request within the fraction succeeds")
-        context.raises(
-            torch.OutOfMemoryError,
-            lambda: context.bytes_of(size + MIB),
-            text="a request above the fraction raises torch.OutOfMemoryError",
-        )
+        text = "a request above the fraction raises torch.OutOfMemoryError"
+        context.raises(torch.OutOfMemoryError, context.bytes_of, size + MIB, text=text)
         del block
     block = context.bytes_of(2 * size)
     context.check(block.numel() == 2 * size, "without the fraction it succeeds")
@@ -191,16 +183,10 @@ def limits(context: Context) -> None:
 @cases("allocator.fraction", over={"negative": (-0.5,), "above_one": (1.5,), "no_number": (float("nan"),)})  # fmt: skip
 def invalid(context: Context, fraction: float) -> None:
     """A fraction outside [0, 1] raises, and changes nothing."""
-    before = context.own("get_fraction")(0)
-    try:
-        context.raises(
-            (ValueError, RuntimeError),
-            lambda: context.own("set_fraction")(fraction, 0),
-            text=f"the fraction {fraction} raises",
-        )
-        context.same(context.own("get_fraction")(0), before, "the fraction is as before")
-    finally:
-        context.own("set_fraction")(before, 0)
+    with _fraction(context) as (get, change):
+        before, text = get(), f"the fraction {fraction} raises"
+        context.raises((ValueError, RuntimeError), change, fraction, text=text)
+        context.same(get(), before, "the fraction is as before")
 
 
 # -- allocator.settings: strings that change the allocator, as PYTORCH_ALLOC_CONF does
@@ -269,21 +255,19 @@ def no_split(context: Context) -> None:
     if "max_split_size_mb" not in context.descriptor.settings:
         _told(context, "max_split_size_mb:21")
         return
-    fresh(context)
-    block = context.bytes_of(40 * MIB)
-    whole = context.counters().reserved
-    del block
-    block = context.bytes_of(2 * MIB)
-    context.must(context.counters().reserved == whole, "by default a small one is cut from it")
-    del block
-    fresh(context)
+
+    def rise() -> int:
+        """What a small block adds to `reserved` after a large one was freed."""
+        fresh(context)
+        freed(context, 40 * MIB)
+        whole = context.counters().reserved
+        block = context.bytes_of(2 * MIB)
+        context.must(block.numel() == 2 * MIB, "the small one was there")
+        return context.counters().reserved - whole
+
+    context.must(rise() == 0, "by default a small one is cut from it")
     change("max_split_size_mb:21")
-    block = context.bytes_of(40 * MIB)
-    whole = context.counters().reserved
-    del block
-    block = context.bytes_of(2 * MIB)
-    context.must(block.numel() == 2 * MIB, "the small one was there")
-    context.check(context.counters().reserved > whole, "now a small one is not cut from it")
+    context.check(rise() > 0, "now a small one is not cut from it")
 
 
 @cases("allocator.settings", own_process=True, slow=True)

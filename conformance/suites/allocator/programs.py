@@ -7,7 +7,7 @@ script. ``Watch`` sees the counters after every step, and judges one clause.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 
 from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import Context, Counters
-from conformance.checks.cases.drawing import Operation, Trial, operation, pinned, straight
+from conformance.checks.cases.drawing import Operation, Trial, operation, perform, pinned, straight
 from conformance.suites.allocator.memory import (
     KIB,
     MIB,
@@ -92,8 +92,7 @@ class Watch:
         for index in indices:
             torch.accelerator.memory.reset_peak_memory_stats(context.at(index))
         self.start = {index: reset_totals(context, index) for index in indices}
-        self.reset = dict(self.start)
-        self.last = dict(self.start)
+        self.reset, self.last = dict(self.start), dict(self.start)
         self.top = {index: counters.allocated for index, counters in self.start.items()}
 
     def judges(self, clause: str) -> bool:
@@ -138,13 +137,8 @@ class Watch:
             low = sum(block.size for block in live)
             high = low + sum(granule(context, block.size) for block in live)
             rise = now.allocated - start.allocated
-            context.check(
-                low <= rise <= high,
-                "`allocated` counts the live blocks",
-                expected=f"{low} to {high}",
-                found=rise,
-                at=at,
-            )
+            text, want = "`allocated` counts the live blocks", f"{low} to {high}"
+            context.check(low <= rise <= high, text, expected=want, found=rise, at=at)
             if kept(context, "requested_bytes"):
                 asked = now.requested - start.requested
                 context.same(asked, low, "`requested` counts what was asked for", at=at)
@@ -152,13 +146,8 @@ class Watch:
             ordered(context, now)
             balanced(context, now, self.reset[index])
         if self.judges("peaks"):
-            context.check(
-                now.peak >= self.top[index],
-                "`peak` is the most that was allocated",
-                expected=self.top[index],
-                found=now.peak,
-                at=at,
-            )
+            text, top = "`peak` is the most that was allocated", self.top[index]
+            context.check(now.peak >= top, text, expected=top, found=now.peak, at=at)
         if self.judges("oom") and kept(context, "num_ooms"):
             counted = now["num_ooms"] - self.reset[index]["num_ooms"]
             context.same(counted, self.ooms[index], "num_ooms counts each", at=at)
@@ -184,11 +173,7 @@ class Running:
         self.blocks: dict[int, Block] = {}
         self.views: dict[int, torch.Tensor] = {}
         self.pools: dict[int, Any] = {}
-        self.do(self.lowering.begin())
-
-    def do(self, operations: Iterable[Operation]) -> None:
-        for each in operations:
-            each.do(self)
+        perform(self, self.lowering.begin())
 
     def drop(self) -> None:
         """Let go of everything."""
@@ -492,8 +477,8 @@ def replay(context: Context, clause: str, program: Sequence[Step]) -> None:
     """Run a program that was written down."""
     run = Running(context, clause)
     for step in program:
-        run.do(run.lowering.step(step))
-    run.do(run.lowering.end())
+        perform(run, run.lowering.step(step))
+    perform(run, run.lowering.end())
 
 
 def source(descriptor: Descriptor, clause: str, program: Sequence[Step]) -> str:
@@ -577,14 +562,14 @@ def _machine() -> Any:
                 self.program.append(step)
                 self.goes_on = False  # where it raises
                 operations = run.lowering.step(step)
-                self.goes_on = self.trial.run(self.literal, lambda: run.do(operations))
+                self.goes_on = self.trial.run(self.literal, lambda: perform(run, operations))
 
         def teardown(self) -> None:
             run, self.running = self.running, None
             if run is None:
                 return
             if self.goes_on:
-                self.trial.run(self.literal, lambda: run.do(run.lowering.end()))
+                self.trial.run(self.literal, lambda: perform(run, run.lowering.end()))
             run.drop()
 
     def rule_of(step: str, name: str) -> Any:

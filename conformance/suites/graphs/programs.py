@@ -23,7 +23,7 @@ import torch
 
 from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import Context
-from conformance.checks.cases.drawing import Operation, Trial, operation, search, straight
+from conformance.checks.cases.drawing import Operation, Trial, operation, perform, search, straight
 from conformance.suites.graphs.capturing import captured, give, new_graph, replay, there
 from devices.descriptor import Descriptor
 from devices.failure import Kind
@@ -216,8 +216,7 @@ def run(program: Iterable[Step], *given: Any) -> list[torch.Tensor]:
     streams = dict(enumerate(given[INPUTS:]))
     lowering = lowered(program, streams=bool(streams))
     running = Running(dict(enumerate(given[:INPUTS])), streams)
-    for each in lowering.operations:
-        each.do(running)
+    perform(running, lowering.operations)
     return [running.values[value] for value in lowering.main]
 
 

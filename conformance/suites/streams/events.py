@@ -89,22 +89,6 @@ def takes_the_point_of_the_call(context: Context) -> None:
 
 
 @cases("events.record")
-def moved(context: Context) -> None:
-    """A second record moves the event: query and synchronize are about the latest."""
-    for kind in _kinds(context):
-        event, (stream, _) = kind.event(), kind.two()
-        event.record(stream)
-        event.synchronize()
-        context.check(event.query(), "the first record is done")
-        with context.hold(stream) as hold:
-            event.record(stream)
-            context.check(not event.query(), "query is about the latest record")
-            early = hold.call(event.synchronize).early
-            context.check(not early, "synchronize waits for the latest record")
-        context.check(event.query(), "the latest record is done")
-
-
-@cases("events.record")
 def moved_away(context: Context) -> None:
     """A second record elsewhere makes the event forget the first."""
     for kind in _kinds(context):
@@ -117,16 +101,21 @@ def moved_away(context: Context) -> None:
             context.check(returned, "synchronize returns as the latest record is done")
 
 
-@cases("events.record")
-def synchronize_waits(context: Context) -> None:
-    """Synchronising an event returns when the work before it is done, not before."""
+@cases("events.record", over={"moved": (True,), "synchronize_waits": (False,)})
+def of_the_latest(context: Context, moved: bool) -> None:
+    """Query and synchronize are about the latest record: synchronize returns when its work is done, not before."""
     for kind in _kinds(context):
         event, (stream, _) = kind.event(), kind.two()
+        if moved:
+            event.record(stream)
+            event.synchronize()
+            context.check(event.query(), "the first record is done")
         with context.hold(stream) as hold:
             event.record(stream)
+            context.check(not event.query(), "query is about the latest record")
             early = hold.call(event.synchronize).early
-            context.check(not early, "it waits while the work is held")
-        context.check(event.query(), "the event is done when it returns")
+            context.check(not early, "synchronize waits for the latest record")
+        context.check(event.query(), "the latest record is done")
 
 
 @cases("events.record")

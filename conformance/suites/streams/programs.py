@@ -24,7 +24,7 @@ import torch
 
 from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import Context
-from conformance.checks.cases.drawing import Operation, Trial, operation, search, straight
+from conformance.checks.cases.drawing import Operation, Trial, operation, perform, search, straight
 from conformance.checks.cases.in_flight import Hold, ends
 from conformance.suites.streams.work import SIZE
 from devices.descriptor import Descriptor
@@ -32,8 +32,8 @@ from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
 
-#: Buffers, and events that a program may record more than once, on every index.
-BUFFERS, EVENTS = 3, 1
+#: Buffers on every index. Each index also has an event, of its number, that a program may record more than once.
+BUFFERS = 3
 #: Seconds for which streams are watched that must not be done yet; and longer, for what has failed before.
 GLANCE, LONG_GLANCE = 0.001, 0.02
 _MOST_STREAMS = 4
@@ -235,18 +235,14 @@ class Order:
 
 def fresh_buffers(indices: int) -> list[torch.Tensor]:
     """The buffers at the beginning. Buffer ``x`` is on index ``x % indices``."""
-    return [
-        torch.arange(SIZE, dtype=torch.int32) * (number + 1) for number in range(BUFFERS * indices)
-    ]
+    return [arange(number + 1, 0) for number in range(BUFFERS * indices)]
 
 
 def on_the_cpu(program: Program) -> list[torch.Tensor]:
     """The buffers after the instructions, one by one."""
     buffers = fresh_buffers(program.indices)
     run = Tables(defaultdict(nullcontext), dict(enumerate(buffers)))
-    for instruction in program.instructions:
-        if writes(instruction):
-            instruction.do(run)
+    perform(run, filter(writes, program.instructions))
     return buffers
 
 
@@ -317,10 +313,7 @@ def done(run: Running, place: int) -> None:
 def equal(run: Running, buffer: int, factor: int, more: int) -> None:
     """A buffer is ``factor`` times 0, 1, 2 … plus ``more``: steps and sums keep it of that form."""
     run.context.equal(
-        run.buffers[buffer],
-        arange(factor, more),
-        "a buffer is as in one order",
-        at=f"x{buffer}",
+        run.buffers[buffer], arange(factor, more), "a buffer is as in one order", at=f"x{buffer}"
     )
 
 
@@ -399,10 +392,8 @@ def run_once(context: Context, program: Program, glance: float) -> None:
     before, held = before_and_while_held(program, gate, glance)
     with ExitStack() as stack:
         run = Running(context, stack)
-        for each in (*before, *held):
-            each.do(run)
-    for each in afterwards(program):
-        each.do(run)
+        perform(run, [*before, *held])
+    perform(run, afterwards(program))
 
 
 def replay(context: Context, *literal: Any) -> None:
@@ -427,25 +418,19 @@ def source(descriptor: Descriptor, *literal: Any) -> str:
     )
 
 
-def validate(
-    indices: int,
-    streams: Sequence[int],
-    instructions: Sequence[Sequence[Any]],
-    released: Sequence[int],
-) -> None:
-    """Raises an exception if these are not a program: an unknown instruction, a stream or a buffer that does
+def validate(*literal: Any) -> None:
+    """Raises an exception if this is not a program: an unknown instruction, a stream or a buffer that does
     not exist, accesses that nothing orders."""
+    program = program_of(*literal)
+    streams, buffers = range(len(program.streams)), range(BUFFERS * program.indices)
+    if not set(program.streams) <= set(range(program.indices)):
+        raise ValueError(f"indices {program.streams!r}, of {program.indices}")
+    if sorted(program.released) != [*streams]:
+        raise ValueError(f"streams {program.released!r} are let go, of {len(streams)}")
     order = Order(len(streams))
-    if not set(streams) <= set(range(indices)):
-        raise ValueError(f"indices {streams!r}, of {indices}")
-    if sorted(released) != list(range(len(streams))):
-        raise ValueError(f"streams {released!r} are let go, of {len(streams)}")
-    program = program_of(indices, streams, instructions, released)
     for each in program.instructions:
-        known = set(range(len(streams))), set(range(BUFFERS * indices))
-        if not known[0].issuperset(places(each)) or not known[1].issuperset(
-            reads(each) + writes(each)
-        ):
+        known = set(places(each)) <= set(streams)
+        if not known or not {*reads(each), *writes(each)} <= set(buffers):
             raise ValueError(f"not an instruction of this program: {each.literal!r}")
         if order.unseen(each):
             raise ValueError(f"nothing orders {each.literal!r} after what went before")
@@ -504,7 +489,7 @@ def ordered(
 ) -> Program:
     """The program of drawn numbers, with the waits that it lacks: by an event, or for a stream."""
     order, made = Order(len(streams)), list[Operation]()
-    fresh = EVENTS * indices
+    fresh = indices  # the number of the next event that is recorded once
 
     def put(*instructions: Operation) -> None:
         for instruction in instructions:
@@ -517,9 +502,9 @@ def ordered(
         for other in order.unseen(instruction):
             if way % 2:
                 put(wait_stream(on, other))
-                continue
-            put(record(fresh, other), wait(on, fresh))
-            fresh += 1
+            else:
+                put(record(fresh, other), wait(on, fresh))
+                fresh += 1
         put(instruction)
 
     def buffer(number: int, index: int) -> int:
@@ -533,15 +518,13 @@ def ordered(
         if kind == "step":
             after(step(on, first, two), two)
         elif kind == "record":
-            put(record(one % EVENTS * indices + index, on))
+            put(record(index, on))
         elif kind == "wait":
-            put(wait(on, one % (EVENTS * indices)))
+            put(wait(on, one % indices))
         elif kind == "hand_over":  # an event that is recorded again after a wait for it
-            event = one % EVENTS * indices + index
             alike = [each for each, where in enumerate(streams) if where == index]
-            put(record(event, on))
-            put(wait(one % len(streams), event))
-            put(record(event, alike[two % len(alike)]))
+            again = record(index, alike[two % len(alike)])
+            put(record(index, on), wait(one % len(streams), index), again)
         elif kind == "wait_stream" and one % len(streams) != on:
             put(wait_stream(on, one % len(streams)))
         elif kind == "across" and others:
