@@ -323,9 +323,8 @@ class Context:
         """Work that occupies a stream (the current one by default) from now on until it is released,
         or for ``patience`` where the device has only a primitive that takes a time::
 
-            with context.hold(stream) as hold:
-                ...           # queue, and observe
-                hold.must_be_in_flight()
+            with context.hold(stream):
+                ...           # queue, and observe: it is still held here
 
         A case that finds nothing in flight is tried again with more patience. A gate opens by itself
         after ``limit`` seconds, which fails the case: the host was kept waiting.

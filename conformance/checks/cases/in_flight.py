@@ -34,7 +34,7 @@ class Hold:
         self.stream = stream
         self._gate: Any = None
         self._opener: threading.Timer | None = None
-        self._opened_late = False
+        self._opened_late = self._released = False
 
     def __enter__(self) -> Hold:
         descriptor = self._device.descriptor
@@ -59,20 +59,22 @@ class Hold:
         self.must_be_in_flight()
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
-        self.release()
-        if error is None:
-            self._must_have_gone_on()
+    def __exit__(self, kind: object, error: object, at: object) -> None:
+        try:
+            if error is None:
+                self.must_be_in_flight()
+        finally:
+            self.release()
 
     def must_be_in_flight(self) -> None:
-        """Evidence that the stream is still occupied. Raises NotInFlight.
+        """Evidence that the stream is still occupied, or was until it was released. Raises NotInFlight.
 
         A stream held by a gate is so by construction: a device whose ``query`` answers wrongly is
         judged for that elsewhere. Where the host was kept waiting until the gate opened by itself,
         raises CheckFailed.
         """
         self._must_have_gone_on()
-        if self._gate is None and self.stream.query():
+        if self._gate is None and not self._released and self.stream.query():
             raise NotInFlight(
                 f"nothing was shown: {self._milliseconds:g} ms of work finished before they "
                 "could be observed"
@@ -80,6 +82,7 @@ class Hold:
 
     def release(self) -> None:
         """Let the stream continue. Calling it again has no effect."""
+        self._released = True
         if self._opener is not None:
             self._opener.cancel()
             self._opener = None
@@ -155,7 +158,7 @@ class WaitingCall:
         self.thread.start()
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+    def __exit__(self, kind: object, error: object, at: object) -> None:
         if error is None:
             self.join()
 

@@ -32,9 +32,6 @@ from devices.failure import Kind
 cases = Cases(Kind.MEMORY)
 
 
-# -- allocator.disjoint, allocator.contents, allocator.reuse, allocator.empty_cache: the blocks themselves
-
-
 def _sizes(context: Context, count: int) -> list[int]:
     return [context.random.choice((1, 600, 4096, 4097, 70_000, MIB + 5)) for _ in range(count)]
 
@@ -159,9 +156,6 @@ def keeps_live(context: Context) -> None:
         context.same(context.counters().allocated, allocated, "it is still counted")
         other = context.bytes_of(10_000)
         context.check(not inside(other, [span(block)]), "no other block shares its bytes")
-
-
-# -- allocator.threads: many threads take and free memory at once
 
 
 _THREADS, _STEPS = 8, 150

@@ -30,9 +30,6 @@ from devices.failure import Kind
 cases = Cases(Kind.MEMORY)
 
 
-# -- allocator.accounting: bytes are counted when they are taken, and no more when they are given back
-
-
 #: Around the limits of what allocators treat differently: less than a granule, small and large segments, separate segments.
 _SIZES = {
     "one_byte": 1,
@@ -109,9 +106,6 @@ def _as_before(context: Context, before: Counters) -> None:
     context.same(now.allocated, before.allocated, "`allocated` is as before when all is freed")
     if kept(context, "requested_bytes"):
         context.same(now.requested, before.requested, "`requested` is as before when all is freed")
-
-
-# -- allocator.ordering, allocator.peaks, allocator.device_isolation: what holds between counters
 
 
 def _reset_peaks(context: Context, index: int = 0) -> None:
@@ -223,9 +217,6 @@ def others_stay(context: Context, used: int, other: int) -> None:
     after = context.counters(used).allocated
     context.same(after, mine.allocated, "frees are counted on the index of the blocks")
     context.same(dict(context.counters(other).all), dict(theirs.all), "and on no other index")
-
-
-# -- allocator.history: what the recorded history and the snapshot say of blocks and segments
 
 
 _ACTIONS = ("alloc", "free_requested", "free_completed")

@@ -31,9 +31,6 @@ from devices.failure import Kind
 cases = Cases(Kind.MEMORY)
 
 
-# -- allocator.memory_info, allocator.oom, allocator.error_leak, allocator.fraction: where memory ends
-
-
 def _info(context: Context) -> tuple[int, int]:
     free, total = torch.accelerator.memory.get_memory_info(context.device)
     return int(free), int(total)

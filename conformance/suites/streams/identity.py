@@ -16,9 +16,6 @@ from devices.failure import Kind
 cases = Cases(Kind.ORDER)
 
 
-# -- streams.current: which stream work is queued on
-
-
 def _now(context: Context, index: int = 0) -> Any:
     return context.current_stream(index)
 
@@ -103,7 +100,7 @@ def of_the_thread(context: Context) -> None:
 def takes_the_work(context: Context) -> None:
     """Work is queued on the current stream: inside a block, and after it."""
     stream, other = two(context)
-    with other, context.hold(stream) as hold:
+    with other, context.hold(stream):
         with stream:
             inside = context.event()
             inside.record()
@@ -111,11 +108,7 @@ def takes_the_work(context: Context) -> None:
         later.record()
         context.check(ends(later), "what is queued after the block is on the previous stream")
         context.check(not inside.query(), "what is queued inside the block waits with its stream")
-        hold.must_be_in_flight()
     stream.synchronize()
-
-
-# -- streams.identity, priority, native_handle, external: what a stream is, and what it is made from
 
 
 def _triple(stream: Any) -> tuple[int, int, int]:

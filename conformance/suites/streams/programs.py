@@ -281,11 +281,6 @@ def hold(run: Running, place: int) -> None:
 
 
 @operation
-def in_flight(run: Running, place: int) -> None:
-    run.holds[place].must_be_in_flight()
-
-
-@operation
 def release(run: Running, place: int) -> None:
     run.holds[place].release()
 
@@ -354,8 +349,8 @@ def before_and_while_held(
             events.setdefault(instruction.given["event"], index)
     make += [make_event(event, index) for event, index in events.items()]
     held = program.released if gate else program.released[-1:]
-    queued = [*map(hold, held), *program.instructions, *map(in_flight, held)]
-    return [*make, settle()], [*queued, *(_let_go(program, glance) if gate else ())]
+    then = _let_go(program, glance) if gate else ()
+    return [*make, settle()], [*map(hold, held), *program.instructions, *then]
 
 
 def _let_go(program: Program, glance: float) -> Iterator[Operation]:
