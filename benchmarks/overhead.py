@@ -76,10 +76,8 @@ def main() -> bool:
 def _matcher() -> Matcher:
     cpu = registry.get("cpu")
     assert cpu.expectations is not None
-    known = set(load().clauses)
-    manifest = Manifest.load(
-        cpu.expectations, known_clauses=known, known_layouts=known_layouts(cpu)
-    )
+    known = {"clause": load().clauses, "layouts": known_layouts(cpu)}
+    manifest = Manifest.load(cpu.expectations, known)
     return Matcher(manifest.active(cpu.facts()))
 
 

@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import platform
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +90,28 @@ def check_names(what: str, names: object, known: Mapping[str, object] | frozense
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]*")  # names become folders, file names and URLs
 
 
+def _matching(pattern: str) -> Any:
+    return Annotated[str, msgspec.Meta(pattern=rf"^{pattern}\Z")]
+
+
+_NameSet = frozenset[str]
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+_Sizes = dict[Annotated[int, msgspec.Meta(ge=0)], _Positive]
+_Name = _matching(r"[^\W\d]\w*")
+_Path = _matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_EntryPoint = _matching(r"[\w.]+:\w+")
+_TimeScale = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
+_Finite = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
+
+
+def _in_form(name: str, given: object, form: Any, wanted: str) -> Any:
+    """A copy of a value in its form. Raises DescriptorError."""
+    try:
+        return msgspec.convert(given, form)
+    except msgspec.ValidationError:
+        raise DescriptorError(f"{name} must be {wanted}, got {given!r}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Tolerance:
     """How far a result may be from its reference: ``|got - want| <= atol + rtol * |want|``."""
@@ -98,10 +121,7 @@ class Tolerance:
 
     def __post_init__(self) -> None:
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise DescriptorError(f"{name} must be a number, got {value!r}")
-            if not 0 <= value < float("inf"):
-                raise DescriptorError(f"{name} must be finite and not negative, got {value!r}")
+            _in_form(name, value, _Finite, "a number from 0, and finite")
 
 
 def common_facts(**more: str | None) -> dict[str, str]:
@@ -137,28 +157,13 @@ class _CheckedFacts:
             raise DescriptorError(
                 f"device '{self.device}': reading its facts raised {type(error).__name__}: {error}"
             ) from error
-        if not isinstance(facts, Mapping):
-            raise DescriptorError(
-                f"device '{self.device}': facts() must return a mapping, got {facts!r}"
-            )
         try:
-            checked = [Fact(name, value) for name, value in facts.items()]
+            if not isinstance(facts, Mapping):
+                raise DescriptorError(f"expected a mapping, got {facts!r}")
+            return MappingProxyType({name: Fact(name, facts[name]).value for name in facts})
         except DescriptorError as error:
             raise DescriptorError(f"device '{self.device}': facts(): {error}") from error
-        return MappingProxyType({fact.name: fact.value for fact in checked})
 
-
-def _matching(pattern: str) -> Any:
-    return Annotated[str, msgspec.Meta(pattern=rf"^{pattern}\Z")]
-
-
-_NameSet = frozenset[str]
-_Positive = Annotated[int, msgspec.Meta(ge=1)]
-_Sizes = dict[Annotated[int, msgspec.Meta(ge=0)], _Positive]
-_Name = _matching(r"[^\W\d]\w*")
-_Path = _matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_EntryPoint = _matching(r"[\w.]+:\w+")
-_TimeScale = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
 
 #: The form of each field's value, and how a message says it. A rule about two fields is in _check_together.
 _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
@@ -190,14 +195,6 @@ _ENTRIES: Final[tuple[tuple[str, Any, str], ...]] = (
     ("functions", _Path, "a name inside the device's module, such as 'memory._snapshot'"),
 )
 """The same for each value of a mapping."""
-
-
-def _in_form(name: str, given: object, form: Any, wanted: str) -> Any:
-    """A copy of a value in its form. Raises DescriptorError."""
-    try:
-        return msgspec.convert(given, form)
-    except msgspec.ValidationError:
-        raise DescriptorError(f"{name} must be {wanted}, got {given!r}") from None
 
 
 def _usable() -> str | None:

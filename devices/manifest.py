@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -167,6 +168,11 @@ def place(path: Path | None, line: int) -> str:
     return f"{path}:{line}" if path else f"line {line}"
 
 
+#: Names that exist, by the key of a block that may hold them; other keys may hold any.
+Known = Mapping[str, Collection[str]]
+_ANY: Final[Known] = MappingProxyType({})
+
+
 class ManifestError(ConformError):
     """A manifest that cannot be read or applied: each problem with file, line and what to do."""
 
@@ -180,17 +186,10 @@ class Manifest:
     path: Path | None = None
 
     @classmethod
-    def load(
-        cls,
-        path: Path,
-        known_clauses: Collection[str] | None = None,
-        known_layouts: Collection[str] | None = None,
-    ) -> Manifest:
-        """Read a manifest. Clauses and layouts are checked where the known ones are given.
-
-        Raises ManifestError, which names every block that has a problem.
+    def load(cls, path: Path, known: Known = _ANY) -> Manifest:
+        """Read a manifest. Clauses and layouts are checked where the known ones are given, as ``clause``
+        and ``layouts``. Raises ManifestError, which names every block that has a problem.
         """
-        path = Path(path)
         try:
             text = path.read_bytes().decode("utf-8-sig")
         except OSError as error:
@@ -203,23 +202,17 @@ class Manifest:
             raise ManifestError(
                 f"{place(path, line)}: the manifest is not UTF-8 text: save it as UTF-8"
             ) from None
-        return cls.parse(text, path, known_clauses, known_layouts)
+        return cls.parse(text, path, known)
 
     @classmethod
-    def parse(
-        cls,
-        text: str,
-        path: Path | None = None,
-        known_clauses: Collection[str] | None = None,
-        known_layouts: Collection[str] | None = None,
-    ) -> Manifest:
+    def parse(cls, text: str, path: Path | None = None, known: Known = _ANY) -> Manifest:
         """Read a manifest from its text; as ``load``."""
         tables, lines = _tables(text, path)
         blocks: list[Block] = []
         problems: list[str] = []
         for table, line in zip(tables, lines, strict=True):
             try:
-                blocks.append(read_block(table, line, path, known_clauses, known_layouts))
+                blocks.append(read_block(table, line, path, known))
             except BlockError as error:
                 problems.append(f"{place(path, line)}: {error}")
         if problems:
@@ -349,13 +342,7 @@ class BlockError(ValueError):
     """What is wrong with a block, without its place."""
 
 
-def read_block(
-    table: Mapping[str, object],
-    line: int,
-    path: Path | None,
-    known_clauses: Collection[str] | None,
-    known_layouts: Collection[str] | None,
-) -> Block:
+def read_block(table: Mapping[str, object], line: int, path: Path | None, known: Known) -> Block:
     """Check a block's table and build it. Raises BlockError for the first problem."""
     for key in table:
         if key not in KEYS:
@@ -365,7 +352,7 @@ def read_block(
     for key in _REQUIRED:
         if key not in table:
             raise BlockError(f"the key '{key}' is missing: {_ADVICE[key]}")
-    known = {"clause": known_clauses, "dtype": DTYPES, "layouts": known_layouts}
+    known = {"dtype": DTYPES, **known}
     read = {key: _READERS[key](key, table[key], known.get(key)) for key in KEYS if key in table}
     block = Block(line=line, path=path, **read)
     if block.outcome is ExpectedOutcome.FLAKY:
@@ -377,10 +364,7 @@ def read_block(
     return block
 
 
-_Known = Collection[str] | None
-
-
-def _text(key: str, value: object, known: _Known = None) -> str:
+def _text(key: str, value: object, known: Collection[str] | None = None) -> str:
     if not isinstance(value, str):
         raise BlockError(f"'{key}' must be a string, got {_shown(value)}: {_ADVICE[key]}")
     if not value.strip():
@@ -404,7 +388,7 @@ def _texts(key: str, value: object, wanted: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value))  # a name that is written twice counts once
 
 
-def _axis(key: str, value: object, known: _Known) -> tuple[str, ...]:
+def _axis(key: str, value: object, known: Collection[str] | None) -> tuple[str, ...]:
     """The patterns of one axis: exact names, or prefixes that end in one ``*``."""
     single = [value] if isinstance(value, str) else value
     patterns = _texts(key, single, "a string or a list of strings")
@@ -424,7 +408,7 @@ def _axis(key: str, value: object, known: _Known) -> tuple[str, ...]:
     return patterns
 
 
-def _layouts(key: str, value: object, known: _Known) -> frozenset[str]:
+def _layouts(key: str, value: object, known: Collection[str] | None) -> frozenset[str]:
     layouts = _texts(key, value, "a list of layout names")
     for layout in layouts:
         if "*" in layout:
@@ -436,7 +420,7 @@ def _layouts(key: str, value: object, known: _Known) -> frozenset[str]:
     return frozenset(layouts)
 
 
-def _choice(key: str, value: object, known: _Known) -> Word:
+def _choice(key: str, value: object, known: Collection[str] | None) -> Word:
     choices = {each.value: each for each in (ExpectedOutcome if key == "outcome" else CauseKind)}
     if isinstance(value, str) and value in choices:
         return choices[value]
@@ -445,7 +429,7 @@ def _choice(key: str, value: object, known: _Known) -> Word:
     raise BlockError(f"'{key}' must be one of {names}, got {_shown(value)}{near}")
 
 
-def _match(key: str, value: object, known: _Known) -> re.Pattern[str]:
+def _match(key: str, value: object, known: Collection[str] | None) -> re.Pattern[str]:
     pattern = _text(key, value)
     try:
         return re.compile(pattern)
@@ -453,7 +437,7 @@ def _match(key: str, value: object, known: _Known) -> re.Pattern[str]:
         raise BlockError(f"'match' is not a regular expression: {error}, got {pattern!r}") from None
 
 
-def _when(key: str, value: object, known: _Known) -> tuple[Condition, ...]:
+def _when(key: str, value: object, known: Collection[str] | None) -> tuple[Condition, ...]:
     if not isinstance(value, dict):
         raise BlockError(
             f"'when' must be a table of facts, such as {{ torch = \">=2.12\" }}, got {_shown(value)}"
@@ -466,7 +450,7 @@ def _when(key: str, value: object, known: _Known) -> tuple[Condition, ...]:
         raise BlockError(f"when: {error}") from None
 
 
-def _expires(key: str, value: object, known: _Known) -> date:
+def _expires(key: str, value: object, known: Collection[str] | None) -> date:
     if not isinstance(value, date) or isinstance(value, datetime):
         raise BlockError(
             "'expires' must be a date without quotes and time, such as expires = 2027-03-01,"
@@ -475,13 +459,13 @@ def _expires(key: str, value: object, known: _Known) -> date:
     return value
 
 
-def _min_pass_rate(key: str, value: object, known: _Known) -> float:
+def _min_pass_rate(key: str, value: object, known: Collection[str] | None) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise BlockError(f"'min_pass_rate' must be a number from 0 to 1, got {_shown(value)}")
     return float(value)
 
 
-_READERS: Final[Mapping[str, Callable[[str, object, _Known], Any]]] = {
+_READERS: Final[Mapping[str, Callable[[str, object, Collection[str] | None], Any]]] = {
     **dict.fromkeys(("clause", "op", "dtype"), _axis),
     **dict.fromkeys(("outcome", "kind"), _choice),
     **dict.fromkeys(("raises", "reason", "issue"), _text),

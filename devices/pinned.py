@@ -87,10 +87,6 @@ class _Line(msgspec.Struct, kw_only=True, tag_field="format", forbid_unknown_fie
     reason: _Text
     date: date
 
-    def pinned(self, **held: Any) -> Pinned:
-        same = {name: getattr(self, name) for name in ("clause", "op", "kind", "reason")}
-        return Pinned(**same, **held, date=self.date.isoformat())
-
 
 class _CallLine(_Line, kw_only=True, tag=CALL):
     dtype: _Text
@@ -100,7 +96,7 @@ class _CallLine(_Line, kw_only=True, tag=CALL):
 
 class _ProgramLine(_Line, kw_only=True, tag=PROGRAM):
     dtype: Annotated[str, msgspec.Meta(max_length=0)]
-    program: Annotated[list[Any], msgspec.Meta(min_length=1)]
+    program: Annotated[tuple[Any, ...], msgspec.Meta(min_length=1)]
 
 
 _LINES: Final[msgspec.json.Decoder[_CallLine | _ProgramLine]] = msgspec.json.Decoder(
@@ -112,8 +108,7 @@ def by_item(pins: Iterable[Pinned]) -> dict[tuple[str, str], tuple[Pinned, ...]]
     """Pinned examples by op and dtype; programs by the name of their case, with an empty dtype."""
     found: dict[tuple[str, str], tuple[Pinned, ...]] = {}
     for pin in pins:
-        key = (pin.op, pin.dtype)
-        found[key] = (*found.get(key, ()), pin)
+        found[pin.op, pin.dtype] = (*found.get((pin.op, pin.dtype), ()), pin)
     return found
 
 
@@ -139,10 +134,12 @@ def _read(line: str, place: str) -> Pinned:
         read = _LINES.decode(line)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise PinnedError(f"{place}: not a pinned example: {error}; {advice}") from None
-    if isinstance(read, _CallLine):
-        pinned = read.pinned(dtype=read.dtype, call=read.call, layouts=read.layouts)
-    else:
-        pinned = read.pinned(dtype="", program=tuple(read.program))
+    held = {
+        name: value
+        for name, value in msgspec.structs.asdict(read).items()
+        if name not in ("id", "date")
+    }
+    pinned = Pinned(**held, date=read.date.isoformat())
     if read.id != pinned.id:
         raise PinnedError(
             f"{place}: the line has the id {read.id!r}, but its content has {pinned.id!r}; {advice}"

@@ -7,7 +7,8 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
@@ -74,16 +75,10 @@ def discover(
     """Load every built-in device and every entry point; a broken one does not hide the others."""
     devices: dict[str, Descriptor] = {}
     broken: dict[str, DescriptorError] = {}
-    for path in sorted(folder.glob("*/descriptor.py")):
+    for path in folder.glob("*/descriptor.py"):
         name = path.parent.name
         try:
-            built_in = _from_folder(path, folder)
-            if built_in.name != name:
-                raise DescriptorError(
-                    f"{path}: the descriptor is named '{built_in.name}' and its folder '{name}':"
-                    " give both the same name"
-                )
-            devices[name] = built_in
+            devices[name] = _from_folder(path, folder)
         except DescriptorError as error:
             broken[name] = error
     if entry_points is None:
@@ -130,31 +125,31 @@ def load_file(path: Path) -> Descriptor:
         raise DescriptorError(f"{file}: not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses in it look up their module
-    try:
+    with _loading(str(file)):
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        raise DescriptorError(f"{file}: {_cause(error)}") from error
     return _placed(_descriptor_in(module, str(file)), file.parent)
 
 
 def _from_folder(path: Path, folder: Path) -> Descriptor:
-    """A built-in device, imported as part of its package."""
-    if folder != _BUILT_IN:
-        return load_file(path)
-    name = f"{__package__}.{path.parent.name}.descriptor"
-    try:
-        module = importlib.import_module(name)
-    except (Exception, SystemExit) as error:
-        raise DescriptorError(f"{path}: {_cause(error)}") from error
-    return _placed(_descriptor_in(module, str(path)), path.parent)
+    """The device of a folder that has its name; a built-in one is imported as part of its package."""
+    name = path.parent.name
+    if folder == _BUILT_IN:
+        with _loading(str(path)):
+            module = importlib.import_module(f"{__package__}.{name}.descriptor")
+        device = _placed(_descriptor_in(module, str(path)), path.parent)
+    else:
+        device = load_file(path)
+    if device.name != name:
+        raise DescriptorError(
+            f"{path}: the descriptor is named '{device.name}' and its folder '{name}':"
+            " give both the same name"
+        )
+    return device
 
 
 def _from_entry_point(entry: importlib.metadata.EntryPoint) -> Descriptor:
-    try:
+    with _loading(_source(entry)):
         found = entry.load()
-    except (Exception, SystemExit) as error:
-        raise DescriptorError(f"{_source(entry)}: {_cause(error)}") from error
     if not isinstance(found, Descriptor):
         if not isinstance(found, ModuleType):
             raise DescriptorError(
@@ -190,10 +185,15 @@ def _source(entry: importlib.metadata.EntryPoint) -> str:
     return f"entry point '{entry.name}'{of} ({entry.value})"
 
 
-def _cause(error: BaseException) -> str:
-    """What went wrong, in one line; without the type if the text is written for people."""
-    if isinstance(error, DescriptorError):
-        return str(error)
-    if isinstance(error, SyntaxError):
-        return f"line {error.lineno}: not valid Python: {error.msg}"
-    return f"loading it raised {type(error).__name__}: {error}"
+@contextmanager
+def _loading(source: str) -> Iterator[None]:
+    """Raise what goes wrong as a DescriptorError of one line; without the type if the text is written for people."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        what = f"loading it raised {type(error).__name__}: {error}"
+        if isinstance(error, DescriptorError):
+            what = str(error)
+        elif isinstance(error, SyntaxError):
+            what = f"line {error.lineno}: not valid Python: {error.msg}"
+        raise DescriptorError(f"{source}: {what}") from error

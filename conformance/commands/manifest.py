@@ -26,7 +26,7 @@ from devices import registry
 from devices.cell import CellKey
 from devices.descriptor import DTYPES, Descriptor, common_facts
 from devices.errors import ConformError, suggestion
-from devices.manifest import CauseKind, Manifest
+from devices.manifest import CauseKind, Known, Manifest
 from devices.pinned import read_pinned
 from opinfo.layouts import covering_set
 from reports.gate import ExitCode, number
@@ -69,7 +69,7 @@ class Given:
         path = self._path(may_be_new=may_be_new)
         if path.exists():
             text = path.read_bytes().decode("utf-8-sig")
-            return Read(path, text, Manifest.load(path, *self._known(path)))
+            return Read(path, text, Manifest.load(path, self._known(path)))
         if may_be_new:
             return Read(path, "", Manifest(path=path))
         raise ConformError(
@@ -79,15 +79,15 @@ class Given:
 
     def write(self, path: Path, text: str) -> None:
         """Write a manifest, if it can be read again. Raises ConformError."""
-        Manifest.parse(text, path, *self._known(path))
+        Manifest.parse(text, path, self._known(path))
         write_file(path.resolve(), text.encode())
 
-    def _known(self, path: Path) -> tuple[set[str], frozenset[str]]:
+    def _known(self, path: Path) -> Known:
         """The clauses, and the layouts: those of the covering set, and of the examples that are pinned for the
         manifest or its device."""
         folders = [path.parent, self.descriptor.folder if self.descriptor is not None else None]
         pinned = {pin.layout for each in folders for pin in read_pinned(each)}
-        return set(self.contract.clauses), covering_set().ids | pinned
+        return {"clause": self.contract.clauses, "layouts": covering_set().ids | pinned}
 
     def _path(self, *, may_be_new: bool) -> Path:
         if self.path is not None:

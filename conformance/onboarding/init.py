@@ -154,7 +154,7 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
     with _writing(path):
         write_whole(path, text)
     known = {layout for run in runs for result in run.results.values() for layout in result.layouts}
-    manifest = Manifest.load(path, known_clauses=set(load().clauses), known_layouts=known)
+    manifest = Manifest.load(path, {"clause": load().clauses, "layouts": known})
     left = _left_over(manifest, runs[0]) - set(apart)
     if left:  # the draft must match the run that it was made from
         raise InitError(f"{path} does not match {min(left)}, which failed: please report this")

@@ -459,8 +459,8 @@ def load_manifest(
     path = Path(request.expectations) if request.expectations else descriptor.expectations
     if path is None:
         return Manifest(), None
-    known = {"known_clauses": set(contract.clauses), "known_layouts": known_layouts(descriptor)}
-    return Manifest.load(path, **known), path.absolute()
+    known = {"clause": contract.clauses, "layouts": known_layouts(descriptor)}
+    return Manifest.load(path, known), path.absolute()
 
 
 def _commit() -> str:

@@ -87,11 +87,8 @@ class Worker:
         facts = descriptor.facts()
         orders.machine.check(Machine.of(facts))
         if orders.manifest is not None:
-            manifest = Manifest.parse(
-                orders.manifest,
-                known_clauses=set(load().clauses),
-                known_layouts=known_layouts(descriptor),
-            ).active(facts)
+            known = {"clause": load().clauses, "layouts": known_layouts(descriptor)}
+            manifest = Manifest.parse(orders.manifest, None, known).active(facts)
         self.matcher = Matcher(manifest)
         self.pins = by_item(read_pinned(descriptor.folder))
         self.undeclared = undeclared_clauses(descriptor, load())

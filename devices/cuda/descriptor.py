@@ -1,8 +1,4 @@
-"""NVIDIA GPUs through CUDA.
-
-From torch's headers, documentation and own tables. Not tried: no NVIDIA GPU was at hand when it was
-written, so every statement here is one that a first run may correct.
-"""
+"""NVIDIA GPUs through CUDA. Not tried: a first run may correct it."""
 
 from __future__ import annotations
 

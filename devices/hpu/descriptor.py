@@ -1,8 +1,4 @@
-"""Intel Gaudi through habana_frameworks, in eager mode.
-
-From Intel's documentation. Not tried: no Gaudi was at hand when it was written, so every statement here is
-one that a first run may correct. Eager mode (PT_HPU_LAZY_MODE=0), the documented default, is described.
-"""
+"""Intel Gaudi through habana_frameworks, in eager mode (PT_HPU_LAZY_MODE=0, its default). Not tried: a first run may correct it."""
 
 from __future__ import annotations
 

@@ -79,14 +79,22 @@ class JudgedCell:
     judgement: Judgement
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A cell that an update leaves alone, and why."""
+
+    key: CellKey
+    why: str
+
+
 @dataclass(slots=True)
 class Findings:
     """The cells of one or more runs, sorted by what an update can do with them."""
 
     improved: list[JudgedCell] = field(default_factory=list)  # better than expected, in every run
     regressed: list[JudgedCell] = field(default_factory=list)  # not as expected, alike in every run
-    disagreeing: list[tuple[CellKey, tuple[str, ...]]] = field(default_factory=list)
-    floors: list[tuple[CellKey, Judgement]] = field(default_factory=list)  # flaky, below its rate
+    disagreeing: list[Left] = field(default_factory=list)
+    floors: list[Left] = field(default_factory=list)  # flaky, below its rate
     as_expected: dict[CellKey, Seen] = field(default_factory=dict)  # by a block
     matches: dict[CellKey, Match] = field(default_factory=dict)  # of every planned cell
     judged: int = 0
@@ -97,19 +105,23 @@ def comparable(manifest: Manifest, runs: Sequence[Evidence]) -> None:
     first = runs[0]
     used = {condition.fact for block in manifest.blocks for condition in block.when}
     for other in runs[1:]:
-        for what in ("device", "torch", "driver"):
-            one, two = getattr(first, what), getattr(other, what)
+        compared = [
+            (what, getattr(first, what), getattr(other, what))
+            for what in ("device", "torch", "driver")
+        ]
+        compared += [
+            (
+                f"the fact '{each}', which the manifest's conditions read,",
+                first.facts.get(each),
+                other.facts.get(each),
+            )
+            for each in sorted(used)
+        ]
+        for what, one, two in compared:
             if one != two:
                 raise EvidenceError(
                     f"{first.name} and {other.name} differ in {what} ({one!r} and {two!r}): give"
                     " runs of the same machine, and update once for each machine"
-                )
-        for fact in sorted(used):
-            if first.facts.get(fact) != other.facts.get(fact):
-                raise EvidenceError(
-                    f"{first.name} and {other.name} differ in the fact '{fact}'"
-                    f" ({first.facts.get(fact)!r} and {other.facts.get(fact)!r}), which conditions"
-                    " of the manifest depend on: update once for each machine"
                 )
         if other.start == first.start and other.cells == first.cells and first.cells:
             raise EvidenceError(
@@ -160,7 +172,7 @@ def _sort_in(
         expired = expectation.is_expired(today)
         over_all = judge_flaky(expectation, [each.observed for each in seen], expired=expired)
         if over_all.verdict is Verdict.REGRESSION:
-            found.floors.append((key, over_all))
+            found.floors.append(Left(key, over_all.why))
         return
     together = _together(seen)
     judgement = judged(expectation, together, today)
@@ -169,8 +181,8 @@ def _sort_in(
         if verdicts <= {Verdict.OK, Verdict.EXPECTED}:
             found.as_expected[key] = together
         else:
-            saw = tuple(f"{name}: {each}" for name, each in zip(names, seen, strict=True))
-            found.disagreeing.append((key, saw))
+            saw = (f"{name}: {each}" for name, each in zip(names, seen, strict=True))
+            found.disagreeing.append(Left(key, "; ".join(saw)))
     elif judgement.verdict is Verdict.IMPROVEMENT:
         found.improved.append(JudgedCell(key, together, match, judgement))
     elif judgement.verdict is Verdict.REGRESSION:

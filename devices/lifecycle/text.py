@@ -18,7 +18,7 @@ from datetime import date
 from difflib import SequenceMatcher
 from enum import Enum
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Final
 
 import tomlkit
@@ -318,79 +318,59 @@ def _value_text(key: str, value: object, item: Item) -> str:
 # -- a file being edited ----------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
 class Editing:
     """A file while its blocks are changed, removed and added; ``text`` is the file that results."""
 
-    manifest: Manifest
-    removed: list[Block] = field(default_factory=list)
-    narrowed: list[Block] = field(default_factory=list)
-    added: list[Block] = field(default_factory=list)
-    _parts: ManifestText = field(init=False)
-    _entries: dict[int, Entry] = field(init=False)  # by the block's line
-    _instead: dict[int, list[Entry]] = field(default_factory=dict)  # by the old block's line
-    _new: list[Entry] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, text: str, manifest: Manifest) -> Editing:
+    def __init__(self, text: str, manifest: Manifest) -> None:
         """Begin with the text that a manifest was read from."""
-        editing = cls(manifest)
-        editing._parts = take_apart(text, manifest.blocks)
-        every = (entry for section in editing._parts.sections for entry in section.entries)
-        editing._entries = {entry.block.line: entry for entry in every}
-        return editing
+        self.removed: list[Block] = []
+        self.narrowed: list[Block] = []
+        self.added: list[Block] = []
+        self._path = manifest.path
+        self._parts = take_apart(text, manifest.blocks)
+        self._new: list[Entry] = []
+        #: What stands in each block's place now, by the line of the old block.
+        self._now = {
+            entry.block.line: [entry] for each in self._parts.sections for entry in each.entries
+        }
 
     @property
     def changed(self) -> bool:
         return bool(self.removed or self.narrowed or self.added)
 
     def replace(self, block: Block, pieces: Sequence[Changes]) -> None:
-        """Put changed copies of a block in its place; none removes it."""
+        """Put changed copies of a block in its place; none removes it. Once for each block."""
         (self.narrowed if pieces else self.removed).append(block)
-        old = self._entries[block.line]
-        texts = [edited(old.text, changes) for changes in pieces]
-        read = (Manifest.parse(f"{text}\n", self.manifest.path).blocks[0] for text in texts)
-        self._instead[block.line] = [
-            Entry(text, old.comments, replace(each, line=block.line))
-            for text, each in zip(texts, read, strict=True)
-        ]
+        (old,) = self._now[block.line]
+        self._now[block.line] = []
+        for changes in pieces:
+            text = edited(old.text, changes)
+            (read,) = Manifest.parse(f"{text}\n", self._path).blocks
+            self._now[block.line].append(Entry(text, old.comments, replace(read, line=block.line)))
 
     def insert(self, block: Block) -> None:
         """Add a block where the canonical order has it."""
         self.added.append(block)
-        self._new.append(Entry(render(block), "", replace(block, path=self.manifest.path)))
+        self._new.append(Entry(render(block), "", replace(block, path=self._path)))
 
     def blocks(self) -> tuple[Block, ...]:
         """The blocks as they are now."""
-        now = [entry.block for block in self.manifest.blocks for entry in self._now(block)]
-        return (*now, *(entry.block for entry in self._new))
-
-    def _now(self, block: Block) -> list[Entry]:
-        return self._instead.get(block.line) or (
-            [] if block.line in self._instead else [self._entries[block.line]]
-        )
+        return tuple(each.block for each in chain(*self._now.values(), self._new))
 
     def text(self) -> str:
         """The file as it is now. Blocks that were not touched stay as they were written."""
         sections = []
         for old in self._parts.sections:
-            section = Section(
-                old.heading, [e for each in old.entries for e in self._now(each.block)]
-            )
-            if any(each.block.line in self._instead for each in old.entries):
-                _restore_order(section, old.entries)
-            if section.entries:
-                sections.append(section)
+            entries = [now for each in old.entries for now in self._now[each.block.line]]
+            keys = [each.key for each in old.entries]
+            if entries != old.entries and keys == sorted(keys):
+                # They were in order, and a block that lost names may now come before another.
+                entries.sort(key=lambda entry: entry.key)
+            if entries:
+                sections.append(Section(old.heading, entries))
         for entry in self._new:
             _place(sections, entry)
         return replace(self._parts, sections=sections).join()
-
-
-def _restore_order(section: Section, before: Sequence[Entry]) -> None:
-    """Sort entries that were in order before: a block that lost names may now come before another."""
-    keys = [entry.key for entry in before]
-    if keys == sorted(keys):
-        section.entries.sort(key=lambda entry: entry.key)
 
 
 def _place(sections: list[Section], entry: Entry) -> None:

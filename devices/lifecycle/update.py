@@ -19,6 +19,7 @@ from devices.lifecycle.evidence import (
     EvidenceError,
     Findings,
     JudgedCell,
+    Left,
     Seen,
     comparable,
     judged,
@@ -115,14 +116,6 @@ class UpdateError(ConformError):
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """A cell that the update leaves alone, and why."""
-
-    key: CellKey
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class Update:
     """The manifest's new text, what became of its blocks, and the cells that were left alone."""
 
@@ -158,7 +151,7 @@ def update(
     active = manifest.active(runs[0].facts)
     found = weigh(active, runs, today, wanted)
     additions, left = _to_add(found, recording=cause is not None)
-    editing = Editing.of(text, manifest)
+    editing = Editing(text, manifest)
     work = _Work(editing, active, Matcher(active), found, additions)
     work.narrow(dtypes)
     if cause is not None and additions:
@@ -170,9 +163,9 @@ def update(
         removed=tuple(editing.removed),
         narrowed=tuple(editing.narrowed),
         added=tuple(editing.added),
-        disagreeing=tuple(Left(key, "; ".join(saw)) for key, saw in found.disagreeing),
+        disagreeing=tuple(found.disagreeing),
         unrecorded=tuple(left),
-        floors=tuple(Left(key, judgement.why) for key, judgement in found.floors),
+        floors=tuple(found.floors),
         unseen=tuple(sorted(work.unseen)),
     )
 

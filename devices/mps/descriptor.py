@@ -1,8 +1,4 @@
-"""Apple GPUs through Metal Performance Shaders.
-
-From torch's headers, documentation and own tables. Not tried: no Mac was at hand when it was written,
-so every statement here is one that a first run may correct.
-"""
+"""Apple GPUs through Metal Performance Shaders. Not tried: a first run may correct it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Meta's MTIA, whose back end is not public.
-
-From torch.mtia's own Python, which is all that is public of it. Not tried: no such device and no torch
-built for one was at hand when it was written, so every statement here is one that a first run may correct.
-"""
+"""Meta's MTIA, whose back end is not public: what torch.mtia's Python says. Not tried: a first run may correct it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Huawei Ascend NPUs through torch_npu (PrivateUse1, renamed).
-
-From torch_npu's documentation and sources. Not tried: no Ascend was at hand when it was written, so every
-statement here is one that a first run may correct.
-"""
+"""Huawei Ascend NPUs through torch_npu (PrivateUse1, renamed). Not tried: a first run may correct it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""AMD GPUs through ROCm: torch calls them "cuda" too.
-
-From torch's headers, documentation and own tables. Not tried: no AMD GPU was at hand when it was
-written, so every statement here is one that a first run may correct.
-"""
+"""AMD GPUs through ROCm: torch calls them "cuda" too. Not tried: a first run may correct it."""
 
 from __future__ import annotations
 

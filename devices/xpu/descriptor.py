@@ -1,8 +1,4 @@
-"""Intel GPUs through SYCL and Level Zero.
-
-From torch's headers, documentation and own tables. Not tried: no Intel GPU was at hand when it was
-written, so every statement here is one that a first run may correct.
-"""
+"""Intel GPUs through SYCL and Level Zero. Not tried: a first run may correct it."""
 
 from __future__ import annotations
 

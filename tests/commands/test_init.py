@@ -44,9 +44,8 @@ def a_run(*given: CellResult) -> Run:
 
 def written(path: Path, text: str) -> Manifest:
     path.write_text(text, encoding="utf-8")
-    return Manifest.load(
-        path, known_clauses=set(load().clauses), known_layouts={"transposed", "contiguous"}
-    )
+    layouts = {"transposed", "contiguous"}
+    return Manifest.load(path, {"clause": load().clauses, "layouts": layouts})
 
 
 @pytest.mark.parametrize(
@@ -168,9 +167,8 @@ def test_the_lazy_backend_is_described_in_one_command(
     assert (device.torch_type, device.init) == ("lazy", "init")
     assert "float32" in device.dtypes and "strides" not in device.capabilities
     assert device.expectations is not None
-    manifest = Manifest.load(
-        device.expectations, known_clauses=set(load().clauses), known_layouts={"contiguous"}
-    )
+    known = {"clause": load().clauses, "layouts": {"contiguous"}}
+    manifest = Manifest.load(device.expectations, known)
     # A descriptor without `settle` may find late errors of refused calls blamed on other ops: those are
     # unsupported, while the one that is really wrong in the layout suite fails.
     failing = [b for b in manifest.blocks if b.outcome.value == "fail"]

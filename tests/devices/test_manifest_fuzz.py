@@ -22,6 +22,7 @@ from tests.fuzzing import examples
 
 CLAUSES = ("layout.values", "layout.bounds", "graphs.pool")
 LAYOUTS = ("channels_last+offset", "transposed", "stepped")
+KNOWN = {"clause": CLAUSES, "layouts": LAYOUTS}
 
 
 def block_with(**values: str) -> str:
@@ -101,7 +102,7 @@ SEEN = (
 def _loads_or_is_refused(text: str) -> None:
     """Whatever is done with a text's manifest ends well, or with one clear error."""
     try:
-        manifest = Manifest.parse(text, None, CLAUSES, LAYOUTS)
+        manifest = Manifest.parse(text, None, KNOWN)
         lint(manifest, CELLS, FACTS, TODAY, text)
         stats(manifest, FACTS, TODAY, cells=CELLS)
         for key in CELLS[:2]:
@@ -116,7 +117,7 @@ def _loads_or_is_refused(text: str) -> None:
         assert block.reason.strip()
     _never_wrongly_green(text, matcher)
     form = canonical(text, manifest)
-    again = Manifest.parse(form, None, CLAUSES, LAYOUTS)
+    again = Manifest.parse(form, None, KNOWN)
     assert canonical(form, again) == form
     assert _verdicts(Matcher(again.active(FACTS))) == _verdicts(matcher)
 

@@ -13,11 +13,12 @@ from devices.manifest import CauseKind, Condition, ExpectedOutcome, Manifest, Ma
 MINIMAL = '[[expect]]\nclause = "layout.values"\noutcome = "fail"\nreason = "why"\n'
 CLAUSES = ("layout.values", "layout.bounds", "graphs.pool")
 LAYOUTS = ("channels_last+offset", "transposed", "stepped")
+KNOWN = {"clause": CLAUSES, "layouts": LAYOUTS}
 
 
 def refusal(text: str) -> str:
     with pytest.raises(ManifestError) as caught:
-        Manifest.parse(text, Path("expected.toml"), CLAUSES, LAYOUTS)
+        Manifest.parse(text, Path("expected.toml"), KNOWN)
     return str(caught.value)
 
 
@@ -43,7 +44,7 @@ def test_a_block_holds_what_the_design_shows() -> None:
         issue = "https://github.com/pytorch/pytorch/issues/1"
         expires = 2027-03-01
     """
-    (block,) = Manifest.parse(text, Path("x/expected.toml"), CLAUSES, LAYOUTS).blocks
+    (block,) = Manifest.parse(text, Path("x/expected.toml"), KNOWN).blocks
     assert block.clause == ("layout.bounds",)
     assert block.op == ("nn.functional.conv2d", "nn.functional.conv_transpose*")
     assert block.dtype == ("float16", "bfloat16")
