@@ -8,7 +8,7 @@ decide; if they expect different outcomes of one cell, that is a conflict.
 
 from __future__ import annotations
 
-import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -62,9 +62,8 @@ _NOTHING: Final = Match()
 class Matcher:
     """Finds what the blocks of a manifest expect of cells.
 
-    ``manifest`` should be the active one (``Manifest.active``): conditions are not evaluated here.
-    A set of blocks is an int with a bit for each, so that a cell costs three look-ups and two
-    intersections however many blocks there are. Cells that the same blocks match share one result.
+    ``manifest`` should be the active one (``Manifest.active``): conditions are not evaluated here. Cells that
+    the same blocks match in the same way share one result.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -72,11 +71,7 @@ class Matcher:
         self._clauses = _Axis(block.clause for block in blocks)
         self._ops = _Axis(block.op for block in blocks)
         self._dtypes = _Axis(block.dtype for block in blocks)
-        self._expecting = {
-            outcome: sum(1 << i for i, block in enumerate(blocks) if block.outcome is outcome)
-            for outcome in ExpectedOutcome
-        }
-        self._results: dict[tuple[int, int], Match] = {}
+        self._results: dict[frozenset[tuple[int, int, int, int]], Match] = {}
 
     def expect(self, key: CellKey) -> Expectation | None:
         """What is expected of a cell; None where no block matches. Raises ManifestConflict."""
@@ -87,39 +82,34 @@ class Matcher:
 
     def match(self, key: CellKey) -> Match:
         """All blocks that match a cell, or the two that conflict. Does not raise."""
-        clause, op, dtype = key
-        clauses, by_clause = self._clauses[clause]
-        ops, by_op = self._ops[op]
-        dtypes, by_dtype = self._dtypes[dtype]
-        matching = clauses & ops & dtypes
+        clauses, ops, dtypes = self._clauses[key.clause], self._ops[key.op], self._dtypes[key.dtype]
+        matching = ops.keys() & clauses.keys() & dtypes.keys()
         if not matching:
             return _NOTHING
-        deciding = matching
-        if matching & (matching - 1):  # more than one
-            deciding = _deciding(matching, by_clause, by_op, by_dtype)
-        found = self._results.get((matching, deciding))
+        ranks = frozenset((index, clauses[index], ops[index], dtypes[index]) for index in matching)
+        found = self._results.get(ranks)
         if found is None:
-            found = self._results[matching, deciding] = self._resolve(matching, deciding)
+            found = self._results[ranks] = self._resolve(ranks)
         return found
 
-    def _resolve(self, matching: int, deciding: int) -> Match:
-        decide = self._members(deciding)
+    def _resolve(self, ranks: frozenset[tuple[int, int, int, int]]) -> Match:
+        """The result for blocks by index, each with how specific its match is on each axis."""
+        blocks = {index: self._blocks[index] for index, *_ in sorted(ranks)}
+        deciding = {
+            index for index, *own in ranks if not any(_overrides(other, own) for _, *other in ranks)
+        }
+        decide = tuple(block for index, block in blocks.items() if index in deciding)
+        others = [block for index, block in blocks.items() if index not in deciding]
+        every = tuple(blocks.values())
         first = decide[0]
         for other in decide:
             if other.outcome is not first.outcome:
-                return Match(self._members(matching), None, (first, other))
-        same = self._expecting[first.outcome]
-        blocks = (*decide, *self._members(matching & ~deciding & same))
-        listed = [block.layouts for block in blocks if block.layouts is not None]
-        layouts = frozenset().union(*listed) if len(listed) == len(blocks) else None
-        overridden = self._members(matching & ~same)
-        expectation = Expectation(first.outcome, layouts, decide, blocks, overridden)
-        return Match(self._members(matching), expectation)
-
-    def _members(self, bits: int) -> tuple[Block, ...]:
-        """The blocks of a set, in the manifest's order."""
-        digits = bin(bits)[:1:-1]  # from the lowest bit up
-        return tuple(self._blocks[one.start()] for one in re.finditer("1", digits))
+                return Match(every, None, (first, other))
+        agreeing = (*decide, *(each for each in others if each.outcome is first.outcome))
+        listed = [block.layouts for block in agreeing if block.layouts is not None]
+        layouts = frozenset().union(*listed) if len(listed) == len(agreeing) else None
+        overridden = tuple(each for each in others if each.outcome is not first.outcome)
+        return Match(every, Expectation(first.outcome, layouts, decide, agreeing, overridden))
 
 
 def any_matches(patterns: Iterable[str], name: str) -> bool:
@@ -143,61 +133,37 @@ def conflict_text(conflict: tuple[Block, Block], key: CellKey, cells: int = 1) -
     )
 
 
-def _deciding(
-    matching: int, by_clause: tuple[int, ...], by_op: tuple[int, ...], by_dtype: tuple[int, ...]
-) -> int:
-    """Those of ``matching`` that nothing overrides; each axis splits them, the most specific first."""
-    decide = 0
-    best: list[tuple[int, int, int]] = []
-    for i, of_clause in enumerate(by_clause):
-        rest = matching & of_clause
-        if not rest:
-            continue
-        for j, of_op in enumerate(by_op):
-            rest_op = rest & of_op
-            if not rest_op:
-                continue
-            for k, of_dtype in enumerate(by_dtype):
-                members = rest_op & of_dtype
-                # In this order, blocks that override these have come before.
-                if members and not any(a <= i and b <= j and c <= k for a, b, c in best):
-                    best.append((i, j, k))
-                    decide |= members
-    return decide
+def _overrides(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether a match is as specific as another on every axis, and more specific on one."""
+    return one != other and all(a >= b for a, b in zip(one, other, strict=True))
 
 
-class _Axis(dict[str, tuple[int, tuple[int, ...]]]):
+_EXACT: Final = sys.maxsize  # more specific than any prefix
+
+
+class _Axis(dict[str, dict[int, int]]):
     """The patterns of all blocks on one axis.
 
-    ``axis[name]`` is the set of blocks that match a name, and the same set split by how specific
-    the match is, the most specific first.
+    ``axis[name]`` are the blocks that match a name, by index, and how specific the match is: the length of the
+    longest prefix, or ``_EXACT``.
     """
-
-    __slots__ = ("_exact", "_prefixes")
 
     def __init__(self, patterns: Iterable[Sequence[str]]) -> None:
         super().__init__()
-        self._exact: dict[str, int] = {}
-        prefixes: dict[int, dict[str, int]] = {}
+        self._blocks: dict[str, list[int]] = {}  # by pattern
         for index, names in enumerate(patterns):
             for name in names:
-                if name.endswith("*"):
-                    of_length = prefixes.setdefault(len(name) - 1, {})
-                    of_length[name[:-1]] = of_length.get(name[:-1], 0) | 1 << index
-                else:
-                    self._exact[name] = self._exact.get(name, 0) | 1 << index
-        self._prefixes = sorted(prefixes.items(), reverse=True)
+                self._blocks.setdefault(name, []).append(index)
+        lengths = {len(name) - 1 for name in self._blocks if name.endswith("*")}
+        self._lengths = sorted(lengths)  # of prefixes
 
-    def __missing__(self, name: str) -> tuple[int, tuple[int, ...]]:
-        found = self._exact.get(name, 0)
-        levels = [found]
-        for length, of_length in self._prefixes:
-            # A block counts where it is most specific.
-            level = of_length.get(name[:length], 0) & ~found
-            found |= level
-            levels.append(level)
-        result = self[name] = (found, tuple(level for level in levels if level))
-        return result
+    def __missing__(self, name: str) -> dict[int, int]:
+        found = self[name] = {}
+        for length in self._lengths:
+            if length <= len(name):
+                found.update(dict.fromkeys(self._blocks.get(f"{name[:length]}*", ()), length))
+        found.update(dict.fromkeys(self._blocks.get(name, ()), _EXACT))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

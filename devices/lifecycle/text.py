@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from difflib import SequenceMatcher
 from enum import Enum
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
+from types import MappingProxyType
 from typing import Any, Final
 
 import tomlkit
@@ -144,7 +145,7 @@ def _canonical(entry: Entry) -> Entry:
     """One block in canonical form. Texts that we wrote ourselves are known without parsing."""
     comments = "\n".join(line.strip() for line in entry.comments.splitlines())
     plain = render(entry.block)
-    text = plain if entry.text == plain else _Parsed.read(entry.text).text()
+    text = plain if entry.text == plain else edited(entry.text)
     return Entry(text, comments, entry.block)
 
 
@@ -222,94 +223,62 @@ def string(text: str) -> str:
 Changes = Mapping[str, Sequence[str]]
 
 
-def edited(text: str, changes: Changes) -> str:
-    """A block's text with other names, in canonical form."""
-    parsed = _Parsed.read(text)
-    for key, names in changes.items():
-        parsed.change(key, names)
-    return parsed.text()
+def edited(text: str, changes: Changes = MappingProxyType({})) -> str:
+    """A block's text in canonical form, with other names where ``changes`` has some."""
+    table: Table = tomlkit.parse(text + "\n")["expect"][0]
+    values: dict[str, Any] = table.unwrap()
+    above: dict[str, list[str]] = {key: [] for key in KEYS}  # comments
+    lines = {key: _line(key, names_text(key, names)) for key, names in changes.items()}
+    waiting: list[str] = []
+    for part, item in table.value.body:
+        if part is None:
+            waiting += comments_in(item.as_string())
+            continue
+        key, comment = part.key, item.trivia.comment
+        above[key] += waiting
+        waiting = []
+        if isinstance(values[key], Mapping):
+            # Dotted keys and sub-tables become an inline table, which can hold no comment.
+            above[key] += comments_in(f"\n{item.as_string()}")
+            if isinstance(item, Table):
+                above[key] += filter(None, [comment])
+                comment = ""
+            value: str | None = when_text(values[key])
+        elif key in changes:
+            value = _other_names(key, item, changes[key])
+        else:
+            value = _value_text(key, values[key], item)
+        lines[key] = _line(key, value, comment)
+    header = table.trivia.comment
+    body = (line for key in KEYS for line in (*above[key], lines.get(key)) if line)
+    return "\n".join([f"{_HEADER}  {header}" if header else _HEADER, *body, *waiting])
 
 
-@dataclass(slots=True)
-class _Pair:
-    """A key's value as text, with the comment lines above it and the comment after it."""
-
-    comments: list[str]
-    value: str
-    comment: str = ""
-    item: Item | None = None
+def _line(key: str, value: str | None, comment: str = "") -> str:
+    """A key with its value and the comment after it; the comment alone where the value is the default."""
+    return "  ".join(filter(None, [f"{key} = {value}" if value else "", comment]))
 
 
-@dataclass(slots=True)
-class _Parsed:
-    """A block's text, taken apart by tomlkit."""
-
-    comment: str  # after the header
-    entries: dict[str, _Pair] = field(default_factory=dict)
-    trailing: list[str] = field(default_factory=list)
-
-    @classmethod
-    def read(cls, text: str) -> _Parsed:
-        table: Table = tomlkit.parse(text + "\n")["expect"][0]
-        parsed = cls(table.trivia.comment)
-        values: dict[str, Any] = table.unwrap()
-        waiting: list[str] = []
-        for key, item in table.value.body:
-            if key is None:
-                waiting += comments_in(item.as_string())
-                continue
-            entry = parsed.entries.setdefault(key.key, _Pair([], "", "", item))
-            entry.comments += waiting
-            waiting = []
-            value = values[key.key]
-            if isinstance(value, Mapping):
-                # Dotted keys and sub-tables become an inline table, which can hold no comment.
-                entry.comments += comments_in(f"\n{item.as_string()}")
-                if isinstance(item, Table) and item.trivia.comment:
-                    entry.comments.append(item.trivia.comment)
-                entry.value = when_text(value)
-                if not isinstance(item, Table):
-                    entry.comment = item.trivia.comment
-                continue
-            entry.comment = item.trivia.comment
-            entry.value = _value_text(key.key, value, item)
-        parsed.trailing = waiting
-        return parsed
-
-    def change(self, key: str, names: Sequence[str]) -> None:
-        """Give a key other names. An array keeps the comments of the names that stay."""
-        entry = self.entries.setdefault(key, _Pair([], ""))
-        entry.value = names_text(key, names) or ""
-        if isinstance(entry.item, Array) and comments_in(entry.item.as_string()):
-            old = [str(name) for name in entry.item]
-            if set(names) <= set(old):
-                for name in old:
-                    if name not in names:
-                        entry.item.remove(name)
-                entry.value = entry.item.as_string()
-
-    def text(self) -> str:
-        lines = [f"{_HEADER}  {self.comment}" if self.comment else _HEADER]
-        for key in KEYS:
-            entry = self.entries.get(key)
-            if entry is None:
-                continue
-            lines += entry.comments
-            if entry.value:
-                lines.append(f"{key} = {entry.value}{'  ' if entry.comment else ''}{entry.comment}")
-            elif entry.comment:
-                lines.append(entry.comment)
-        return "\n".join([*lines, *self.trailing])
+def _other_names(key: str, item: Item, names: Sequence[str]) -> str | None:
+    """The value of a key that gets other names. An array keeps the comments of the names that stay."""
+    if isinstance(item, Array) and comments_in(item.as_string()):
+        old = [str(name) for name in item]
+        if set(names) <= set(old):
+            for name in old:
+                if name not in names:
+                    item.remove(name)
+            return item.as_string()
+    return names_text(key, names)
 
 
-def _value_text(key: str, value: object, item: Item) -> str:
+def _value_text(key: str, value: object, item: Item) -> str | None:
     text = item.as_string().strip()
     if key in (*_AXES, "layouts"):
         if comments_in(text):
             return text  # after sorting they would stand next to the wrong names
         names = [value] if isinstance(value, str) else value
         if isinstance(names, list):
-            return names_text(key, names) or ""
+            return names_text(key, names)
     if key in ("outcome", "kind") and isinstance(value, str):
         return string(value)
     return text
