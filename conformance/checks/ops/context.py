@@ -166,19 +166,18 @@ class Reference:
         return self.ctx.expected(self.laid)
 
     @cached_property
-    def fake(self) -> StrideAnswer:
-        """FakeTensor's answer for this layout."""
+    def _fake(self) -> StrideAnswer:
         return self.ctx.stride_answer(self.laid)
 
     @property
     def raises(self) -> bool:
         """Whether FakeTensor refuses the call in this layout."""
-        return self.fake.raises is not None
+        return self._fake.raises is not None
 
     @property
     def specs(self) -> tuple[OutputSpec, ...] | None:
         """FakeTensor's outputs, None if it has no answer."""
-        return self.fake.outputs
+        return self._fake.outputs
 
 
 @dataclass
@@ -287,7 +286,11 @@ class ItemContext:
             found.append(geometry)
         return tuple(found)
 
-    def lay(self, sample: Sample, case: Case, geometries: tuple[Geometry, ...]) -> Laid:
+    def lay(
+        self, sample: Sample, case: Case, geometries: tuple[Geometry, ...] | None = None
+    ) -> Laid:
+        """The sample laid out by a case."""
+        geometries = geometries or self.geometries(sample, case)
         if self._held > _MOST_BYTES:
             self._built.clear()
             self._held = 0
@@ -297,17 +300,19 @@ class ItemContext:
                 inputs.append(self.place(tensor))
                 continue
             key = (sample.index, place, id(geometry))
-            buffer = self._built.get(key)
-            if buffer is None:
-                buffer = self._built[key] = Guarded(tensor, geometry, self.place)
-                self._held += len(buffer.before)  # of samples that are released, too: a bound
-            inputs.append(buffer)
+            if key not in self._built:
+                self._built[key] = Guarded(tensor, geometry, self.place)
+                self._held += len(self._built[key].before)  # of released samples, too: a bound
+            inputs.append(self._built[key])
         return Laid(sample, case, geometries, inputs)
 
     def plain(self, sample: Sample) -> Laid:
         """The sample with every tensor contiguous."""
-        case = uniform(CONTIGUOUS)
-        return self.lay(sample, case, self.geometries(sample, case))
+        return self.lay(sample, uniform(CONTIGUOUS))
+
+    def first(self, sample: Sample) -> Laid:
+        """The sample in the first case."""
+        return self.lay(sample, self.cases[0])
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         """A CPU tensor on the device. Raises NotPlaced."""
@@ -321,28 +326,23 @@ class ItemContext:
         more than copying into used ones."""
         if sum(t.numel() * t.element_size() for t in sample.tensors) > _KEPT_BYTES:
             self.rebuild(sample)
-            for key in [k for k in self._values if k[0] == sample.index]:
+            for key in [each for each in self._values if each[0] == sample.index]:
                 del self._values[key]
 
     def rebuild(self, sample: Sample) -> None:
         """Drop the buffers of a sample whose tensors a call may have resized."""
-        for key in [k for k in self._built if k[0] == sample.index]:
+        for key in [each for each in self._built if each[0] == sample.index]:
             del self._built[key]
 
     # -- calls
 
     def call(self, laid: Laid, function: Callable[..., Any] | None = None) -> Call:
         """The call of the op on these tensors; of another function where one is given."""
-        device = self.device
+        sample, device = laid.sample, self.device
         return Call(
             function or self.op.function,
-            laid.sample.call.on,
-            laid.sample.tensors,
-            laid.inputs,
-            device.torch_device,
-            self.place,
-            device.from_device,
-            device.settle,
+            *(sample.call.on, sample.tensors, laid.inputs, device.torch_device),
+            *(self.place, device.from_device, device.settle),
         )
 
     def judge(
@@ -392,19 +392,17 @@ class ItemContext:
     def expected(self, laid: Laid) -> ValueAnswer:
         """The CPU's result for the values that this case reads (an expanded input repeats some)."""
         key = (laid.sample.index, tuple(g.expanded for g in laid.geometries))
-        found = self._values.get(key)
-        if found is None:
-            found = self._values[key] = value_answer(
-                self.op.function,
-                laid.sample.call.on,
-                repeated(laid.sample.tensors, laid.geometries),
-                mutates=self.mutates,
+        if key not in self._values:
+            values = repeated(laid.sample.tensors, laid.geometries)
+            self._values[key] = value_answer(
+                self.op.function, laid.sample.call.on, values, mutates=self.mutates
             )
-        return found
+        return self._values[key]
 
     def stride_answer(
         self, laid: Laid, function: Callable[..., Any] | None = None, variant: str = ""
     ) -> StrideAnswer:
+        """FakeTensor's answer for this layout."""
         return self.strides.answer(
             f"{self.op.id}{variant}",
             function or self.op.function,
@@ -576,7 +574,7 @@ def script_for_call(
     """The script of a call of the op that was never finished, on a sample in the layout of this name: it reports
     how a process that makes the call ends."""
     case = next((each for each in ctx.cases if each.id == layout), uniform(CONTIGUOUS))
-    laid = ctx.lay(sample, case, ctx.geometries(sample, case))
+    laid = ctx.lay(sample, case)
     function = ctx.op.inplace if clause.endswith(".inplace") else None
     call, reference = ctx.call(laid, function), Reference(ctx, laid)
     made = CallScript(ctx, clause, never, call, called, (), reference, layout)

@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -320,19 +321,21 @@ def function_source(op_id: str, function: Callable[..., Any], field: str = "op")
     return public_name(function) or f"database_entry({op_id!r}).{field}"
 
 
+_SPACES = (
+    *("", "Tensor", "nn.functional", "linalg", "fft", "special", "masked", "signal.windows"),
+    "ops.aten",
+)
+
+
 def public_name(function: Callable[..., Any]) -> str | None:
     """``torch.nn.functional.relu`` for a function that has such a name, else None."""
     name = getattr(function, "__name__", "")
-    spaces = ("torch", "torch.Tensor", "torch.nn.functional", "torch.linalg", "torch.fft")
-    more = ("torch.special", "torch.masked", "torch.signal.windows", "torch.ops.aten")
-    for space in (*spaces, *more):
-        holder: Any = torch
-        for part in space.split(".")[1:]:
-            holder = getattr(holder, part, None)
-        short = name.removeprefix("linalg_").removeprefix("fft_").removeprefix("special_")
-        for candidate in (name, short):
-            if candidate.isidentifier() and getattr(holder, candidate, None) is function:
-                return f"{space}.{candidate}"
+    short = name.removeprefix("linalg_").removeprefix("fft_").removeprefix("special_")
+    for space in _SPACES:
+        holder = attrgetter(space)(torch) if space else torch
+        for each in filter(str.isidentifier, (name, short)):
+            if getattr(holder, each, None) is function:
+                return ".".join(filter(None, ("torch", space, each)))
     return None
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -195,14 +196,12 @@ def judge_inputs(call: Call, answer: Answer, reference: Any) -> Found:
     for place, damage in enumerate(damages(call, answer)):
         if not isinstance(call.inputs[place], Guarded):
             continue
-        if damage is None or not (
-            damage.between or (damage.inside and place not in reference.mutable)
-        ):
+        if damage and (damage.between or (damage.inside and place not in reference.mutable)):
+            found = f"{damage.inside} changed bytes in its elements, {damage.between} between them"
+            found = f"{found}, the first at storage byte {damage.first_offset}"
+            yield Wrong("bytes", "no change", found, f"input {place}")
+        else:
             yield None
-            continue
-        found = f"{damage.inside} changed bytes in its elements, {damage.between} between them"
-        found = f"{found}, the first at storage byte {damage.first_offset}"
-        yield Wrong("bytes", "no change", found, f"input {place}")
 
 
 def judge_bounds(call: Call, answer: Answer, reference: Any) -> Found:
@@ -211,12 +210,14 @@ def judge_bounds(call: Call, answer: Answer, reference: Any) -> Found:
         each = call.inputs[place]
         if not isinstance(each, Guarded):
             continue
-        if damage is None or not damage.outside:
+        if damage and damage.outside:
+            found = (
+                f"{damage.outside} changed bytes, the first at storage byte {damage.first_offset}"
+            )
+            found = f"{found} (the view begins at element {each.geometry.offset})"
+            yield Wrong("bytes", "no change outside its elements", found, f"input {place}")
+        else:
             yield None
-            continue
-        found = f"{damage.outside} changed bytes, the first at storage byte {damage.first_offset}"
-        found = f"{found} (the view begins at element {each.geometry.offset})"
-        yield Wrong("bytes", "no change outside its elements", found, f"input {place}")
 
 
 def judge_views(call: Call, answer: Answer, reference: Any) -> Found:
@@ -316,16 +317,14 @@ READS = ("layout.values", *_EXPANDED)
 def _lazy_bits(ctx: ItemContext) -> None:
     """Give the op conjugated and negated views: the bits are the CPU's, and so are the values."""
     kind = getattr(torch, ctx.dtype)
-    turns = []
-    if kind.is_complex and ctx.op.takes_conj_view:
-        turns.append("conj")
-    if (kind.is_complex or kind.is_floating_point) and ctx.op.takes_neg_view:
-        turns.append("neg")
-    for turn in turns:
-        for sample in ctx.samples:
-            first = sample.call.args[0]
-            if isinstance(first, torch.Tensor) and first.numel():
-                _turned(ctx, sample, turn)
+    turns = ["conj"] if kind.is_complex and ctx.op.takes_conj_view else []
+    turns += (
+        ["neg"] if (kind.is_complex or kind.is_floating_point) and ctx.op.takes_neg_view else []
+    )
+    for turn, sample in product(turns, ctx.samples):
+        first = sample.call.args[0]
+        if isinstance(first, torch.Tensor) and first.numel():
+            _turned(ctx, sample, turn)
 
 
 def _turned(ctx: ItemContext, sample: Sample, turn: str) -> None:
@@ -340,7 +339,7 @@ def _turned(ctx: ItemContext, sample: Sample, turn: str) -> None:
         resolve(resolved.result)
     except NotImplementedError:
         return  # the CPU cannot read its own result: complex32 with both bits set
-    laid = ctx.lay(sample, ctx.cases[0], ctx.geometries(sample, ctx.cases[0]))
+    laid = ctx.first(sample)
     parts = {
         name: Part(
             found,

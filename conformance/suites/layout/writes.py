@@ -654,7 +654,7 @@ def first_repeated(values: Sequence[torch.Tensor], dim: int | None) -> list[torc
 
 def _overlapping(ctx: ItemContext, sample: Sample, name: str, made: _Attempt) -> None:
     rule = ctx.traits.ufunc in ("unary", "binary")
-    laid = ctx.lay(sample, ctx.cases[0], ctx.geometries(sample, ctx.cases[0]))
+    laid = ctx.first(sample)
     in_place = ctx.op.inplace if name == "self=expanded" else None
     function = in_place or ctx.op.function
 
@@ -686,9 +686,7 @@ def _overlapping(ctx: ItemContext, sample: Sample, name: str, made: _Attempt) ->
 
 def _functional(ctx: ItemContext, sample: Sample) -> Any:
     """The CPU's result; None if it raises."""
-    laid = ctx.lay(sample, ctx.cases[0], ctx.geometries(sample, ctx.cases[0]))
-    answer = ctx.expected(laid)
-    return answer.result if answer.raises is None else None
+    return ctx.expected(ctx.first(sample)).result
 
 
 def _fake_raises(
