@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -55,10 +55,11 @@ def run(
     record = ctx.recorder.get(clause)
     if record is None:
         return False
+    made = DirectedScript(ctx, clause, layout, check, number, sample, inplace, parameters)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            wrong = check(*given(ctx, sample, inplace=inplace), **parameters)
+            wrong = check(*made.given(), **parameters)
     except NotApplicable:
         return False
     except NotImplementedError as exc:
@@ -71,18 +72,8 @@ def run(
     finally:
         if sample is not None or not layout:
             let_go(ctx)
-    found(ctx, clause, layout, check, wrong, number, sample=sample, inplace=inplace, **parameters)
+    made.found(wrong)
     return True
-
-
-def given(ctx: ItemContext, sample: Sample | None, *, inplace: bool = False) -> tuple[Any, ...]:
-    """What every check takes first: the op, ``move``, ``back``, and the sample's tensors and arguments."""
-    function = ctx.op.inplace if inplace else ctx.op.function
-    shared = (function, ctx.device.to_device, ctx.device.from_device)
-    if sample is None:
-        return shared
-    arguments = partial(sample.call.on, device=ctx.device.torch_device)
-    return (*shared, [tensor.clone() for tensor in sample.tensors], arguments)
 
 
 def let_go(ctx: ItemContext) -> None:
@@ -94,45 +85,43 @@ def let_go(ctx: ItemContext) -> None:
             ctx.device.settle(())
 
 
-def found(
-    ctx: ItemContext,
-    clause: str,
-    layout: str,
-    check: Check,
-    wrong: Wrong | None,
-    number: int = 0,
-    *,
-    sample: Sample | None = None,
-    inplace: bool = False,
-    **parameters: Any,
-) -> None:
-    """Record the finding of a check: what is wrong, or None."""
-    record = ctx.recorder.cells[clause]
-    if layout:
-        record.check(number, layout)
-    else:
-        record.count(1)
-        if sample is not None:
-            record.samples.add(sample.index)
-    script = DirectedScript(ctx, clause, layout, check, sample, inplace, parameters)
-    if ctx.scripts is not None:
-        ctx.scripts.setdefault(clause, script)
-    if wrong is not None:
-        size, name = sample.numel if sample is not None else number, layout or check.__name__
-        record.fail(failed(wrong, layout, size, script, script.complete, name))
-
-
 @dataclass(frozen=True, slots=True)
 class DirectedScript:
-    """Writes the script of one directed check when it is called; says which one that was."""
+    """One directed check; writes its script when it is called."""
 
     ctx: ItemContext
     clause: str
     layout: str
     check: Check
-    sample: Sample | None
-    inplace: bool
-    parameters: dict[str, Any]
+    number: int = 0
+    sample: Sample | None = None
+    inplace: bool = False
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    def given(self) -> tuple[Any, ...]:
+        """What every check takes first: the op, ``move``, ``back``, and the sample's tensors and arguments."""
+        device, sample = self.ctx.device, self.sample
+        shared = (self.function, device.to_device, device.from_device)
+        if sample is None:
+            return shared
+        arguments = partial(sample.call.on, device=device.torch_device)
+        return (*shared, [tensor.clone() for tensor in sample.tensors], arguments)
+
+    def found(self, wrong: Wrong | None) -> None:
+        """Record the finding of the check: what is wrong, or None."""
+        record, sample = self.ctx.recorder.cells[self.clause], self.sample
+        if self.layout:
+            record.check(self.number, self.layout)
+        else:
+            record.count(1)
+            if sample is not None:
+                record.samples.add(sample.index)
+        if self.ctx.scripts is not None:
+            self.ctx.scripts.setdefault(self.clause, self)
+        if wrong is not None:
+            size = sample.numel if sample is not None else self.number
+            name = self.layout or self.check.__name__
+            record.fail(failed(wrong, self.layout, size, self, self.complete, name))
 
     def __call__(self) -> str:
         ctx, op = self.ctx, self.ctx.op

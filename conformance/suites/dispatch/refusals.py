@@ -168,7 +168,7 @@ def error_inputs(ctx: ItemContext) -> None:
                 record.refuse(exc)
                 continue
             where: dict[str, Any] = {"id": ctx.op.id, "which": number, "device": device}
-            directed.found(ctx, ERROR_INPUTS, "", raises, wrong, **where)
+            directed.DirectedScript(ctx, ERROR_INPUTS, "", raises, parameters=where).found(wrong)
             if said:
                 unlike.append(said)
         if unlike:
@@ -276,9 +276,12 @@ def unsupported(ctx: ItemContext) -> None:
                 "drawn": ctx.dtype,
                 "free": "values.free" in ctx.traits.families,
             }
-            returned, wrong = given_dtype(*directed.given(ctx, sample), **given)
+            made = directed.DirectedScript(
+                ctx, UNSUPPORTED, "", refuses_dtype, sample=sample, parameters=given
+            )
+            returned, wrong = given_dtype(*made.given(), **given)
             directed.let_go(ctx)
-            directed.found(ctx, UNSUPPORTED, "", refuses_dtype, wrong, sample=sample, **given)
+            made.found(wrong)
             if returned and not wrong:
                 works.append(dtype)
         if works:
