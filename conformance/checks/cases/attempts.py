@@ -6,34 +6,19 @@ import contextlib
 import gc
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from conformance.checks.cases.cases import Case
-from conformance.checks.cases.context import Context, ProgramSearch, Result, Where, in_process
-from conformance.checks.cases.endings import NotInFlight, NotShown, failure_of
+from conformance.checks.cases.context import Attempt, Context, ProgramSearch, Where, in_process
 from conformance.checks.child import Ended
-from devices.errors import ConformError
 from devices.failure import Failure, Kind
 from opinfo.device import Device, DeviceUnusable, open_device
 
 #: Milliseconds that work in flight takes, attempt by attempt. A device with a gate needs only the first.
 PATIENCE = (50.0, 250.0, 1000.0, 4000.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """The result of a check. With no failure, refusal or reason why nothing was shown, ``checks``
-    comparisons held."""
-
-    checks: int
-    failure: Failure | None = None
-    not_shown: str = ""
-    refused: str | None = None  # what the device's NotImplementedError said
-    program: tuple[Any, ...] | None = None  # the drawn program that failed, as literals
-    notes: tuple[str, ...] = ()
 
 
 def attempt(
@@ -56,38 +41,35 @@ def here(
     default: Kind = Kind.STATE,
 ) -> Attempt:
     """Make a check in this process."""
-    made = Attempt(0, not_shown="it was not tried")
     for patience in PATIENCE:
-        context = Context(device, seed, patience, where, search, default)
+        made, context = Attempt(), Context(device, seed, patience, where, search, default)
         try:
             with as_it_was(context), collector_paused():
                 torch.manual_seed(sum(map(ord, seed)))
                 check(context, *arguments)
                 context.settle()  # a failure of queued work belongs to the case that queued it
-            return Attempt(context.checks, notes=tuple(context.notes))
-        except NotInFlight as error:
-            made = Attempt(context.checks, not_shown=str(error))
-            _drop(error)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # whatever the device raises is its answer: it is recorded
-            made = _judged(error, context)
+            made.end(error)
             _drop(error)
-            return made
+        made.checks, made.notes, made.program = context.checks, context.notes, context.program
+        if not made.too_soon:
+            break
     return made
 
 
 def in_its_own_process(case: Case, where: Where) -> Attempt:
     """Make a check in a subprocess."""
-    made = Attempt(0, not_shown="it was not tried")
     for patience in PATIENCE:
-        result = in_process(
+        made = in_process(
             *(case.check, case.arguments, where, case.id, case.kind),
             *(dict(case.environment), case.seconds, patience),
         )
-        made = _judged_there(result)
-        if not result.not_in_flight:
+        if not made.too_soon:
             break
+    if made.passes and not (made.answered and made.ended.well):
+        made.failure = died(made.ended)
     return made
 
 
@@ -118,27 +100,6 @@ def as_it_was(context: Context) -> Iterator[None]:
         for stream in streams:
             torch.accelerator.set_stream(stream)
         torch.accelerator.set_device_index(index)
-
-
-def _judged(error: BaseException, context: Context) -> Attempt:
-    if isinstance(error, (NotShown, ConformError)):
-        return Attempt(context.checks, not_shown=str(error))
-    if isinstance(error, NotImplementedError):
-        return Attempt(context.checks, refused=str(error))
-    return Attempt(context.checks, failure_of(error), program=context.program)
-
-
-def _judged_there(result: Result) -> Attempt:
-    checks, ended = result.checks, result.ended
-    if result.not_shown:
-        return Attempt(checks, not_shown=result.not_shown)
-    if result.refused is not None:
-        return Attempt(checks, refused=result.refused)
-    if result.failure is not None:
-        return Attempt(checks, result.failure)
-    if not result.answered or not ended.well:
-        return Attempt(checks, died(ended))
-    return Attempt(checks, notes=result.notes)
 
 
 def died(ended: Ended) -> Failure:

@@ -10,7 +10,7 @@ import base64
 import importlib
 import pickle
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -418,19 +418,39 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(slots=True)
-class Result:
+class Attempt:
+    """What became of a check. Where it passes, ``checks`` comparisons held."""
+
+    checks: int = 0
+    failure: Failure | None = None
+    not_shown: str = ""  # why it proved nothing
+    too_soon: bool = False  # … which was that work was over too soon
+    refused: str | None = None  # what the device's NotImplementedError said
+    program: tuple[Any, ...] | None = None  # the drawn program that failed, as literals
+    notes: Sequence[str] = ()
+
+    @property
+    def passes(self) -> bool:
+        return self.failure is None and not self.not_shown and self.refused is None
+
+    def end(self, error: BaseException) -> None:
+        """It raised this."""
+        if isinstance(error, (NotShown, ConformError)):
+            self.not_shown, self.too_soon = str(error), isinstance(error, NotInFlight)
+        elif isinstance(error, NotImplementedError):
+            self.refused = str(error)
+        else:
+            self.failure = failure_of(error)
+
+
+@dataclass(slots=True)
+class Result(Attempt):
     """The result of a function in a subprocess, and how the process ended."""
 
     ended: Ended = field(default_factory=lambda: Ended(None))
     answered: bool = False  # the function returned, raised or was judged
     value: Any = None  # what it returned
-    checks: int = 0
-    failure: Failure | None = None  # of the check that failed there, or of what was raised
-    not_shown: str = ""
-    not_in_flight: bool = False  # … because work was over too soon
     raised: str = ""  # "Type: message" of an exception that is not a failed check
-    refused: str | None = None  # … its message, where it was NotImplementedError
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,14 +509,10 @@ def serve(given: str, tell: Tell) -> None:
     tell.ready()  # from now on its own time runs
     try:
         result.value = ast.literal_eval(repr(function(context, *orders.arguments)))
-    except NotShown as error:
-        result.not_shown, result.not_in_flight = str(error), isinstance(error, NotInFlight)
     except Exception as error:  # the parent's case says whether it should have been raised
-        result.failure = failure_of(error)
-        if not isinstance(error, CheckFailed):
+        result.end(error)
+        if not isinstance(error, (CheckFailed, NotShown)):
             result.raised = f"{type(error).__name__}: {error}"
-        if isinstance(error, NotImplementedError):
-            result.refused = str(error)
     result.checks, result.notes = context.checks, tuple(context.notes)
     tell(_packed(result))
 

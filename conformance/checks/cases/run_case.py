@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from conformance.checks.cases.attempts import Attempt, attempt, here
+from conformance.checks.cases.attempts import attempt, here
 from conformance.checks.cases.cases import Case, not_here
-from conformance.checks.cases.context import Where
+from conformance.checks.cases.context import Attempt, Where
 from conformance.checks.cases.script import has_source, script_of_case
 from conformance.checks.cells import CellRecord, Failed
 from opinfo.device import Device

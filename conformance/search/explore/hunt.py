@@ -18,9 +18,9 @@ from random import Random
 import msgspec
 import torch
 
-from conformance.checks.cases.attempts import Attempt, attempt
+from conformance.checks.cases.attempts import attempt
 from conformance.checks.cases.cases import Case
-from conformance.checks.cases.context import Where
+from conformance.checks.cases.context import Attempt, Where
 from conformance.checks.cases.drawing import Program, Search
 from conformance.checks.cases.endings import failure_of
 from conformance.checks.cases.script import has_source, script_of_case
