@@ -42,12 +42,9 @@ def where(gateway: Any) -> str:
 
 def pipes_of(channel: Any) -> list[int]:
     """The descriptors over which a channel's gateway talks to the controller; empty if it is not over pipes."""
-    found = []
-    for name in ("infile", "outfile"):
-        stream = getattr(getattr(channel.gateway, "_io", None), name, None)
-        if stream is not None:
-            found.append(int(stream.fileno()))
-    return found
+    io = getattr(channel.gateway, "_io", None)
+    streams = (getattr(io, name, None) for name in ("infile", "outfile"))
+    return [int(stream.fileno()) for stream in streams if stream is not None]
 
 
 # -- gateways to workers that the fork server starts, instead of fresh interpreters

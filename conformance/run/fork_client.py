@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -24,22 +24,6 @@ import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)
 import json, sys; sys.path[:] = json.loads(sys.argv[2])
 from conformance.run.fork_server import main; main(int(sys.argv[1]))
 """
-
-
-class Process(Protocol):
-    """What is used of ``subprocess.Popen``."""
-
-    @property
-    def pid(self) -> int: ...
-
-    @property
-    def returncode(self) -> int | None: ...
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def kill(self) -> None: ...
 
 
 # -- what is asked and answered, in lines of JSON
@@ -168,3 +152,6 @@ class Forked:
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):  # it has ended since
                 os.kill(self.pid, signal.SIGKILL)
+
+
+Process = subprocess.Popen[bytes] | Forked

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from devices.cell import CallKey, CellKey, CellOutcome, Observed, Outcome, Verdict
+from devices.cell import CallKey, CellKey, CellOutcome, Outcome, Verdict
 from devices.manifest import ExpectedOutcome
 from devices.verdicts import Expectation, Matcher, judge, judge_flaky
 from reports.model import CellResult
@@ -72,10 +72,8 @@ class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
 class Guilty(msgspec.Struct):
     """What an item must leave out: clauses whose cells ended a process, and the calls that did it."""
 
-    clauses: set[str] = msgspec.field(default_factory=set)
-    calls: dict[GroupCall, CellKey] = msgspec.field(
-        default_factory=dict
-    )  # with the cell that is charged
+    clauses: set[str] = set()
+    calls: dict[GroupCall, CellKey] = {}  # with the cell that is charged
 
 
 class LostCells:
@@ -164,7 +162,5 @@ def together(runs: Sequence[CellOutcome], bad: Sequence[bool]) -> CellOutcome:
     not pass, so that a report never shows a pass where the rate was missed. The other runs are in ``others``."""
     failing = (index for index, run in enumerate(runs) if run.outcome is not Outcome.PASS)
     first = next((index for index, wrong in enumerate(bad) if wrong), next(failing, 0))
-    others: tuple[Observed, ...] = tuple(
-        run.observed for index, run in enumerate(runs) if index != first
-    )
+    others = tuple(run.observed for index, run in enumerate(runs) if index != first)
     return msgspec.structs.replace(runs[first], others=others)

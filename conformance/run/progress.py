@@ -22,6 +22,7 @@ from reports.run import RECORD_FILE, RunError, load_run
 
 FILE: Final = ".progress.jsonl"
 _FORMAT: Final = 3
+_DAMAGED: Final = "--resume: {path}:{number} is damaged, or from another version of the suite: start again without --resume"
 #: What an earlier run may have left in a results folder.
 _STALE: Final = (
     *("junit-*.xml", RECORD_FILE, "failures.json", "failures.md"),
@@ -47,16 +48,16 @@ class Identity(msgspec.Struct, frozen=True):
         """What was different in this one, as ``name was … and is …``."""
         before, after = _flat(self), _flat(now)
         return [
-            f"{name} was {before[name]!r}, now it is {after[name]!r}"
-            for name in before
-            if before[name] != after[name]
+            f"{name} was {value!r}, now it is {after[name]!r}"
+            for name, value in before.items()
+            if value != after[name]
         ]
 
 
 def _flat(identity: Identity) -> dict[str, object]:
-    fields = msgspec.structs.asdict(identity)
-    machine: Machine = fields.pop("machine")
-    return {**fields, **machine.named}
+    fields: dict[str, object] = msgspec.structs.asdict(identity)
+    del fields["machine"]
+    return {**fields, **identity.machine.named}
 
 
 class Begun(msgspec.Struct, frozen=True, tag="begun"):
@@ -128,7 +129,7 @@ def read_progress(folder: Path, identity: Identity) -> Done:
         except (msgspec.DecodeError, UnicodeDecodeError):
             if done is not None and number >= len(lines) - 1:
                 break  # cut off by what ended the run
-            raise _damaged(path, number) from None
+            raise CannotResume(_DAMAGED.format(path=path, number=number)) from None
         if done is None:
             done = _begun(entry, identity, path)
         elif isinstance(entry, Finished):
@@ -142,16 +143,9 @@ def read_progress(folder: Path, identity: Identity) -> Done:
     return done
 
 
-def _damaged(path: Path, number: int) -> CannotResume:
-    return CannotResume(
-        f"--resume: {path}:{number} is damaged, or from another version of the suite: start again "
-        "without --resume"
-    )
-
-
 def _begun(entry: object, identity: Identity, path: Path) -> Done:
     if not isinstance(entry, Begun) or entry.format != _FORMAT:
-        raise _damaged(path, 1)
+        raise CannotResume(_DAMAGED.format(path=path, number=1))
     if differences := entry.run.differences(identity):
         raise CannotResume(
             f"--resume: {path.parent} is from a different run: {'; '.join(differences)}. Repeat the original "

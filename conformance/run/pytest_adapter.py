@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -69,9 +68,8 @@ def collects_only(config: pytest.Config) -> bool:
 
 def in_process(option: Any) -> bool:
     """Whether an option asks for one process, or for no run at all."""
-    if getattr(option, "capture", "fd") == "no":
-        return True
-    return any(getattr(option, name, False) for name in _IN_PROCESS)
+    uncaptured = getattr(option, "capture", "fd") == "no"
+    return uncaptured or any(getattr(option, name, False) for name in _IN_PROCESS)
 
 
 def take_junitxml(config: pytest.Config) -> Path | None:
@@ -98,24 +96,21 @@ def takes_the_suite(config: pytest.Config) -> bool:
         return False
     return any(
         path == PACKAGE or path in PACKAGE.parents or PACKAGE in path.parents
-        for path in map(_path_of(config), config.args)
+        for path in (_path(config, argument) for argument in config.args)
     )
 
 
 def _takes_all(config: pytest.Config, argument: str) -> bool:
-    path = _path_of(config)(argument)
+    path = _path(config, argument)
     return path in (PACKAGE, SUITE_FILE) or path in PACKAGE.parents
 
 
-def _path_of(config: pytest.Config) -> Callable[[str], Path]:
-    def path(argument: str) -> Path:
-        name = argument.split("::")[0]
-        # With --pyargs an argument may name the package as Python does, wherever it is installed.
-        if config.option.pyargs and name.split(".")[0] == PACKAGE.name:
-            return PACKAGE.joinpath(*name.split(".")[1:])
-        return Path(os.path.abspath(name))
-
-    return path
+def _path(config: pytest.Config, argument: str) -> Path:
+    name = argument.split("::")[0]
+    # With --pyargs an argument may name the package as Python does, wherever it is installed.
+    if config.option.pyargs and name.split(".")[0] == PACKAGE.name:
+        return PACKAGE.joinpath(*name.split(".")[1:])
+    return Path(os.path.abspath(name))
 
 
 def is_suite(path: Path) -> bool:
@@ -125,9 +120,8 @@ def is_suite(path: Path) -> bool:
 
 def item_id_of(item: pytest.Item) -> str | None:
     """The id of an item of ours; None for others' and for the placeholder of a suite without items."""
-    found = None
-    if is_suite(item.path) and hasattr(item, "callspec"):
-        found = item.callspec.params.get(PARAMETER)
+    params = item.callspec.params if is_suite(item.path) and hasattr(item, "callspec") else {}
+    found = params.get(PARAMETER)
     return found if isinstance(found, str) else None
 
 

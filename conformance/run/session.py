@@ -25,37 +25,14 @@ import torch
 from conformance.contract import Contract, load
 from conformance.contract.levels import stated
 from conformance.onboarding.questions import Question, ask
+from conformance.plan import planner, selection
 from conformance.plan.options import Request
-from conformance.plan.planner import (
-    capability_states,
-    known_layouts,
-    make_plan,
-    torch_build,
-    untried,
-)
-from conformance.plan.selection import (
-    Item,
-    Machine,
-    find_descriptor,
-    informative_first,
-    is_case,
-    item_of,
-    items_of,
-    select,
-    shard_of,
-)
+from conformance.plan.selection import Item, Machine, is_case, item_of, items_of
+from conformance.run import progress
 from conformance.run.isolation.controller import Controller
-from conformance.run.isolation.watch import limits_for
+from conformance.run.isolation.watch import Limits, limits_for
 from conformance.run.outcomes import ItemReport, Lost, LostCells, result_of, verdict_of
-from conformance.run.progress import (
-    Done,
-    Finished,
-    Identity,
-    Progress,
-    begin,
-    failed_in,
-    look_back,
-)
+from conformance.run.progress import Done, Finished, Identity, Progress
 from conformance.run.worker import WorkerOrders
 from conformance.search.explore.exploration import drawing_cells, explore
 from conformance.search.minimise.tasks import Bench
@@ -71,26 +48,15 @@ from devices.verdicts import Matcher
 from opinfo.device import Device, open_device
 from opinfo.plan import Plan, plan_spec
 from opinfo.samples import SEED
+from reports import model
 from reports.gate import GateResult, gate
-from reports.model import (
-    CellResult,
-    Clause,
-    Exclusion,
-    PlanDocument,
-    Provenance,
-    StatedLevel,
-    fold,
-)
+from reports.model import CellResult, PlanDocument, Provenance
 from reports.run import write_run
 from reports.summary import write_failures
 
 _DEADLY: Final = (ExpectedOutcome.CRASH, ExpectedOutcome.HANG)
 
 Say = Callable[[str], None]
-
-
-def _silently(text: str) -> None:
-    """Print nothing."""
 
 
 @dataclass
@@ -118,21 +84,22 @@ class Session:
     hosts: set[str] = field(default_factory=set)  # other machines with workers
     cut_short: str = ""  # why the run ended early, if it did
 
+    @cached_property
+    def limits(self) -> Limits:
+        scale, given = self.descriptor.time_scale, self.request.cell_timeout
+        return limits_for(self.plan.spec.name, scale, given)
+
     # -- gather
 
     def gather(self, report: ItemReport, worker: str) -> None:
         """Take what a worker reports of one item, and keep it for ``--resume``."""
-        cells = tuple(self._written(found) for found in report.cells)
+        for found in report.cells:
+            if found.script is not None:  # of a worker on another machine
+                write_repro(self.folder, found.cell, found.script)
+        cells = tuple(msgspec.structs.replace(found, script=None) for found in report.cells)
         report = msgspec.structs.replace(report, cells=cells)
         self._take(report, worker)
         self.progress.add(Finished(worker, report))
-
-    def _written(self, found: CellOutcome) -> CellOutcome:
-        """Write the repro script of a worker on another machine."""
-        if found.script is None:
-            return found
-        write_repro(self.folder, found.cell, found.script)
-        return msgspec.structs.replace(found, script=None)
 
     def _take(self, report: ItemReport, worker: str) -> None:
         self.asked += report.asked
@@ -164,26 +131,24 @@ class Session:
 
     def orders(self) -> WorkerOrders:
         """The orders for processes that run items."""
-        request = self.request
-        limit = request.max_time
+        limit = self.request.max_time
         expected = {c: e for c in self.selected if (e := self.matcher.expect(c)) is not None}
         deadly = {c for c, e in expected.items() if e.outcome in _DEADLY}
         left = [cell for cell in self.selected if cell not in self.outcomes]
         items = items_of(cell for cell in left if cell not in deadly)
         if limit is not None:
-            items = informative_first(items, self.failed_before, expected, self.plan.families)
+            items = selection.informative_first(
+                items, self.failed_before, expected, self.plan.families
+            )
         return WorkerOrders(
-            device=self.descriptor.name,
-            descriptor=str(request.descriptor.absolute()) if request.descriptor else None,
-            samples=self.plan.spec.samples,
+            bench=self.bench,
             manifest=self.expectations.read_text("utf-8-sig") if self.expectations else None,
-            reference_cache=not request.no_reference_cache,
-            torch_build=torch_build(),
+            reference_cache=not self.request.no_reference_cache,
+            torch_build=planner.torch_build(),
             deadline=time.time() + limit if limit is not None else None,
             items=tuple(items),
             last=tuple(Item(cell.op, cell.dtype, [cell.clause]) for cell in left if cell in deadly),
-            plan=self.plan.spec.name,
-            cell_timeout=request.cell_timeout,
+            limits=self.limits,
             machine=Machine.of(self.facts),
         )
 
@@ -193,7 +158,7 @@ class Session:
             folder=self.folder / "journal",
             results=self.folder,
             items=orders.named,
-            limits=limits_for(orders.plan, self.descriptor.time_scale, orders.cell_timeout),
+            limits=self.limits,
             indices=range(max(1, self.descriptor.device_count())),
             judge=self.unexpected,
             is_done=self.outcomes.__contains__,
@@ -206,15 +171,14 @@ class Session:
 
     def look_ahead(self) -> None:
         """Do now what the end needs, while workers load what they need."""
-        for name in ("_untried", "_levels"):
-            getattr(self, name)
+        _ = self._untried, self._levels
         importlib.import_module("hypothesis")  # its pytest plugin imports it as it ends
 
     @cached_property
     def _untried(self) -> Mapping[str, Mapping[str, str]]:
         ops = {cell.op: None for cell in self.plan.cells if cell.dtype}
         clauses = {cell.clause for cell in self.selected}
-        return untried(self.descriptor, self.contract, ops, clauses)
+        return planner.untried(self.descriptor, self.contract, ops, clauses)
 
     @cached_property
     def _levels(self) -> list[dict[str, Any]]:
@@ -225,7 +189,7 @@ class Session:
         """Whether something narrows the run."""
         return bool(self.request.selection)
 
-    def finish(self, junitxml: Path | None, *, stopped: bool, say: Say = _silently) -> GateResult:
+    def finish(self, junitxml: Path | None, *, stopped: bool, say: Say) -> GateResult:
         """Judge every cell, minimise new failures, write the results folder, and gate.
 
         ``stopped``: ``-x`` or ``--maxfail`` ended the run, so the items after it are left out, like those that ``-k``
@@ -261,7 +225,7 @@ class Session:
     def _plan_document(self, wanted: Iterable[CellKey]) -> PlanDocument:
         """The plan as the record holds it, so that reports need neither torch nor the suite."""
         plan = self.plan
-        states = capability_states(self.device, {} if self.partial else self._answers())
+        states = planner.capability_states(self.device, {} if self.partial else self._answers())
         return PlanDocument(
             hash=plan.hash,
             device=plan.device,
@@ -271,28 +235,25 @@ class Session:
             partial=self.partial,
             selection=dict(self.request.selection),
             recipe=dict(plan.recipe),
-            clauses=msgspec.convert(self.contract.snapshot()["clauses"], list[Clause]),
+            clauses=msgspec.convert(self.contract.snapshot()["clauses"], list[model.Clause]),
             capabilities=states,
             facts=dict(self.facts),
             untried={clause: dict(cases) for clause, cases in self._untried.items()},
             layouts_version=plan.recipe["layouts"],
             exclusions=[
-                Exclusion(e.clause, sorted({op for op, _ in e.cells}), e.reason, len(e.cells))
+                model.Exclusion(e.clause, sorted({op for op, _ in e.cells}), e.reason, len(e.cells))
                 for e in plan.excluded
             ],
             families=dict(plan.families),
-            levels=msgspec.convert(self._levels, list[StatedLevel]),
-            cells=fold(plan.cells),
-            selected=fold(wanted) if self.partial or self.request.shard else None,
+            levels=msgspec.convert(self._levels, list[model.StatedLevel]),
+            cells=model.fold(plan.cells),
+            selected=model.fold(wanted) if self.partial or self.request.shard else None,
         )
 
     def _unfinished(self, results: Mapping[CellKey, CellResult]) -> list[Unfinished]:
         """The cells that ended their process, or whose check could not be made, and have no repro script."""
-        limits = limits_for(
-            self.plan.spec.name, self.descriptor.time_scale, self.request.cell_timeout
-        )
         return [
-            Unfinished(cell, result.message, limits.of(cell.clause), self.outcomes[cell].call)
+            Unfinished(cell, result.message, self.limits.of(cell.clause), self.outcomes[cell].call)
             for cell, result in results.items()
             if result.outcome in (Outcome.CRASH, Outcome.HANG, Outcome.ERROR)
             and result.repro is None
@@ -315,28 +276,21 @@ class Session:
 
     def _explore(self, cells: Iterable[CellKey], say: Say) -> None:
         """Random search over the selected cells, if it was asked for."""
-        request = self.request
-        if request.explore is None:
+        seconds, seed = self.request.explore, self.request.explore_seed
+        if seconds is None:
             return
         cells = list(cells)
         calls = [cell for cell in cells if suite_of(cell.clause) in SEARCHED and cell.dtype]
         programs = drawing_cells(cells, self.descriptor, self.contract)
         if items := items_of([*calls, *programs]):
-            explore(
-                *(self.bench, items, self.matcher, self.folder),
-                *(request.explore_seed, request.explore, say),
-            )
+            explore(self.bench, items, self.matcher, self.folder, seed, seconds, say)
 
     @property
     def bench(self) -> Bench:
         """What a subprocess needs to know of this run."""
-        path = self.request.descriptor
-        return Bench(
-            self.descriptor.name,
-            str(path.absolute()) if path else None,
-            self.plan.spec.samples,
-            self.plan.spec.name,
-        )
+        path, spec = self.request.descriptor, self.plan.spec
+        name = str(path.absolute()) if path else None
+        return Bench(self.descriptor.name, name, spec.samples, spec.name)
 
     def clean_up(self, *, complete: bool = True) -> None:
         """Remove what only a running run needs. What a run that is not ``complete`` has done stays."""
@@ -346,18 +300,15 @@ class Session:
 
     def _provenance(self, manifest: bytes) -> Provenance:
         """Where the results come from: plan, suite, torch, machine, manifest."""
-        cache = "off"
-        if not self.request.no_reference_cache:
-            cache = "cold" if self.missed * 2 > self.asked else "warm"
-        facts = {name: self.facts.get(name, "") for name in ("driver", "device_name", "os", "arch")}
+        cache = "cold" if self.missed * 2 > self.asked else "warm"
+        names = ("driver", "device_name", "os", "arch", "python")
         return Provenance(
             plan_hash=self.plan.hash,
             suite_version=VERSION,
             suite_commit=_commit(),
             torch=str(torch.__version__),
-            **facts,
+            **{name: self.facts.get(name, "") for name in names},
             device_uuid="",
-            python=self.facts.get("python", ""),
             seed=SEED,
             manifest_hash=hashlib.blake2b(manifest, digest_size=8).hexdigest() if manifest else "",
             start=self.started.isoformat(timespec="seconds"),
@@ -367,7 +318,7 @@ class Session:
             plan=self.plan.spec.name,
             partial=self.partial,
             expectations=str(self.expectations) if self.expectations else "none",
-            reference_cache=cache,
+            reference_cache="off" if self.request.no_reference_cache else cache,
         )
 
     # -- for people
@@ -391,11 +342,10 @@ class Session:
 
     def cache_line(self) -> str:
         """How often the cache of stride references had the answer; empty if it was not asked."""
-        if not self.asked:
-            return ""
-        state = "" if not self.request.no_reference_cache else " (cache off)"
+        state = " (cache off)" if self.request.no_reference_cache else ""
         cached = self.asked - self.missed
-        return f"Stride reference: {cached:,} of {self.asked:,} answers from the cache{state}."
+        text = f"Stride reference: {cached:,} of {self.asked:,} answers from the cache{state}."
+        return text if self.asked else ""
 
 
 def prepare(request: Request) -> Session:
@@ -405,16 +355,15 @@ def prepare(request: Request) -> Session:
     clauses = None
     if request.clauses is not None:
         clauses = frozenset(c.id for c in contract.select(request.clauses))
-    descriptor = find_descriptor(request)
+    descriptor = selection.find_descriptor(request)
     if (why := descriptor.unavailable()) is not None:
         raise ConformError(f"device {descriptor.name!r} cannot be used here: {why}")
     manifest, path = load_manifest(request, descriptor, contract)
     device = open_device(descriptor)
-    facts = (
-        descriptor.facts()
-    )  # only now: they may ask the device's module, which is imported by now
-    plan = make_plan(spec, device, contract, None if request.no_reference_cache else cache_root())
-    selected = shard_of(select(plan, request, clauses), request)
+    facts = descriptor.facts()  # only now: they may ask the device's module, which is imported
+    kept = None if request.no_reference_cache else cache_root()
+    plan = planner.make_plan(spec, device, contract, kept)
+    selected = selection.shard_of(selection.select(plan, request, clauses), request)
     matcher = Matcher(manifest.active(facts))
     for cell in plan.cells:  # finds contradicting blocks before an hour of running, not after it
         matcher.expect(cell)
@@ -424,10 +373,10 @@ def prepare(request: Request) -> Session:
         shard = f"-shard-{request.shard.replace('/', '-of-')}" if request.shard else ""
         folder = request.results or Path("conform-results") / f"{plan.device}-{spec.name}{shard}"
     folder = folder.absolute()
-    failed_before = failed_in(folder) if request.max_time is not None else frozenset()
-    selection = {name: value for name, value in request.selection.items() if name != "--max-time"}
-    identity = Identity(plan.device, plan.hash, Machine.of(facts), selection, request.shard or "")
-    before = look_back(folder, identity, resume=request.resume)
+    failed_before = progress.failed_in(folder) if request.max_time is not None else frozenset()
+    chosen = {name: value for name, value in request.selection.items() if name != "--max-time"}
+    identity = Identity(plan.device, plan.hash, Machine.of(facts), chosen, request.shard or "")
+    before = progress.look_back(folder, identity, resume=request.resume)
     started = datetime.fromisoformat(before.start) if before.start else datetime.now(timezone.utc)
     session = Session(
         request=request,
@@ -440,7 +389,7 @@ def prepare(request: Request) -> Session:
         matcher=matcher,
         folder=folder,
         started=started,
-        progress=begin(folder, identity, started.isoformat(), before),
+        progress=progress.begin(folder, identity, started.isoformat(), before),
         lost=LostCells(before.lost),
         facts=facts,
         failed_before=failed_before,
@@ -459,21 +408,15 @@ def load_manifest(
     path = Path(request.expectations) if request.expectations else descriptor.expectations
     if path is None:
         return Manifest(), None
-    known = {"clause": contract.clauses, "layouts": known_layouts(descriptor)}
+    known = {"clause": contract.clauses, "layouts": planner.known_layouts(descriptor)}
     return Manifest.load(path, known), path.absolute()
 
 
 def _commit() -> str:
     """The checkout's commit; empty if the suite is installed."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return done.stdout.strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,17 +22,17 @@ from conformance.contract import load
 from conformance.plan.planner import known_layouts, undeclared_clauses, untried_with
 from conformance.plan.selection import Item, Machine, WrongMachine, is_case, named
 from conformance.run.isolation.process import Unable, begin_worker, read_start
-from conformance.run.isolation.watch import DeviceLock, Place, Watch, limits_for
+from conformance.run.isolation.watch import DeviceLock, Limits, Place, Watch
 from conformance.run.outcomes import BAD, ItemReport, runs_of, share_out, together, verdict_of
 from conformance.search.explore.pins import run_pins, run_programs, unknown_here
+from conformance.search.minimise.tasks import Bench
 from conformance.search.repros import write_repro
 from conformance.suites import find_case, planned_op_checks
-from devices import registry
 from devices.cell import CellOutcome
 from devices.errors import ConformError
 from devices.files import cache_root
 from devices.manifest import Manifest
-from devices.pinned import by_item, read_pinned
+from devices.pinned import Pinned, by_item, read_pinned
 from devices.verdicts import Matcher
 from opinfo.catalog import catalogue
 from opinfo.device import Device, first_index, open_device, preflight
@@ -44,17 +44,14 @@ from opinfo.samples import choose, draw, probe
 class WorkerOrders(msgspec.Struct, frozen=True):
     """What the controller sends to a process that runs items."""
 
-    device: str
-    descriptor: str | None
-    samples: int
+    bench: Bench
     manifest: str | None  # its text: the file need not exist on the worker's machine
     reference_cache: bool
     torch_build: str
     deadline: float | None  # time.time() after which no item starts
     items: tuple[Item, ...]  # in the order in which to run them
     last: tuple[Item, ...]  # expected to crash or hang: they run last, alone
-    plan: str
-    cell_timeout: float | None  # seconds that any cell may take, instead of the plan's limits
+    limits: Limits
     machine: Machine  # what every worker's machine must be
 
     @property
@@ -77,11 +74,7 @@ class Worker:
         self.orders, self.place = orders, place
         self.items = orders.named
         self.alone = frozenset(named((), orders.last))
-        descriptor = (
-            registry.load_file(Path(orders.descriptor))
-            if orders.descriptor
-            else registry.get(orders.device)
-        )
+        descriptor = orders.bench.find()
         self.device = device or open_device(descriptor, place.index)
         manifest = Manifest()
         facts = descriptor.facts()
@@ -95,12 +88,12 @@ class Worker:
         self.folder = place.scripts or results
         self.watch = Watch(
             place.journal,
-            limits_for(orders.plan, descriptor.time_scale, orders.cell_timeout),
+            orders.limits,
             DeviceLock(descriptor.name, 0),  # of all indices: cases take several, from 0 up
             partial(preflight, self.device),
             place.leave,
         )
-        self.where = Where(device=orders.device, path=orders.descriptor or "")
+        self.where = Where(device=orders.bench.device, path=orders.bench.descriptor or "")
         self.op_checks = planned_op_checks(load())
         self.littered = False  # an op has run since cycles were last collected
 
@@ -115,7 +108,7 @@ class Worker:
         left = Item(item.op, item.dtype, [c for c in item.clauses if c not in guilty.clauses])
         if not left.clauses:
             return ItemReport(), []
-        (cell, *_) = left.cells
+        cell = left.cells[0]
         case = find_case(cell) if is_case(cell) else None
         alone = item_id in self.alone or (case is not None and case.alone)
         run: Callable[[Item], ItemReport] = self._run_op
@@ -165,23 +158,24 @@ class Worker:
         with first_index(self.device) as device:  # cases name indices, from 0 up
             run_case(case, record, device, self.where)
             self.watch.done()
-            pins = self.pins.get((item.op, item.dtype), ())
-            run_programs(case, record, device, self.where, pins, self.watch)
+            run_programs(case, record, device, self.where, self._pins(item), self.watch)
         return self._report(item, recorder)
 
     def _run_lost(self, item: Item) -> ItemReport:
         """A case or an op that does not exist here, and is planned for a pinned example only."""
-        pins = self.pins.get((item.op, item.dtype), ())
-        return self._report(item, unknown_here(*item, pins))
+        return self._report(item, unknown_here(*item, self._pins(item)))
+
+    def _pins(self, item: Item) -> Sequence[Pinned]:
+        return self.pins.get((item.op, item.dtype), ())
 
     def _run_op(self, item: Item) -> ItemReport:
         op_id, dtype, clauses = item
         self.littered = True
-        pins = self.pins.get((op_id, dtype), ())
+        pins = self._pins(item)
         if op_id not in catalogue():
             return self._run_lost(item)
         op, known = catalogue()[op_id], exceptions()
-        samples = choose(draw(op, dtype), self.orders.samples)
+        samples = choose(draw(op, dtype), self.orders.bench.samples)
         cache = None
         if self.orders.reference_cache:
             kind = self.device.descriptor.torch_type
@@ -216,8 +210,7 @@ class Worker:
 
     def _outcome(self, record: CellRecord) -> CellOutcome:
         """A cell's outcome; its repro script is written."""
-        found = self.watch.noted(record.told())
-        shown = record.smallest
+        found, shown = self.watch.noted(record.told()), record.smallest
         if shown is None or shown.repro is None:
             return found
         script = shown.repro()

@@ -13,8 +13,8 @@ from typing import Any, Final, NoReturn
 import pytest
 
 from conformance.run import execnet_adapter
-from conformance.run.fork_client import ForkServer, Process
-from conformance.run.isolation.controller import Controller
+from conformance.run.fork_client import ForkServer
+from conformance.run.isolation.controller import Controller, Node
 from conformance.run.pytest_adapter import in_process, say
 from devices.errors import ConformError
 
@@ -59,9 +59,7 @@ def prepare_options(option: Any) -> None:
     if wants_a_worker(option):  # what -n 1 would set
         option.numprocesses, option.dist, option.tx = 1, "load", ["popen"]
     if getattr(option, "maxworkerrestart", "") is None:
-        option.maxworkerrestart = str(
-            10**9
-        )  # the controller counts workers that die without progress
+        option.maxworkerrestart = str(10**9)  # the controller counts those that die in vain
 
 
 def wants_a_worker(option: Any) -> bool:
@@ -69,9 +67,8 @@ def wants_a_worker(option: Any) -> bool:
     run. Not with ``-n 0``, nor with options to look at one process by hand."""
     if not hasattr(option, "numprocesses"):  # xdist is disabled
         return False
-    if option.numprocesses is not None or option.tx or option.dist != "no":
-        return False
-    return not in_process(option)
+    given = option.numprocesses is not None or option.tx or option.dist != "no"
+    return not (given or in_process(option))
 
 
 def has_workers(option: Any) -> bool:
@@ -81,9 +78,8 @@ def has_workers(option: Any) -> bool:
 
 def has_workers_here(option: Any) -> bool:
     """Whether some of them are processes of this machine, and this system can pass descriptors to them."""
-    if option.collectonly or not hasattr(socket, "send_fds"):
-        return False
-    if not hasattr(option, "numprocesses"):  # xdist is disabled
+    disabled = not hasattr(option, "numprocesses")  # xdist
+    if disabled or option.collectonly or not hasattr(socket, "send_fds"):
         return False
     return bool(option.numprocesses) or any("popen" in tx for tx in option.tx)
 
@@ -130,38 +126,20 @@ def stopped_by_failures(session: pytest.Session) -> bool:
     return bool(session.shouldfail) or 0 < int(of_xdist.maxfail or 0) <= failures
 
 
-class XdistNode:
+def node_of(node: Any, orders: bytes) -> Node:
     """A worker of xdist as the controller needs it."""
+    gateway = node.gateway
+    channel = gateway.newchannel()
 
-    def __init__(self, node: Any, orders: bytes) -> None:
-        self._node, self._orders = node, orders
-        self._channel = node.gateway.newchannel()
-
-    @property
-    def name(self) -> str:
-        return str(self._node.gateway.id)
-
-    @property
-    def where(self) -> str:
-        return execnet_adapter.where(self._node.gateway)
-
-    @property
-    def process(self) -> Process | None:
-        return execnet_adapter.process_of(self._node.gateway)
-
-    @property
-    def by_socket(self) -> bool:
-        return bool(getattr(self._node.gateway.spec, "socket", None))
-
-    def start(self, given: bytes, heard: Callable[[bytes], None] | None) -> None:
+    def start(given: bytes, heard: Callable[[bytes], None] | None) -> None:
         if heard is not None:
-            self._channel.setcallback(heard)
-        self._node.workerinput["conform_start"] = given
-        self._node.workerinput["conform_orders"] = self._orders
-        self._node.workerinput["conform_channel"] = self._channel
+            channel.setcallback(heard)
+        more = {"conform_start": given, "conform_orders": orders, "conform_channel": channel}
+        node.workerinput.update(more)
 
-    def send(self, message: bytes) -> None:
-        self._channel.send(message)
+    process, where = execnet_adapter.process_of(gateway), execnet_adapter.where(gateway)
+    by_socket = bool(getattr(gateway.spec, "socket", None))
+    return Node(str(gateway.id), where, process, by_socket, start, channel.send)
 
 
 class XdistHooks:
@@ -178,7 +156,7 @@ class XdistHooks:
     ) -> None:
         self._controller, self._orders, self._server = controller, orders, server
         self._stop, self._collected = stop, collected
-        self._nodes: dict[str, XdistNode] = {}
+        self._nodes: dict[str, Node] = {}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionstart(self, session: pytest.Session) -> Iterator[None]:
@@ -204,8 +182,7 @@ class XdistHooks:
             execnet_adapter.start_through(self._server, group, self._controller)
 
     def pytest_configure_node(self, node: Any) -> None:
-        found = XdistNode(node, self._orders)
-        self._nodes[found.name] = found
+        found = self._nodes[str(node.gateway.id)] = node_of(node, self._orders)
         self._controller.configured(found)
 
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -227,8 +204,13 @@ class XdistHooks:
             say(config, found.text)
         if found.again:
             sched.mark_test_pending(crashitem)
-        if found.failed:
-            _count(config)
+        session = config.pluginmanager.get_plugin("dsession")
+        if not found.failed or session is None:
+            return
+        # Count it for -x and --maxfail: xdist counts only reports that workers sent.
+        session.countfailures += 1
+        if session.maxfail and session.countfailures >= session.maxfail and not session.shouldstop:
+            session.shouldstop = f"stopping after {session.countfailures} failures"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if any(name == REPORT for name, _ in report.user_properties):
@@ -236,13 +218,3 @@ class XdistHooks:
 
     def pytest_unconfigure(self) -> None:
         self._controller.watchdog.end()
-
-
-def _count(config: Any) -> None:
-    """Count a crash for ``-x`` and ``--maxfail``, as a failure: xdist counts only reports that workers sent."""
-    session = config.pluginmanager.get_plugin("dsession")
-    if session is None:
-        return
-    session.countfailures += 1
-    if session.maxfail and session.countfailures >= session.maxfail and not session.shouldstop:
-        session.shouldstop = f"stopping after {session.countfailures} failures"

@@ -14,10 +14,11 @@ import signal
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple
 
 from conformance.checks.child import Ended
 from conformance.plan.selection import Item
@@ -66,29 +67,21 @@ class Refused(ConformError):
     """A worker runs on a machine that is not like the controller's."""
 
 
-class Node(Protocol):
-    """A worker, as the controller needs it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def where(self) -> str:
-        """Where it runs, for messages."""
-
-    @property
-    def process(self) -> Process | None:
-        """Its process, if this machine runs it and the controller started it (over ssh, that process is ssh's)."""
-
-    @property
-    def by_socket(self) -> bool: ...
-    def start(self, given: bytes, heard: Callable[[bytes], None] | None) -> None:
-        """What it gets as it starts, and who hears what it sends."""
-
-    def send(self, message: bytes) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Death:
+class Node:
+    """A worker, as the controller needs it. ``where`` it runs is for messages. ``process`` is known if this machine
+    runs it and the controller started it (over ssh, that process is ssh's). ``start`` takes what the worker gets as it
+    starts, and who hears what it sends."""
+
+    name: str
+    where: str
+    process: Process | None
+    by_socket: bool
+    start: Callable[[bytes, Callable[[bytes], None] | None], None]
+    send: Callable[[bytes], None]
+
+
+class Death(NamedTuple):
     """What is reported of a worker's death: a text, whether it counts as a failure, and whether the rest of the item
     runs again."""
 
@@ -192,27 +185,21 @@ class Controller:
         if lost is not None:
             self._lose(lost, name)
             self.progress()
-            kind = "hang" if lost.outcome is Outcome.HANG else "crash"
-            text = f"{kind} in {lost.cell}: {lost.message}"
+            text = f"{lost.outcome} in {lost.cell}: {lost.message}"
             return Death(text, self.judge(lost), self._rest(item))
         if item is None or not self._rest(item):
             return Death(f"worker {name} {end}; no result was lost", False, False)
         if item_id not in self._doubts:
             self._doubts.add(item_id)
-            return Death(
-                f"worker {name} {end}, outside of any cell; its item runs again", False, True
-            )
-        failed = False
-        for cell in item.cells:
-            if not self.is_done(cell):
-                text = f"its worker {end}, twice before any cell of its item began"
-                gone = Lost(cell, Outcome.CRASH, text)
-                self._lose(gone, name)
-                failed |= self.judge(gone)
+            text = f"worker {name} {end}, outside of any cell; its item runs again"
+            return Death(text, False, True)
+        why = f"its worker {end}, twice before any cell of its item began"
+        gone = [Lost(c, Outcome.CRASH, why) for c in item.cells if not self.is_done(c)]
+        for each in gone:
+            self._lose(each, name)
         self.progress()
-        return Death(
-            f"worker {name} {end}, twice before any cell of {item_id} began", failed, False
-        )
+        text = f"worker {name} {end}, twice before any cell of {item_id} began"
+        return Death(text, any(map(self.judge, gone)), False)
 
     def _rest(self, item: Item | None) -> bool:
         """Whether some cell of the item has no outcome yet."""
@@ -239,14 +226,14 @@ class Controller:
         if entry is None or entry.cell is None or not entry.cell.clause:
             return None
         hung = self.watchdog.hung(worker)
-        if hung is not None:
-            if hung.number != entry.number:
-                return None  # the cell returned while the worker was being killed
-            return Lost(entry.cell, Outcome.HANG, f"its worker {end}", entry.call)
-        if process.returncode in _FROM_OUTSIDE and entry.cell not in self._doubts:
+        if hung is not None and hung.number != entry.number:
+            return None  # the cell returned while the worker was being killed
+        outside = hung is None and process.returncode in _FROM_OUTSIDE
+        if outside and entry.cell not in self._doubts:
             self._doubts.add(entry.cell)
             return None
-        return Lost(entry.cell, Outcome.CRASH, f"its worker {end}", entry.call)
+        outcome = Outcome.CRASH if hung is None else Outcome.HANG
+        return Lost(entry.cell, outcome, f"its worker {end}", entry.call)
 
     def _end_of(self, node: Node) -> str:
         """How a worker ended, as the end of a sentence: with its stack, if it left one. Without its name, so that cells
@@ -305,8 +292,8 @@ def useful_workers(descriptor: Descriptor) -> int:
 
 def least_used(indices: Iterable[int], in_use: Mapping[str, int]) -> int:
     """The device index for another worker: the first of those that fewest live workers have."""
-    used = list(in_use.values())
-    return min(indices, key=lambda index: (used.count(index), index))
+    used = Counter(in_use.values())
+    return min(indices, key=lambda index: (used[index], index))
 
 
 # -- the watchdog
@@ -320,8 +307,7 @@ _TICK: Final = 0.2
 _TO_ANSWER: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Hung:
+class Hung(NamedTuple):
     """A worker that was killed: in which entry of its journal, after how many seconds."""
 
     number: int

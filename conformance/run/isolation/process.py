@@ -30,8 +30,8 @@ _PR_SET_PDEATHSIG: Final = 1
 
 # Stacks: the frames that a message shows, without those of what drives a cell.
 _FRAMES: Final = 6
-_FRAME: Final = re.compile(r'^\s+File "([^"]*)", line (\d+) in (.*)$')
-_THREAD: Final = re.compile(r"^(Current thread|Thread) ")
+_FRAME: Final = re.compile(r'^\s+File "([^"]*)", line (\d+) in (.*)$', re.MULTILINE)
+_THREAD: Final = re.compile(r"^(Current thread|Thread) .*\n((?:\s+File .*\n?)*)", re.MULTILINE)
 _DRIVERS: Final = ("/_pytest/", "/pluggy/", "/xdist/", "/execnet/", "<string>")
 
 _streams: list[TextIO] = []  # open as long as the process: faulthandler writes to their descriptors
@@ -190,16 +190,16 @@ def shortened(text: str) -> str:
 
     Of several threads it is the current one's, else the last one's (the main thread comes last).
     """
-    threads: list[tuple[bool, list[str]]] = []
-    for line in text.splitlines():
-        if _THREAD.match(line):
-            threads.append((line.startswith("Current"), []))
-        elif threads and (match := _FRAME.match(line)):
-            file, number, name = match.groups()
-            if not any(part in file for part in _DRIVERS):
-                place = "/".join(Path(file).parts[-2:])
-                threads[-1][1].append(f"{name} ({place}:{number})")
-    current = [frames for is_current, frames in threads if is_current and frames]
-    found = current[-1] if current else next((f for _, f in reversed(threads) if f), [])
+    threads: list[tuple[bool, list[str]]] = []  # whether it is the current one, its frames
+    for head, frames in _THREAD.findall(text):
+        shown = [
+            f"{name} ({'/'.join(Path(file).parts[-2:])}:{number})"
+            for file, number, name in _FRAME.findall(frames)
+            if not any(part in file for part in _DRIVERS)
+        ]
+        if shown:
+            threads.append((head == "Current thread", shown))
+    # The last of the current ones, of which a second signal leaves one more.
+    _, found = max(reversed(threads), key=lambda thread: thread[0], default=(False, []))
     more = " < …" if len(found) > _FRAMES else ""
     return " < ".join(found[:_FRAMES]) + more

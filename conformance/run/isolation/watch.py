@@ -18,10 +18,10 @@ import platform
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
@@ -36,23 +36,25 @@ from conformance.checks.guard import Guard, Record
 from conformance.run.outcomes import GroupCall, Guilty, Lost, LostCells
 from devices.cell import CallKey, CellKey, CellOutcome, Outcome
 from devices.errors import ConformError
-from devices.files import cache_root, file_name, tomllib
+from devices.files import cache_root, file_name
+
+T = TypeVar("T")
 
 # -- the journal
 
-# number, pid, limit in seconds, length of the cell's name
-_HEAD: Final = struct.Struct("<QQdI")
+# A number and two parts, each after its length: what is running (pid, limit in seconds, cell), and its next call.
 _NUMBER: Final = struct.Struct("<Q")
 _LENGTH: Final = struct.Struct("<I")
-_CELL: Final = 64
+_RUNNING: Final = 64
 _CALL: Final = 2048
 _SIZE: Final = 4096
-_encode_call: Final = msgspec.msgpack.Encoder().encode
-_decode_call: Final = msgspec.msgpack.Decoder(GroupCall).decode
+_ROOM: Final = _CALL - _RUNNING - _LENGTH.size
+_encode: Final = msgspec.msgpack.Encoder().encode
+_read_running: Final = msgspec.msgpack.Decoder(tuple[int, float, CellKey | None]).decode
+_read_call: Final = msgspec.msgpack.Decoder(GroupCall).decode
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What a journal says. ``number`` rises with each cell that begins or ends; an odd number means that the journal was
     being written. A cell without a clause is an item outside of its cells, such as drawing samples. ``call`` names the
     call that was about to be made, if that is known."""
@@ -75,38 +77,32 @@ class Journal:
             self._map = mmap.mmap(descriptor, _SIZE)
         finally:
             os.close(descriptor)
-        self._number = 0
-        self._pid = os.getpid()
-        self._write(b"", 0.0)
+        self._number, self._pid = 0, os.getpid()
+        self._write(None, 0.0)
 
     def begin(self, cell: CellKey, limit: float) -> None:
         """Name the cell that is about to run, and the seconds that it may take."""
-        self._write("\t".join(cell).encode(), limit)
+        self._write(cell, limit)
 
     def call(self, call: GroupCall) -> None:
         """Name the next call of this cell. It shares the cell's time."""
-        text = _encode_call(call)
-        if len(text) > _SIZE - _CALL - _LENGTH.size:
-            text = b""  # the call is not known then
-        self._map[_CALL : _CALL + 4 + len(text)] = _LENGTH.pack(len(text)) + text
+        self._put(_CALL, _encode(call))
 
     def end(self) -> None:
         """Nothing runs."""
-        self._write(b"", 0.0)
+        self._write(None, 0.0)
 
-    def close(self) -> None:
-        self._map.close()
-
-    def _write(self, text: bytes, limit: float) -> None:
-        text = text[: _CALL - _CELL]
-        number = self._number + 2
+    def _write(self, cell: CellKey | None, limit: float) -> None:
+        self._number += 2
         # Odd while it is being written, so that a reader sees that the process died here.
-        _NUMBER.pack_into(self._map, 0, number - 1)
-        _LENGTH.pack_into(self._map, _CALL, 0)
-        self._map[_CELL : _CELL + len(text)] = text
-        _HEAD.pack_into(self._map, 0, number - 1, self._pid, limit, len(text))
-        _NUMBER.pack_into(self._map, 0, number)
-        self._number = number
+        _NUMBER.pack_into(self._map, 0, self._number - 1)
+        self._put(_CALL, b"")
+        self._put(_RUNNING, _encode((self._pid, limit, cell)))
+        _NUMBER.pack_into(self._map, 0, self._number)
+
+    def _put(self, place: int, text: bytes) -> None:
+        text = text if len(text) <= _ROOM else b""  # it is not known then
+        self._map[place : place + _LENGTH.size + len(text)] = _LENGTH.pack(len(text)) + text
 
 
 def path_of(folder: Path, worker: str) -> Path:
@@ -122,47 +118,43 @@ def read_entry(folder: Path, worker: str) -> Entry | None:
         return None
     if len(raw) < _SIZE:
         return None
-    number, pid, limit, length = _HEAD.unpack_from(raw)
-    cell = None
-    if length and not number % 2:
-        parts = raw[_CELL : _CELL + length].decode(errors="replace").split("\t")
-        if len(parts) == 3:
-            cell = CellKey(*parts)
-    return Entry(number, pid, limit, cell, _call_in(raw) if cell else None)
+    (number,) = _NUMBER.unpack_from(raw)
+    running = None if number % 2 else _part(raw, _RUNNING, _read_running)
+    pid, limit, cell = running or (0, 0.0, None)
+    return Entry(number, pid, limit, cell, _part(raw, _CALL, _read_call) if cell else None)
 
 
-def _call_in(raw: bytes) -> GroupCall | None:
-    (length,) = _LENGTH.unpack_from(raw, _CALL)
-    if not length:
-        return None
+def _part(raw: bytes, place: int, read: Callable[[bytes], T]) -> T | None:
+    """What a part says; None if it says nothing, or was being written."""
+    (length,) = _LENGTH.unpack_from(raw, place)
+    start = place + _LENGTH.size
     try:
-        call: GroupCall = _decode_call(raw[_CALL + 4 : _CALL + 4 + length])
-    except (msgspec.DecodeError, UnicodeDecodeError):  # it was being written
+        return read(raw[start : start + length]) if length else None
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return call
 
 
 # -- limits
 
 #: Seconds that an item has outside of its cells, at least.
 OUTSIDE: Final = 60.0
-_LIMITS_FILE: Final = Path(__file__).with_name("limits.toml")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """Seconds that a cell of a clause may take: ``seconds`` times the factor of the longest pattern that matches it."""
 
     seconds: float
-    factors: Mapping[str, float] = field(default_factory=dict)
+    factors: Mapping[str, float] = {}
 
     def of(self, clause: str) -> float:
         """Seconds. An empty clause is an item outside of its cells, which draws samples and reads files, and has at least
         a minute."""
         if not clause:
             return max(self.seconds, OUTSIDE)
-        matching = [pattern for pattern in self.factors if fnmatchcase(clause, pattern)]
-        return self.seconds * (self.factors[max(matching, key=len)] if matching else 1.0)
+        pattern = max(
+            (each for each in self.factors if fnmatchcase(clause, each)), key=len, default=""
+        )
+        return self.seconds * self.factors.get(pattern, 1.0)
 
 
 def limits_for(plan: str, scale: float, override: float | None = None) -> Limits:
@@ -170,8 +162,9 @@ def limits_for(plan: str, scale: float, override: float | None = None) -> Limits
     the plan's, factors and scale included."""
     if override is not None:
         return Limits(override)
-    table = tomllib.loads(_LIMITS_FILE.read_text(encoding="utf-8"))
-    seconds: dict[str, float] = table["seconds"]
+    file = Path(__file__).with_name("limits.toml")
+    table = msgspec.toml.decode(file.read_bytes(), type=dict[str, dict[str, float]])
+    seconds = table["seconds"]
     return Limits(seconds.get(plan, max(seconds.values())) * scale, table["factors"])
 
 
@@ -329,8 +322,7 @@ class Watch(Guard):
             return msgspec.structs.replace(found, outcome=Outcome.CRASH, note=text)
         many = f"{len(left_out)} call{'s were' if len(left_out) > 1 else ' was'} skipped"
         text = f"{many}: the process ended in it, see {cells}"
-        note = f"{found.note}; {text}" if found.note else text
-        return msgspec.structs.replace(found, note=note)
+        return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, text))))
 
     def _outside(self) -> None:
         """The item runs outside of its cells."""

@@ -16,6 +16,7 @@ import msgspec
 from conformance.checks.child import Child, ChildDied, Ended, Limits, Tell
 from devices import registry
 from devices.cell import CellKey
+from devices.descriptor import Descriptor
 from devices.failure import Failure
 from reports.model import Example
 
@@ -38,13 +39,17 @@ class Bench(msgspec.Struct, frozen=True):
     samples: int
     plan: str = "quick"
 
+    def find(self) -> Descriptor:
+        """The device. Raises ConformError."""
+        path = self.descriptor
+        return registry.load_file(Path(path)) if path else registry.get(self.device)
+
     def open(self) -> Device:
         """Open the device in this process, which gets one thread. Raises ConformError."""
         from opinfo.device import limit_threads, open_device
 
         limit_threads()
-        path = self.descriptor
-        return open_device(registry.load_file(Path(path)) if path else registry.get(self.device))
+        return open_device(self.find())
 
 
 class Task(msgspec.Struct, frozen=True):
