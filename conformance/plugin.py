@@ -12,6 +12,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -36,6 +37,10 @@ class _Run:
     foreign: int = 0  # failures of tests that are not the suite's
     aborted: str = ""  # why the run was given up, if it was
     ended: str = ""  # what is printed at the end
+
+    def stop(self, error: ConformError) -> NoReturn:
+        self.aborted = str(error)
+        pytest_.stop_run(error)
 
 
 _RUN: pytest.StashKey[_Run] = pytest.StashKey()
@@ -125,15 +130,17 @@ def _watch_workers(config: pytest.Config, run: _Run) -> None:
 
     known = run.orders.named
 
-    def stop(error: ConformError) -> NoReturn:
-        run.aborted = str(error)
-        pytest_.stop_run(error)
-
     def collected(items: Iterable[str]) -> None:
         run.session.keep(known[item] for item in items)
 
     orders, server = write_orders(run.orders), config.stash.get(_SERVER, None)
-    hooks = XdistHooks(run.session.controller(run.orders), orders, stop, collected, server)
+    hooks = XdistHooks(
+        run.session.controller(run.orders, partial(pytest_.say, config)),
+        orders,
+        run.stop,
+        collected,
+        server,
+    )
     config.pluginmanager.register(hooks, "conform-isolation")
     run.session.look_ahead()
 
@@ -148,21 +155,18 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def _worker(config: pytest.Config) -> Worker:
     """What runs items in this process, made at first use: a controller of xdist never needs it."""
-    found = config.stash.get(_WORKER, None)
-    if found is None:
-        from conformance.run.isolation.watch import in_process
-        from conformance.run.worker import Worker, start_worker
-        from conformance.run.xdist_adapter import input_of, is_worker
+    from conformance.run.isolation.watch import in_process
+    from conformance.run.worker import Worker, start_worker
+    from conformance.run.xdist_adapter import input_of, is_worker
 
-        if is_worker(config):
-            found = start_worker(*input_of(config))
-        else:
-            run = config.stash[_RUN]
-            session = run.session
-            place = in_process(session.folder, session.lost)
-            found = Worker(run.orders, place, session.folder, session.device)
-        config.stash[_WORKER] = found
-    return found
+    if _WORKER not in config.stash and is_worker(config):
+        config.stash[_WORKER] = start_worker(*input_of(config))
+    elif _WORKER not in config.stash:
+        run = config.stash[_RUN]
+        session = run.session
+        place = in_process(session.folder, session.lost, partial(pytest_.say, config))
+        config.stash[_WORKER] = Worker(run.orders, place, session.folder, session.device)
+    return config.stash[_WORKER]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -208,8 +212,7 @@ def run_item(request: pytest.FixtureRequest) -> Callable[[str], None]:
         except DeviceLost as dead:  # only without workers
             here = request.config.stash[_RUN]
             here.session.lose(dead.lost, "main")
-            here.aborted = str(dead)
-            pytest_.stop_run(dead)
+            here.stop(dead)
         request.node.user_properties.append((REPORT, write_report(report)))
         if failures:
             pytest.fail("\n".join(failures), pytrace=False)
@@ -238,12 +241,11 @@ class _Reports:
         from conformance.run.outcomes import read_report
         from conformance.run.xdist_adapter import REPORT, worker_of
 
-        ours: list[Any] = [value for name, value in report.user_properties if name == REPORT]
-        for encoded in ours:
-            self._run.session.gather(read_report(encoded), worker_of(report))
+        for name, value in report.user_properties:
+            if name == REPORT:
+                self._run.session.gather(read_report(str(value)), worker_of(report))
         file = Path(self._root, report.nodeid.split("::")[0])
-        if report.failed and not pytest_.is_suite(file):
-            self._run.foreign += 1
+        self._run.foreign += report.failed and not pytest_.is_suite(file)
         return (yield)
 
 
@@ -275,22 +277,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         run.ended = f"nothing selected (exit 5): {options} leave no item of the plan"
         return
     try:
-        result = ours.finish(
-            run.junitxml, stopped=stopped, say=lambda text: pytest_.say(config, text)
-        )
+        result = ours.finish(run.junitxml, stopped=stopped, say=partial(pytest_.say, config))
         lines = publish(result, os.environ)
     except ConformError as error:
         pytest_.stop_run(error)
-    code = int(result.exit_code)
-    if ours.cut_short and exitstatus != pytest.ExitCode.INTERRUPTED:
-        code = int(pytest.ExitCode.INTERNAL_ERROR)  # the documented code of infrastructure
-    if not code and run.foreign:
-        code = int(pytest.ExitCode.TESTS_FAILED)
-    session.exitstatus = code
-    text = summarise(result, styled=pytest_.is_styled(config))
+    code = result.exit_code or (pytest.ExitCode.TESTS_FAILED if run.foreign else 0)
     if ours.cut_short:
         lines = (*lines, f"cut short: {ours.cut_short}. The same command with --resume continues.")
-    run.ended = "\n".join([text, *lines])
+        if exitstatus != pytest.ExitCode.INTERRUPTED:
+            code = pytest.ExitCode.INTERNAL_ERROR  # the documented code of infrastructure
+    session.exitstatus = int(code)
+    run.ended = "\n".join([summarise(result, styled=pytest_.is_styled(config)), *lines])
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from textwrap import TextWrapper
 
 import click
 
@@ -89,10 +90,6 @@ def _listed(names: list[str]) -> str:
     """A TOML list; one of four or more names is wrapped."""
     if len(names) < 4:
         return json.dumps(names)
-    lines, line = [], " "
-    for name in names:
-        if len(line) + len(name) + 4 > 100:
-            lines.append(line)
-            line = " "
-        line += f" {json.dumps(name)},"
-    return "[\n" + "\n".join([*lines, line]) + "\n]"
+    text = " ".join(f"{json.dumps(name)}," for name in names)
+    lines = TextWrapper(100, "  ", "  ", break_long_words=False, break_on_hyphens=False)
+    return f"[\n{lines.fill(text)}\n]"

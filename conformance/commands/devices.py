@@ -60,20 +60,13 @@ class Row(msgspec.Struct):
     @classmethod
     def of(cls, device: Descriptor) -> Row:
         try:
-            unavailable = device.unavailable()
+            why = device.unavailable()
         except Exception as error:  # a vendor's code: whatever it raises, the device cannot be used
-            unavailable = f"asking whether it is available raised {type(error).__name__}: {error}"
-        return cls(
-            device.name,
-            device.title,
-            device.torch_type,
-            device.module,
-            unavailable,
-            sorted(device.capabilities),
-            sorted(device.dtypes),
-            str(device.folder) if device.folder else None,
-            str(device.expectations) if device.expectations else None,
-        )
+            why = f"asking whether it is available raised {type(error).__name__}: {error}"
+        capabilities, dtypes = sorted(device.capabilities), sorted(device.dtypes)
+        folder, manifest = (str(p) if p else None for p in (device.folder, device.expectations))
+        about = (device.name, device.title, device.torch_type, device.module)
+        return cls(*about, why, capabilities, dtypes, folder, manifest)
 
 
 class Listing(msgspec.Struct):
@@ -137,10 +130,8 @@ def _overview(rows: list[Row]) -> Table:
 
 
 def _state(row: Row) -> tuple[str, Text]:
-    if row.unavailable is not None:
-        return "", Text("no")
-    if row.probe_error is not None:
-        return "", Text("no", style="red")
+    if (row.unavailable or row.probe_error) is not None:
+        return "", Text("no", style="red" if row.unavailable is None else "")
     if row.probed is None:
         return "not asked", Text("yes", style="green")
     answers = [each for each in row.probed.capabilities.values() if each is not None]

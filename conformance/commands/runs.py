@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from conformance.commands import PATH, RUN, options, print_first, print_json
-from devices.cell import CellKey
-from devices.errors import ConformError
-from devices.files import write_whole
 from reports.crcr import payload, text_of
 from reports.diff import as_data, as_text
 from reports.diff import diff as compare
 from reports.gate import ExitCode, number
 from reports.gate import gate as judge
-from reports.merge import Merged, load_shards
-from reports.merge import merge as join
-from reports.model import Run, write_file
+from reports.joined import MISSING_FILE, join
+from reports.model import write_file
 from reports.run import as_json as record_as_json
-from reports.run import collector_paused, load_run, write_run
-from reports.summary import publish, summarise, write_failures
-
-_MISSING = "missing.txt"
+from reports.run import load_run
+from reports.summary import publish, summarise
 
 
 @click.command()
@@ -98,66 +89,15 @@ def merge(shards: tuple[Path, ...], output: Path, junitxml: Path | None) -> int:
     disagree on a cell that both ran. Exits 0 if every planned cell has an outcome, 2 if not: the missing cells are
     listed in missing.txt. `conform gate` then judges the joined run.
     """
-    if any(shard.resolve() == output.resolve() for shard in shards):
-        raise ConformError(f"-o {output} is one of the shards: give another folder")
-    with collector_paused():  # it would visit millions of objects again and again
-        merged = _merged(shards, output, junitxml)
+    merged = join(shards, output, junitxml)
     click.echo(f"{len(shards):,} shards, {len(merged.results):,} cells: {output}")
     if merged.absent:
         click.echo(f"absent shards: {', '.join(map(str, merged.absent))}")
-    _tell_missing(merged.missing, output)
+    if merged.missing:
+        listed = f"({output / MISSING_FILE} lists all)"
+        click.echo(f"{len(merged.missing):,} cells have no outcome {listed}:")
+        print_first(map(str, merged.missing), indent="  ")
     return ExitCode.INCOMPLETE if merged.missing or merged.absent else ExitCode.GREEN
-
-
-def _merged(shards: Sequence[Path], output: Path, junitxml: Path | None) -> Merged:
-    """Read the shards, and write the joined run with its report."""
-    runs = load_shards(shards)
-    merged = join(runs)
-    run = write_run(
-        output,
-        merged.document,
-        merged.results,
-        merged.provenance,
-        junitxml=junitxml,
-        manifest=_manifest(runs),
-        like=merged.plan,
-    )
-    _copy_repros(runs, merged, output)
-    write_failures(judge(run, partial=run.provenance.partial))
-    return merged
-
-
-def _manifest(runs: Sequence[Run]) -> bytes:
-    """The manifest, from the first shard that has it unchanged."""
-    for run in runs:
-        path = run.folder / "expected.toml"
-        if path.is_file():
-            text = path.read_bytes()
-            if hashlib.blake2b(text, digest_size=8).hexdigest() == run.provenance.manifest_hash:
-                return text
-    return b""
-
-
-def _copy_repros(runs: Sequence[Run], merged: Merged, output: Path) -> None:
-    """Copy the repro scripts. A script that is not in its shard's folder is left out."""
-    for run in runs:
-        for cell, result in run.results.items():
-            if result.repro is None or merged.results[cell].repro != result.repro:
-                continue
-            source, target = run.folder / result.repro, output / result.repro
-            if source.is_file() and source.resolve().is_relative_to(run.folder.resolve()):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, target)
-
-
-def _tell_missing(missing: Sequence[CellKey], output: Path) -> None:
-    path = output / _MISSING
-    if not missing:
-        path.unlink(missing_ok=True)
-        return
-    write_whole(path, "".join(f"{cell}\n" for cell in missing))
-    click.echo(f"{len(missing):,} cells have no outcome ({path} lists all):")
-    print_first(map(str, missing), indent="  ")
 
 
 @click.command()

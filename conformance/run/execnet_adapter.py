@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import execnet
 from execnet.gateway_base import Popen2IO
 from execnet.gateway_bootstrap import HostNotFound, bootstrap
 
 from conformance.run.fork_client import ForkServer, Process, ServerGone
+from conformance.run.isolation.controller import Controller
 
 __all__ = ["HostNotFound"]
 
@@ -51,11 +52,22 @@ def pipes_of(channel: Any) -> list[int]:
 
 
 class WorkerIO(Popen2IO):
-    """The pipes of a worker. ``popen`` is its process, as on execnet's own."""
+    """A worker that the server starts, and the pipes to it. ``popen`` is its process, as on execnet's own. Raises
+    ServerGone."""
 
-    def __init__(self, process: Process, stdin: int, stdout: int, execmodel: Any) -> None:
-        super().__init__(os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"), execmodel)
-        self.popen = process
+    def __init__(self, server: ForkServer, execmodel: Any) -> None:
+        its_stdin, to_worker = os.pipe()
+        from_worker, its_stdout = os.pipe()
+        try:
+            self.popen = server.start(its_stdin, its_stdout, 2)
+        except ServerGone:
+            os.close(to_worker)
+            os.close(from_worker)
+            raise
+        finally:
+            os.close(its_stdin)
+            os.close(its_stdout)
+        super().__init__(os.fdopen(to_worker, "wb"), os.fdopen(from_worker, "rb"), execmodel)
 
     def wait(self) -> int | None:
         return self.popen.wait()
@@ -64,15 +76,7 @@ class WorkerIO(Popen2IO):
         self.popen.kill()
 
 
-class Watcher(Protocol):
-    """Ends processes that do not get ready."""
-
-    def watch(self, name: str, pid: int) -> None: ...
-
-    def forget(self, name: str) -> None: ...
-
-
-def start_through(server: ForkServer, group: Any, watcher: Watcher) -> None:
+def start_through(server: ForkServer, group: Any, watcher: Controller) -> None:
     """Have a group of execnet make its plain gateways through the server, as long as the server answers.
 
     A worker is watched from its fork on: execnet waits without a limit until it is ready. One that ends before, or
@@ -87,7 +91,7 @@ def start_through(server: ForkServer, group: Any, watcher: Watcher) -> None:
         if spec.execmodel is None:
             spec.execmodel = group.remote_execmodel.backend
         try:
-            io = _worker_io(server, group.execmodel)
+            io = WorkerIO(server, group.execmodel)
         except ServerGone:
             return otherwise(spec)
         name = str(spec.id)
@@ -108,19 +112,3 @@ def start_through(server: ForkServer, group: Any, watcher: Watcher) -> None:
         return gateway
 
     group.makegateway = makegateway
-
-
-def _worker_io(server: ForkServer, execmodel: Any) -> WorkerIO:
-    """Raises ServerGone."""
-    its_stdin, to_worker = os.pipe()
-    from_worker, its_stdout = os.pipe()
-    try:
-        process = server.start(its_stdin, its_stdout, 2)
-    except ServerGone:
-        os.close(to_worker)
-        os.close(from_worker)
-        raise
-    finally:
-        os.close(its_stdin)
-        os.close(its_stdout)
-    return WorkerIO(process, to_worker, from_worker, execmodel)

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from devices.cell import CallKey, CellKey, CellOutcome, Outcome, Verdict
+from devices.failure import Failure, Kind
 from devices.manifest import ExpectedOutcome
 from devices.verdicts import Expectation, Matcher, judge, judge_flaky
 from reports.model import CellResult
@@ -53,7 +54,8 @@ class GroupCall(msgspec.Struct, frozen=True):
 class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
     """A cell that ended the process that ran it.
 
-    ``outcome`` is ``crash`` or ``hang``; a device that was left unusable is a crash. ``call`` names the call of the
+    ``outcome`` is ``crash`` or ``hang``; a device that was left unusable is a crash. ``message`` says how it ended: cells
+    that ended alike say the same. ``more`` is its own: the stack, or what failed first. ``call`` names the call of the
     cell's group that did it, if that is known.
     """
 
@@ -61,12 +63,20 @@ class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
     outcome: Outcome
     message: str
     call: GroupCall | None = None
+    more: str = ""
+
+    @property
+    def text(self) -> str:
+        return "; ".join(filter(None, (self.message, self.more)))
 
     @property
     def as_outcome(self) -> CellOutcome:
         """The cell's outcome."""
         call = self.call.call if self.call is not None else None
-        return CellOutcome(cell=self.cell, outcome=self.outcome, note=self.message, call=call)
+        failure = Failure(kind=Kind.ENDED, detail=self.message, said=self.text)
+        return CellOutcome(
+            cell=self.cell, outcome=self.outcome, failure=failure, note=self.more, call=call
+        )
 
 
 class Guilty(msgspec.Struct):

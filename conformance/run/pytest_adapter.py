@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -143,7 +144,10 @@ def stop_run(error: ConformError) -> NoReturn:
 def say(config: pytest.Config, text: str) -> None:
     """Print a line at once: what follows may take minutes."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None:
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    if reporter is None:
+        return
+    with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
         reporter.ensure_newline()
         reporter.write_line(f"conformance: {text}")
 

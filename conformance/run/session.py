@@ -152,7 +152,7 @@ class Session:
             machine=Machine.of(self.facts),
         )
 
-    def controller(self, orders: WorkerOrders) -> Controller:
+    def controller(self, orders: WorkerOrders, say: Say) -> Controller:
         """What watches the workers."""
         return Controller(
             folder=self.folder / "journal",
@@ -165,6 +165,7 @@ class Session:
             record=self.lose,
             lost=self.lost,
             meet=self.hosts.add,
+            say=say,
         )
 
     # -- judge and write

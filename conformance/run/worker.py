@@ -89,7 +89,9 @@ class Worker:
         self.watch = Watch(
             place.journal,
             orders.limits,
-            DeviceLock(descriptor.name, 0),  # of all indices: cases take several, from 0 up
+            DeviceLock(
+                descriptor.name, 0, say=place.say
+            ),  # of all indices: cases take several, from 0 up
             partial(preflight, self.device),
             place.leave,
         )

@@ -131,9 +131,8 @@ def node_of(node: Any, orders: bytes) -> Node:
     gateway = node.gateway
     channel = gateway.newchannel()
 
-    def start(given: bytes, heard: Callable[[bytes], None] | None) -> None:
-        if heard is not None:
-            channel.setcallback(heard)
+    def start(given: bytes, heard: Callable[[bytes], None]) -> None:
+        channel.setcallback(heard)
         more = {"conform_start": given, "conform_orders": orders, "conform_channel": channel}
         node.workerinput.update(more)
 

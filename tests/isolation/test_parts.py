@@ -11,11 +11,13 @@ import threading
 import time
 from argparse import Namespace
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
 
 from conformance.plan.selection import Machine
+from conformance.run.isolation import watch
 from conformance.run.isolation.controller import Watchdog, least_used, useful_workers
 from conformance.run.isolation.process import encode, read_lost, shortened
 from conformance.run.isolation.watch import (
@@ -373,6 +375,23 @@ def test_a_forked_child_does_not_hold_the_lock_of_a_process_that_has_ended(tmp_p
         os.waitpid(child, 0)
 
 
+def test_one_that_waits_long_for_a_device_says_for_whom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_LONG", 0.01)
+    said: Queue[str] = Queue()
+    taking, waiting = DeviceLock("d", 0, tmp_path), DeviceLock("d", 0, tmp_path, said.put)
+    taking.take()
+    thread = threading.Thread(target=waiting.share)
+    thread.start()
+    text = said.get(timeout=30)
+    taking.release()
+    thread.join(30)
+    assert text.startswith("d:0 has been in use for 0.01 s by ") and not thread.is_alive()
+    if Path("/proc/locks").exists():
+        assert f"by process {os.getpid()}: waiting until it is free" in text
+
+
 def test_devices_have_locks_of_their_own(tmp_path: Path) -> None:
     DeviceLock("d", 0, tmp_path).take()
     DeviceLock("d", 1, tmp_path).take()  # would wait for ever
@@ -465,4 +484,12 @@ def test_lost_cells_are_left_out_of_their_item_alone() -> None:
     assert guilty.clauses == {"layout.bounds"} and guilty.calls == {CALL: CELL}
     assert lost.of("add", "int64").clauses == set()
     assert read_lost(encode(lost.all[0])) == lost.all[0]
-    assert lost.all[0].as_outcome.call == CALL.call
+    outcome = lost.all[0].as_outcome
+    assert outcome.call == CALL.call and outcome.message == "x"
+
+
+def test_crashes_that_ended_alike_differ_in_their_stacks_alone() -> None:
+    lost = Lost(CELL, Outcome.CRASH, "its worker was killed by SIGSEGV", CALL, "in f (a.py:1)")
+    found = lost.as_outcome
+    assert found.message == "its worker was killed by SIGSEGV; in f (a.py:1)" == found.observed.said
+    assert found.failure is not None and found.failure.detail == lost.message

@@ -19,6 +19,7 @@ import pytest
 import xdist.dsession
 import xdist.remote
 import xdist.workermanage
+from _pytest.capture import CaptureManager
 from _pytest.config.argparsing import Parser
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -72,6 +73,7 @@ def test_the_installed_version_is_in_a_range_with_an_upper_bound(package: str) -
 def test_what_is_used_of_pytest() -> None:
     parser = Parser(_ispytest=True)
     require_names("pytest", Parser, ("_anonymous", "_groups"))
+    require_names("pytest", CaptureManager, ("global_and_fixture_disabled",))
     group = parser.getgroup("mine")
     group.addoption("--mine", dest="conform_mine", help="x", action="store_true")
     require("pytest", "--mine" in group.options[0].names(), "an option has no names()")

@@ -27,6 +27,7 @@ from conformance.run.isolation.process import (
     ASK,
     Begun,
     Host,
+    Remark,
     Start,
     Unable,
     encode,
@@ -77,7 +78,7 @@ class Node:
     where: str
     process: Process | None
     by_socket: bool
-    start: Callable[[bytes, Callable[[bytes], None] | None], None]
+    start: Callable[[bytes, Callable[[bytes], None]], None]
     send: Callable[[bytes], None]
 
 
@@ -105,6 +106,7 @@ class Controller:
     record: Callable[[Lost, str], None]
     lost: LostCells
     meet: Callable[[str], None]  # gets the name of another machine with workers
+    say: Callable[[str], None]  # to the user
     watchdog: Watchdog = field(init=False)
     in_use: dict[str, int] = field(default_factory=dict)  # device index by worker
     _nodes: dict[str, Node] = field(default_factory=dict)
@@ -135,7 +137,7 @@ class Controller:
         index = least_used(self.indices, self.in_use)
         self.in_use[name] = index
         start = Start(str(self.results), index, process is None, tuple(self.lost.all))
-        node.start(encode(start), None if process else lambda said: self._heard(name, said))
+        node.start(encode(start), lambda said: self._heard(name, said))
         self._nodes[name] = node
         if process is not None:
             self.watchdog.watch(name, process.pid)
@@ -164,9 +166,9 @@ class Controller:
         if self._vain > _VAIN * (1 + len(self._nodes)):
             entry = read_entry(self.folder, name)
             if entry is None or entry.cell is None:  # else the cell is about to be named
+                end = self._said or f"The last one {'; '.join(self._end_of(node))}"
                 raise NoProgress(
-                    f"{self._vain} workers in a row died before they ran anything. "
-                    f"{self._said or f'The last one {self._end_of(node)}'}"
+                    f"{self._vain} workers in a row died before they ran anything. {end}"
                 )
 
     def progress(self) -> None:
@@ -179,13 +181,13 @@ class Controller:
         """Find the guilty cell. Every worker is informed of a lost cell before the item may run again."""
         name = node.name
         item = self.items.get(item_id)
-        end = self._end_of(node)
-        note = self._note(name)
-        lost = note if isinstance(note, Lost) else self._in_cell(node, end)
+        how = self._end_of(node)
+        end, note = "; ".join(how), self._note(name)
+        lost = note if isinstance(note, Lost) else self._in_cell(node, *how)
         if lost is not None:
             self._lose(lost, name)
             self.progress()
-            text = f"{lost.outcome} in {lost.cell}: {lost.message}"
+            text = f"{lost.outcome} in {lost.cell}: {lost.text}"
             return Death(text, self.judge(lost), self._rest(item))
         if item is None or not self._rest(item):
             return Death(f"worker {name} {end}; no result was lost", False, False)
@@ -217,7 +219,7 @@ class Controller:
         """What a worker said as it ended by itself: in a message from another machine, or in a file here."""
         return self._left.get(worker) or read_note(self.folder, worker)
 
-    def _in_cell(self, node: Node, end: str) -> Lost | None:
+    def _in_cell(self, node: Node, end: str, stack: str = "") -> Lost | None:
         """The cell that the worker died in, unless the death may have come from outside."""
         worker, process = node.name, node.process
         if process is None:
@@ -233,11 +235,10 @@ class Controller:
             self._doubts.add(entry.cell)
             return None
         outcome = Outcome.CRASH if hung is None else Outcome.HANG
-        return Lost(entry.cell, outcome, f"its worker {end}", entry.call)
+        return Lost(entry.cell, outcome, f"its worker {end}", entry.call, stack)
 
-    def _end_of(self, node: Node) -> str:
-        """How a worker ended, as the end of a sentence: with its stack, if it left one. Without its name, so that cells
-        that ended alike say the same."""
+    def _end_of(self, node: Node) -> list[str]:
+        """How a worker ended, as the end of a sentence without its name; then its stack, if it left one."""
         process, hung = node.process, self.watchdog.hung(node.name)
         if process is None:
             end = f"on {node.where} was lost"
@@ -247,7 +248,7 @@ class Controller:
         else:
             end = Ended(_status(process)).how
         stack = stack_of(self.folder, node.name)
-        return f"{end}; in {stack}" if stack else end
+        return [end, f"in {stack}"] if stack else [end]
 
     # -- workers on other machines: their journals cannot be read here, so they report what they begin
 
@@ -255,6 +256,8 @@ class Controller:
         said = read_said(message)
         if isinstance(said, Host):
             self.meet(said.name)
+        elif isinstance(said, Remark):
+            self.say(said.text)
         elif isinstance(said, Lost | Unable):
             self._left[worker] = said
         elif isinstance(said, Begun) and said.cell is not None:

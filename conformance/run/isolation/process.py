@@ -62,6 +62,12 @@ class Begun(msgspec.Struct, frozen=True, tag="begun"):
     cell: CellKey | None
 
 
+class Remark(msgspec.Struct, frozen=True, tag="remark"):
+    """A line for the user."""
+
+    text: str
+
+
 class Host(msgspec.Struct, frozen=True, tag="host"):
     """The name of a remote worker's machine."""
 
@@ -69,7 +75,7 @@ class Host(msgspec.Struct, frozen=True, tag="host"):
 
 
 Note = Lost | Unable  # what a worker says as it ends by itself
-Said = Begun | Host | Lost | Unable
+Said = Begun | Host | Lost | Remark | Unable
 encode: Final = msgspec.msgpack.Encoder().encode
 read_lost: Final = msgspec.msgpack.Decoder(Lost).decode
 read_said: Final = msgspec.msgpack.Decoder(Said).decode
@@ -138,7 +144,10 @@ def begin_worker(
         note_path(journals, name).write_bytes(encode(note))
         os._exit(LEFT)  # at once: the device's own clean-up could hang
 
-    return Place(journal, start.index, lost, end, scratch), end
+    def say(text: str) -> None:
+        channel.send(encode(Remark(text)))
+
+    return Place(journal, start.index, lost, end, say, scratch), end
 
 
 def end_with_parent(parent: int | None = None) -> None:

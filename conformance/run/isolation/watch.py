@@ -11,11 +11,14 @@ it would fail for that reason alone, so the cell is lost and the process ends.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import mmap
 import os
 import platform
+import re
 import struct
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +42,7 @@ from devices.errors import ConformError
 from devices.files import cache_root, file_name
 
 T = TypeVar("T")
+Say = Callable[[str], None]
 
 # -- the journal
 
@@ -175,12 +179,19 @@ def limits_for(plan: str, scale: float, override: float | None = None) -> Limits
 # with their process, however it ends. Other runs on the same machine respect them too.
 
 
-class DeviceLock:
-    """The lock of one device index. Raises ConformError if its files cannot be made."""
+#: Seconds after which somebody who waits for a device says so.
+_LONG: Final = 10.0
 
-    def __init__(self, device: str, index: int, folder: Path | None = None) -> None:
+
+class DeviceLock:
+    """The lock of one device index. ``say`` is told whom it waits for, if it waits long. Raises ConformError if its
+    files cannot be made."""
+
+    def __init__(
+        self, device: str, index: int, folder: Path | None = None, say: Say | None = None
+    ) -> None:
         folder = folder or cache_root() / "locks"
-        self._open = True
+        self._open, self._device, self._say = True, f"{device}:{index}", say
         # A home folder may be shared between machines, and their devices are not.
         name = file_name(f"{platform.node()}-{device}-{index}")
         try:
@@ -198,21 +209,41 @@ class DeviceLock:
     def share(self) -> None:
         """Wait until no process holds or wants the device exclusively."""
         if fcntl is not None:
-            fcntl.flock(self._gate, fcntl.LOCK_SH)
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            self._wait(self._gate, fcntl.LOCK_SH)
+            self._wait(self._lock, fcntl.LOCK_SH)
             fcntl.flock(self._gate, fcntl.LOCK_UN)
 
     def take(self) -> None:
         """Wait for exclusive use of the device. A shared lock is released first."""
         if fcntl is not None:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
-            fcntl.flock(self._gate, fcntl.LOCK_EX)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._wait(self._gate, fcntl.LOCK_EX)
+            self._wait(self._lock, fcntl.LOCK_EX)
             fcntl.flock(self._gate, fcntl.LOCK_UN)
 
     def release(self) -> None:
         if fcntl is not None:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def _wait(self, file: int, how: int) -> None:
+        try:
+            fcntl.flock(file, how | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            timer = threading.Timer(_LONG, self._tell, (file,))
+        timer.daemon = True
+        timer.start()
+        try:
+            fcntl.flock(file, how)
+        finally:
+            timer.cancel()
+
+    def _tell(self, file: int) -> None:
+        if self._say is not None:
+            self._say(
+                f"{self._device} has been in use for {_LONG:g} s by {holders(file)}: waiting until it is free, "
+                "or until you end that process"
+            )
 
     def close(self) -> None:
         self._open = False
@@ -223,6 +254,19 @@ class DeviceLock:
         """In a forked child: a lock that a child had inherited would end with the child, not with this process."""
         if self._open:
             close_in_child((self._lock, self._gate))
+
+
+def holders(file: int) -> str:
+    """The processes that lock a file, for people; Linux lists them."""
+    inode = os.fstat(file).st_ino
+    with contextlib.suppress(OSError):
+        locks = Path("/proc/locks").read_text(encoding="ascii")
+        found = re.findall(
+            rf"^\d+: FLOCK .* (\d+) [0-9a-f]+:[0-9a-f]+:{inode} ", locks, re.MULTILINE
+        )
+        if pids := sorted(set(found), key=int):
+            return f"process {', '.join(pids)}"
+    return "another process"
 
 
 def close_in_child(descriptors: Iterable[int]) -> None:
@@ -245,7 +289,7 @@ class DeviceLost(ConformError):
     exit_code = 3
 
     def __init__(self, lost: Lost) -> None:
-        super().__init__(f"{lost.cell} {lost.message}")
+        super().__init__(f"{lost.cell} {lost.text}")
         self.lost = lost
 
 
@@ -345,8 +389,9 @@ class Watch(Guard):
         except ConformError as error:
             worst = max(self._records, key=lambda record: record.troubles)
             first = worst.told().message
-            message = f"left the device unusable: {error}" + (f" (first: {first})" if first else "")
-            self._leave(Lost(worst.key, Outcome.CRASH, message, self._call))
+            more = f"first: {first}" if first else ""
+            message = f"left the device unusable: {error}"
+            self._leave(Lost(worst.key, Outcome.CRASH, message, self._call, more))
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,13 +403,14 @@ class Place:
     index: int
     lost: LostCells
     leave: Callable[[Lost], NoReturn]
+    say: Say  # to the user
     scripts: Path | None = None
 
 
-def in_process(folder: Path, lost: LostCells) -> Place:
+def in_process(folder: Path, lost: LostCells, say: Say) -> Place:
     """pytest's own process (``-n 0``): a crash or hang ends the run, which can be resumed."""
 
     def leave(one: Lost) -> NoReturn:
         raise DeviceLost(one)
 
-    return Place(Journal(folder / "journal", "main"), 0, lost, leave)
+    return Place(Journal(folder / "journal", "main"), 0, lost, leave, say)

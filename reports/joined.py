@@ -1,0 +1,63 @@
+"""The folder of a joined run: the record and the reports of its shards, their manifest and their repro scripts."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from devices.errors import ConformError
+from reports.gate import gate
+from reports.merge import Merged, load_shards, merge
+from reports.model import Run, write_file
+from reports.run import collector_paused, write_run
+from reports.summary import write_failures
+
+#: The cells without an outcome.
+MISSING_FILE = "missing.txt"
+
+
+def join(shards: Sequence[Path], folder: Path, junitxml: Path | None) -> Merged:
+    """Join the shards in these folders, and write the run into ``folder``. Raises RunError."""
+    if any(shard.resolve() == folder.resolve() for shard in shards):
+        raise ConformError(f"-o {folder} is one of the shards: give another folder")
+    with collector_paused():  # it would visit millions of objects again and again
+        runs = load_shards(shards)
+        merged = merge(runs)
+        run = write_run(
+            *(folder, merged.document, merged.results, merged.provenance),
+            junitxml=junitxml,
+            manifest=_manifest(runs),
+            like=merged.plan,
+        )
+        _copy_repros(runs, merged, folder)
+        write_failures(gate(run, partial=run.provenance.partial))
+    if merged.missing:
+        write_file(folder / MISSING_FILE, "".join(f"{c}\n" for c in merged.missing).encode())
+    else:
+        (folder / MISSING_FILE).unlink(missing_ok=True)
+    return merged
+
+
+def _manifest(runs: Sequence[Run]) -> bytes:
+    """The manifest, from the first shard that has it unchanged."""
+    for run in runs:
+        path = run.folder / "expected.toml"
+        if path.is_file():
+            text = path.read_bytes()
+            if hashlib.blake2b(text, digest_size=8).hexdigest() == run.provenance.manifest_hash:
+                return text
+    return b""
+
+
+def _copy_repros(runs: Sequence[Run], merged: Merged, folder: Path) -> None:
+    """Copy the repro scripts. A script that is not in its shard's folder is left out."""
+    for run in runs:
+        for cell, result in run.results.items():
+            if result.repro is None or merged.results[cell].repro != result.repro:
+                continue
+            source, target = run.folder / result.repro, folder / result.repro
+            if source.is_file() and source.resolve().is_relative_to(run.folder.resolve()):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
