@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,7 +97,7 @@ def devices(names: tuple[str, ...], as_json: bool, no_probe: bool) -> None:
     if as_json:
         print_json(listing)
         return
-    console = Console(no_color=bool(os.environ.get("NO_COLOR")), file=sys.stdout, highlight=False)
+    console = Console(file=sys.stdout, highlight=False)
     console.print(_overview(listing.devices))
     console.print()
     for row in listing.devices:

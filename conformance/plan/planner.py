@@ -46,6 +46,9 @@ _PACKAGES: Final = ("numpy", "scipy", "sympy", "hypothesis", "expecttest")
 _SOURCES: Final = (".py", ".toml")
 
 
+Applicable = Callable[[Traits], Iterable[str]]
+
+
 class Entry(msgspec.Struct, frozen=True):
     """An op: its kind and the dtypes that the database lists for the device type."""
 
@@ -74,11 +77,7 @@ class Subjects:
     ``path`` is the file of kept answers, None for none."""
 
     def __init__(
-        self,
-        torch_type: str,
-        samples: int,
-        applicable: Callable[[Traits], Iterable[str]],
-        path: Path | None,
+        self, torch_type: str, samples: int, applicable: Applicable, path: Path | None
     ) -> None:
         self._samples, self._applicable, self._path = samples, applicable, path
         kept = _read(path) if path is not None else None
@@ -219,12 +218,8 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract, kept: Path | N
 
     pins = pins_of(spec, device.descriptor)
     recipe: dict[str, str | int] = {
-        "suite": VERSION,
-        "plan": spec.name,
-        "samples": spec.samples,
-        "sampling": RECIPE,
-        "layouts": covering_set().version,
-        "pinned": digest(pins),
+        **{"suite": VERSION, "plan": spec.name, "samples": spec.samples, "sampling": RECIPE},
+        **{"layouts": covering_set().version, "pinned": digest(pins)},
     }
     plan = build(
         spec,

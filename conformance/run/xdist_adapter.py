@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 import pytest
@@ -141,21 +142,17 @@ def node_of(node: Any, orders: bytes) -> Node:
     return Node(str(gateway.id), where, process, by_socket, start, channel.send)
 
 
+@dataclass(eq=False)
 class XdistHooks:
     """What a run does when a worker starts, ends, or dies. ``stop`` ends the run with one message; ``collected`` is
     given the items that a worker's pytest kept."""
 
-    def __init__(
-        self,
-        controller: Controller,
-        orders: bytes,
-        stop: Callable[[ConformError], NoReturn],
-        collected: Callable[[Iterable[str]], None],
-        server: ForkServer | None,
-    ) -> None:
-        self._controller, self._orders, self._server = controller, orders, server
-        self._stop, self._collected = stop, collected
-        self._nodes: dict[str, Node] = {}
+    _controller: Controller
+    _orders: bytes
+    _stop: Callable[[ConformError], NoReturn]
+    _collected: Callable[[Iterable[str]], None]
+    _server: ForkServer | None
+    _nodes: dict[str, Node] = field(default_factory=dict)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionstart(self, session: pytest.Session) -> Iterator[None]:

@@ -21,7 +21,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn, TypeVar
@@ -293,37 +293,30 @@ class DeviceLost(ConformError):
         self.lost = lost
 
 
+@dataclass(eq=False)
 class Watch(Guard):
     """The guard of a process that runs items."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        limits: Limits,
-        lock: DeviceLock,
-        alive: Callable[[], None],
-        leave: Callable[[Lost], NoReturn],
-    ) -> None:
-        self._journal, self._limits, self._lock = journal, limits, lock
-        self._alive, self._leave = alive, leave
-        self._guilty = Guilty()
-        self._item: tuple[str, str] = ("", "")
-        self._group = ""
-        self._records: Sequence[Record] = ()
-        self._known = 0  # troubles of the group that were looked into
-        self._looks = 0
-        self._call: GroupCall | None = None
-        self._left_out: dict[str, list[CellKey]] = {}  # by clause: for each call, the cell charged
+    _journal: Journal
+    _limits: Limits
+    _lock: DeviceLock
+    _alive: Callable[[], None]
+    _leave: Callable[[Lost], NoReturn]
+    _guilty: Guilty = field(default_factory=Guilty)
+    _item: tuple[str, str] = ("", "")
+    _group: str = ""
+    _records: Sequence[Record] = ()
+    _known: int = 0  # troubles of the group that were looked into
+    _looks: int = 0
+    _call: GroupCall | None = None
+    # By clause, the cell that is charged for each call.
+    _left_out: dict[str, list[CellKey]] = field(default_factory=dict)
 
     @contextmanager
     def item(self, cell: CellKey, guilty: Guilty, *, alone: bool) -> Iterator[None]:
         """Run the item of a cell: under the device's lock, and named in the journal."""
-        self._guilty, self._item = guilty, cell[1:]
-        self._left_out = {}
-        if alone:
-            self._lock.take()
-        else:
-            self._lock.share()
+        self._guilty, self._item, self._left_out = guilty, cell[1:], {}
+        (self._lock.take if alone else self._lock.share)()
         self._outside()
         try:
             yield
