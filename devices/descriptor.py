@@ -197,14 +197,6 @@ _ENTRIES: Final[tuple[tuple[str, Any, str], ...]] = (
 """The same for each value of a mapping."""
 
 
-def _usable() -> str | None:
-    return None
-
-
-def _one_device() -> int:
-    return 1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Descriptor:
     """What a device is, and what it declares. Raises DescriptorError where a field is impossible.
@@ -244,8 +236,8 @@ class Descriptor:
     not_captured: frozenset[str] = frozenset()  # globs of ops that cannot be captured in graphs
     captures_default_stream: bool = True  # False: graphs are captured on other streams only
     facts: Callable[[], Mapping[str, str]] = common_facts  # checked against FACTS when called
-    unavailable: Callable[[], str | None] = _usable  # None, or one line on why not usable here
-    device_count: Callable[[], int] = _one_device
+    unavailable: Callable[[], str | None] = lambda: None  # None, or one line on why not usable here
+    device_count: Callable[[], int] = lambda: 1
     # Waits for these tensors and raises late errors; None: ops raise at once.
     settle: Callable[[Sequence[Any]], None] | None = None
     to_device: Callable[[Any], Any] | None = None  # a CPU tensor to the device; None: .to()

@@ -396,14 +396,9 @@ def _axis(key: str, value: object, known: Collection[str] | None) -> tuple[str, 
         prefix = pattern.removesuffix("*")
         if "*" in prefix:
             raise BlockError(f"'{key}' holds {pattern!r}: a '*' may only stand once, at the end")
-        if known is None or not prefix:
-            continue
-        if pattern == prefix and pattern not in known:
-            raise BlockError(
-                f"unknown {key} {pattern!r}{suggestion(pattern, known)}"
-                f" ({_count(known, key)}; give one, or a prefix and '*')"
-            )
-        if pattern != prefix and not any(name.startswith(prefix) for name in known):
+        if pattern == prefix:
+            _check_known(key, pattern, known, "; give one, or a prefix and '*'")
+        elif known is not None and not any(name.startswith(prefix) for name in known):
             raise BlockError(f"no {key} begins with {prefix!r}{suggestion(prefix, known)}")
     return patterns
 
@@ -413,11 +408,14 @@ def _layouts(key: str, value: object, known: Collection[str] | None) -> frozense
     for layout in layouts:
         if "*" in layout:
             raise BlockError(f"'layouts' holds {layout!r}: name each layout in full, without '*'")
-        if known is not None and layout not in known:
-            raise BlockError(
-                f"unknown layout {layout!r}{suggestion(layout, known)} ({_count(known, 'layout')})"
-            )
+        _check_known("layout", layout, known)
     return frozenset(layouts)
+
+
+def _check_known(what: str, name: str, known: Collection[str] | None, advice: str = "") -> None:
+    if known is not None and name not in known:
+        count = f"{len(known)} {what}{'' if len(known) == 1 else 's'} are known"
+        raise BlockError(f"unknown {what} {name!r}{suggestion(name, known)} ({count}{advice})")
 
 
 def _choice(key: str, value: object, known: Collection[str] | None) -> Word:
@@ -477,7 +475,3 @@ _READERS: Final[Mapping[str, Callable[[str, object, Collection[str] | None], Any
 def _shown(value: object) -> str:
     text = str(value) if isinstance(value, (date, dict)) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _count(known: Collection[str], what: str) -> str:
-    return f"{len(known)} {what}{'' if len(known) == 1 else 's'} are known"

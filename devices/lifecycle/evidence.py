@@ -103,22 +103,16 @@ class Findings:
 def comparable(manifest: Manifest, runs: Sequence[Evidence]) -> None:
     """Raise EvidenceError unless all runs have the same device, torch and driver."""
     first = runs[0]
-    used = {condition.fact for block in manifest.blocks for condition in block.when}
+    used = sorted({condition.fact for block in manifest.blocks for condition in block.when})
+
+    def where(run: Evidence) -> dict[str, str | None]:
+        read = {f"the fact '{each}', which conditions read": run.facts.get(each) for each in used}
+        return {"device": run.device, "torch": run.torch, "driver": run.driver, **read}
+
     for other in runs[1:]:
-        compared = [
-            (what, getattr(first, what), getattr(other, what))
-            for what in ("device", "torch", "driver")
-        ]
-        compared += [
-            (
-                f"the fact '{each}', which the manifest's conditions read,",
-                first.facts.get(each),
-                other.facts.get(each),
-            )
-            for each in sorted(used)
-        ]
-        for what, one, two in compared:
-            if one != two:
+        there = where(other)
+        for what, one in where(first).items():
+            if one != (two := there[what]):
                 raise EvidenceError(
                     f"{first.name} and {other.name} differ in {what} ({one!r} and {two!r}): give"
                     " runs of the same machine, and update once for each machine"

@@ -272,16 +272,20 @@ def stats(
 ) -> Stats:
     """Count. Raises ManifestError if a block depends on a fact that is not known here."""
     here, blocks = manifest.active(facts), manifest.blocks
-    covered: Counter[str] = Counter()
-    planned = 0
-    matcher = Matcher(here)
-    for key in cells or ():
-        planned += 1
-        if matcher.match(key).blocks:
-            covered[_family(key.clause)] += 1
+    matcher, keys = Matcher(here), list(cells or ())
+    covered = Counter(_family(key.clause) for key in keys if matcher.match(key).blocks)
     expired = [block for block in blocks if block.is_expired(today)]
-    dated = (each for each in blocks if not each.is_expired(today))
-    expiring = [each for each in dated if each.is_expired(today + soon)]
+    expiring = [
+        each for each in blocks if each.is_expired(today + soon) and not each.is_expired(today)
+    ]
+
+    def false(block: Block) -> tuple[str, ...]:
+        return tuple(
+            f"{each.fact} is {facts[each.fact]!r}, not {each.wanted!r}"
+            for each in block.when
+            if not each.holds(facts)
+        )
+
     return Stats(
         blocks=len(blocks),
         by_kind=_counted(str(block.kind or "none given") for block in blocks),
@@ -290,20 +294,10 @@ def stats(
         expired=tuple(f"{block.where} ({block.expires})" for block in expired),
         expiring=tuple(f"{block.where} ({block.expires})" for block in expiring),
         without_issue=tuple(block.where for block in blocks if block.issue is None),
-        inactive=tuple(
-            Inactive(
-                block.where,
-                tuple(
-                    f"{each.fact} is {facts[each.fact]!r}, not {each.wanted!r}"
-                    for each in block.when
-                    if not each.holds(facts)
-                ),
-            )
-            for block in here.inactive
-        ),
+        inactive=tuple(Inactive(block.where, false(block)) for block in here.inactive),
         covered=None if cells is None else covered.total(),
         covered_by_family=dict(sorted(covered.items())),
-        planned=None if cells is None else planned,
+        planned=None if cells is None else len(keys),
     )
 
 

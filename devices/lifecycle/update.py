@@ -7,7 +7,7 @@ two runs that agree. Cells about which the runs disagree are left alone and name
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import date
 from typing import Final
 
@@ -78,10 +78,7 @@ def new_blocks(
                         layouts=layouts or None,
                         outcome=outcome,
                         raises=raises,
-                        kind=cause.kind,
-                        reason=cause.reason,
-                        issue=cause.issue,
-                        expires=cause.expires,
+                        **asdict(cause),
                     )
                 )
     return blocks

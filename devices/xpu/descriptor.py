@@ -48,22 +48,13 @@ DESCRIPTOR = Descriptor(
         "torch.xpu: streams.py, graphs.py, memory.py, random.py",
         "torch.testing._internal.opinfo: dtypesIfXPU, for dtypes by op",
     ),
-    # Not external_streams: get_stream_from_external takes a sycl::queue pointer, which Python has
+    # As cuda. Not external_streams: get_stream_from_external takes a sycl::queue pointer, which Python has
     # no other way to make. Not event_ipc, host_statistics, graph_callables: torch.xpu has none.
-    capabilities=names(
-        "strides storage streams events timed_events stream_priority native_handle "
-        "allocator_statistics allocator_memory_info allocator_fraction allocator_settings "
-        "allocator_pools allocator_history allocator_pluggable pinned_memory graphs "
-        "graph_pools generator multi_device peer_access properties dlpack serialization "
-        "autocast compile inductor profiler distributed fork_detection "
-        "deterministic_algorithms"
-    ),
+    capabilities=CUDA.capabilities
+    - names("external_streams event_ipc host_statistics graph_callables graph_modes device_assert"),
     # Some GPUs have no float64 in hardware (Arc A-series): it is declared, and such a GPU's manifest
     # says so with `when = { device_name = "*Arc*A*" }`.
-    dtypes=names(
-        "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float8_e4m3fn float8_e5m2 "
-        "float16 bfloat16 float32 float64 complex64 complex128"
-    ),
+    dtypes=CUDA.dtypes - names("float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu complex32"),
     alignment=512,
     granularity=512,
     granularity_above={2**20: 2**20 + 512},  # c10/xpu/XPUCachingAllocator.cpp: kSmallSize
