@@ -1,13 +1,11 @@
 """Where ops run, and what they refuse: fallbacks, mixed devices, errors, unsupported ops."""
 
-from __future__ import annotations
-
-from conformance.checks.cases.cases import OpCheck, Suite, gathered
+from conformance.checks.cases.cases import OpCheck, Suite
 from conformance.suites.dispatch import assertion, fallback, refusals
 
 SUITE = Suite(
     "dispatch",
-    cases=gathered(assertion.cases),
+    cases=tuple(assertion.cases),
     op_checks=(
         OpCheck(fallback.CLAUSE, fallback.applies, (fallback.check,), fallback.untried),
         OpCheck(refusals.CROSS_DEVICE, refusals.mixes, (refusals.cross_device,), refusals.unmixed),

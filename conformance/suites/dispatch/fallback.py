@@ -52,9 +52,8 @@ def check(ctx: ItemContext) -> None:
         listed = sorted(descriptor.permitted_fallbacks)
         permitted = [p for p in listed if fnmatchcase(ctx.op.id, p)]
         native = bool(permitted)
-        samples = dense_samples(ctx)
-        for sample in samples:
-            given: dict[str, Any] = {"key": key, "permitted": ["*"] if permitted else listed}
+        given: dict[str, Any] = {"key": key, "permitted": ["*"] if permitted else listed}
+        for sample in dense_samples(ctx):
             if directed.run(ctx, CLAUSE, "", stays, sample=sample, **given) and native:
                 args, kwargs = sample.call.bind([ctx.place(t.clone()) for t in sample.tensors])
                 native = not went(ctx.op.function, args, kwargs, key)[0]

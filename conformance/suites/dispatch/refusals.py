@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Any
 
 import torch
@@ -60,19 +61,17 @@ def cross_device(ctx: ItemContext) -> None:
     """One call, with each of its operands in turn on another device; for a binary op also with a CPU scalar."""
     with ctx.running(CROSS_DEVICE):
         sample = _most_telling(dense_samples(ctx))
-        index = ctx.device.torch_device.index or 0
-        others, count = ["cpu"], ctx.device.descriptor.device_count()
+        here, count = ctx.device.torch_device, ctx.device.descriptor.device_count()
+        others = ["cpu"]
         if "multi_device" in ctx.device.descriptor.capabilities and count > 1:
-            others.append(f"{ctx.device.torch_device.type}:{(index + 1) % count}")
-        for place, tensor in enumerate(sample.tensors if sample is not None else ()):
-            for other in others:
-                indexes = place > 0 and tensor.dtype in _INDEX
-                design = indexes and _INDICES in ctx.traits.families
-                if other == "cpu" and (tensor.dim() == 0 or design):
-                    continue
-                directed.run(
-                    ctx, CROSS_DEVICE, "", refuses, sample=sample, place=place, other=other
-                )
+            others.append(f"{here.type}:{((here.index or 0) + 1) % count}")
+        tensors = sample.tensors if sample is not None else ()
+        for (place, tensor), other in product(enumerate(tensors), others):
+            indexes = place > 0 and tensor.dtype in _INDEX
+            design = indexes and _INDICES in ctx.traits.families
+            if other != "cpu" or not (tensor.dim() == 0 or design):
+                given: dict[str, Any] = {"sample": sample, "place": place, "other": other}
+                directed.run(ctx, CROSS_DEVICE, "", refuses, **given)
         if ctx.traits.ufunc == "binary":
             for first in (False,) if _FIRST in ctx.traits.families else (False, True):
                 directed.run(ctx, CROSS_DEVICE, "", takes_scalar, dtype=ctx.dtype, first=first)
@@ -80,24 +79,19 @@ def cross_device(ctx: ItemContext) -> None:
 
 def _most_telling(samples: list[Sample]) -> Sample | None:
     """The sample with the most tensors, of those that have elements, of those that have dimensions."""
-    found = [s for s in samples if len(s.tensors) > 1]
-    return max(
-        found,
-        key=lambda s: (
-            min(t.dim() for t in s.tensors) > 0,
-            all(t.numel() for t in s.tensors),
-            len(s.tensors),
-            -s.index,
-        ),
-        default=None,
-    )
+
+    def rank(sample: Sample) -> tuple[Any, ...]:
+        tensors = sample.tensors
+        whole = min(t.dim() for t in tensors) > 0, all(t.numel() for t in tensors)
+        return (*whole, len(tensors), -sample.index)
+
+    return max((s for s in samples if len(s.tensors) > 1), key=rank, default=None)
 
 
 def refuses(
     op: Any, move: Any, back: Any, tensors: Any, arguments: Any, place: Any, other: Any
 ) -> Wrong | None:
-    placed = [move(tensor) for tensor in tensors]
-    args, kwargs = arguments(placed)
+    args, kwargs = arguments([move(tensor) for tensor in tensors])
     try:
         op(*args, **kwargs)
     except NotImplementedError:
@@ -110,13 +104,9 @@ def refuses(
     ]
     args, kwargs = arguments(placed)
     try:
-        result = op(*args, **kwargs)
-        for each in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(each, torch.Tensor):
-                back(each)  # a device that works later raises here at the latest
-    except (
-        Exception
-    ):  # refused, which is the contract; with which type is dispatch.error_inputs' question
+        # a device that works later raises at the latest when results are read
+        replace_tensors(op(*args, **kwargs), back)
+    except Exception:  # refused; with which type is the question of dispatch.error_inputs
         return None
     where = f"operand {place} on {other} and the others on {placed[place - 1].device}"
     return Wrong("not_raised", f"an error for {where}", "no exception")
@@ -134,11 +124,10 @@ def takes_scalar(op: Any, move: Any, back: Any, dtype: Any, first: Any) -> Wrong
     what = f"with a 0-d CPU tensor as {'first' if first else 'second'} operand"
     if got.dtype != want.dtype:
         return Wrong("dtype", want.dtype, got.dtype, what)
-    if not torch.allclose(
-        got.to(torch.complex128), want.to(torch.complex128), rtol=1e-2, atol=1e-3, equal_nan=True
-    ):
-        return Wrong("values", want.tolist(), got.tolist(), what)
-    return None
+    a, b = got.to(torch.complex128), want.to(torch.complex128)
+    if torch.allclose(a, b, rtol=1e-2, atol=1e-3, equal_nan=True):
+        return None
+    return Wrong("values", want.tolist(), got.tolist(), what)
 
 
 # dispatch.error_inputs: the error inputs of torch's database raise the documented type, or a subclass.
@@ -169,14 +158,12 @@ def error_inputs(ctx: ItemContext) -> None:
                 continue
             where: dict[str, Any] = {"id": ctx.op.id, "which": number, "device": device}
             directed.DirectedScript(ctx, ERROR_INPUTS, "", raises, parameters=where).found(wrong)
-            if said:
-                unlike.append(said)
+            unlike += [said] if said else []
         if unlike:
             record.note(f"{len(unlike)} messages differ from the documented ones: {unlike[0]}")
         if left_out:
-            record.note(
-                f"{left_out} errors depend on values and were not tried: they may be assertions on the device"
-            )
+            why = "they may be assertions on the device"
+            record.note(f"{left_out} errors depend on values and were not tried: {why}")
 
 
 def raises(op: Any, move: Any, back: Any, id: Any, which: Any, device: Any) -> Wrong | None:
@@ -195,9 +182,7 @@ def judged(op: Any, given: Any) -> Any:
     call = given.sample_input
     try:
         result = op(call.input, *call.args, **call.kwargs)
-        for each in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(each, torch.Tensor):
-                each.cpu()  # a device that works later raises here at the latest
+        replace_tensors(result, torch.Tensor.cpu)  # late errors are raised here at the latest
     except Exception as error:
         like = re.search(given.error_regex, str(error)) is not None
         if isinstance(error, NotImplementedError) and not like:
@@ -261,21 +246,16 @@ def unsupported(ctx: ItemContext) -> None:
         key = key_of(descriptor.torch_type)
         for name in (n for packet in ctx.op.packets for n in without_kernel(packet, key)):
             plain = name.partition("::")[2]
-            if not any(
-                fnmatchcase(plain.partition(".")[0], p) for p in descriptor.permitted_fallbacks
-            ):
+            packet = plain.partition(".")[0]
+            if not any(fnmatchcase(packet, glob) for glob in descriptor.permitted_fallbacks):
                 directed.run(ctx, UNSUPPORTED, "", lacks, name=plain)
         sample = _smallest(dense_samples(ctx), ctx.dtype)
         if sample is None:
             return
         works: list[str] = []
-        listed = ctx.op.dtypes_on(descriptor.torch_type)
+        listed, free = ctx.op.dtypes_on(descriptor.torch_type), "values.free" in ctx.traits.families
         for dtype in (name for name in _TRIED if name not in listed):
-            given: dict[str, Any] = {
-                "dtype": dtype,
-                "drawn": ctx.dtype,
-                "free": "values.free" in ctx.traits.families,
-            }
+            given: dict[str, Any] = {"dtype": dtype, "drawn": ctx.dtype, "free": free}
             made = directed.DirectedScript(
                 ctx, UNSUPPORTED, "", refuses_dtype, sample=sample, parameters=given
             )
@@ -307,16 +287,13 @@ def lacks(op: Any, move: Any, back: Any, name: Any) -> Wrong | None:
     args, kwargs, tensors = [], {}, 0
     for argument in schema_of(overloaded).arguments:
         kind = str(argument.real_type)
-        if argument.has_default_value() or kind.startswith("Optional"):
-            if argument.has_default_value():
-                continue
-            value = None
-        elif kind == "Tensor":
+        if argument.has_default_value():
+            continue
+        if kind in ("Tensor", "List[Tensor]"):
             value, tensors = move(torch.ones(2, 2)), tensors + 1
-        elif kind == "List[Tensor]":
-            value, tensors = [move(torch.ones(2, 2))], tensors + 1
-        elif kind in plain:
-            value = plain[kind]
+            value = value if kind == "Tensor" else [value]
+        elif kind in plain or kind.startswith("Optional"):
+            value = plain.get(kind)
         else:
             raise NotApplicable(f"there is no known value for an argument of type {kind}")
         if argument.kwarg_only:
@@ -365,10 +342,8 @@ def given_dtype(
         want = op(*args, **kwargs)
     if free or not isinstance(want, torch.Tensor) or not isinstance(got, torch.Tensor):
         return True, None
-    if want.device.type != "cpu":
-        return True, None  # the call names the device
-    if want.layout != torch.strided or got.layout != torch.strided:
-        return True, None
+    if want.device.type != "cpu" or not want.layout == got.layout == torch.strided:
+        return True, None  # the call names the device, or the values lie otherwise
     if got.shape != want.shape:
         return True, Wrong("shape", f"shape {tuple(want.shape)}", tuple(got.shape), dtype)
     step = 4 * torch.finfo(kind).eps if kind.is_floating_point or kind.is_complex else 1e-3
@@ -381,8 +356,6 @@ def given_dtype(
 
 def without_kernel(packet: str, key: str) -> list[str]:
     """The overloads of an op that the device has no kernel for, nor what one is composed of."""
-    return [
-        name
-        for name in all_overloads().get(packet, ())
-        if not any(not line.endswith("[backend fallback]") for line in kernels(name, key))
-    ]
+    fallback = "[backend fallback]"
+    names = all_overloads().get(packet, ())
+    return [n for n in names if all(line.endswith(fallback) for line in kernels(n, key))]

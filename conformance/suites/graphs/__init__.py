@@ -1,7 +1,5 @@
 """Graphs: work that is captured, and replayed."""
 
-from __future__ import annotations
-
 from conformance.checks.cases.cases import OpCheck, Suite, gathered
 from conformance.suites.graphs import capture, every_op, programs, replays
 

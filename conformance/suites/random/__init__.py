@@ -1,11 +1,6 @@
 """Random numbers: seeds, states, distributions."""
 
-from __future__ import annotations
-
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.random import distribution, seeds
 
-SUITE = Suite(
-    "random",
-    cases=gathered(seeds.cases, distribution.cases),
-)
+SUITE = Suite("random", cases=gathered(seeds.cases, distribution.cases))

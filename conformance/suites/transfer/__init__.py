@@ -1,11 +1,8 @@
 """Copies: data crosses the boundary whole."""
 
-from __future__ import annotations
-
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.transfer import layouts, moments, storages, values
 
 SUITE = Suite(
-    "transfer",
-    cases=gathered(layouts.cases, moments.cases, values.cases, storages.cases),
+    "transfer", cases=gathered(layouts.cases, moments.cases, values.cases, storages.cases)
 )
