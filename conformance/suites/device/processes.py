@@ -273,14 +273,16 @@ def _wait(context: Context, given: list[torch.Tensor]) -> None:
 
 
 def _surfaces(context: Context) -> None:
+    """The next synchronise raises the failure."""
     text = "the next synchronise raises the failure"
     context.raises(Exception, lambda: _wait(context, _fail(context)), text=text)
 
 
 def _later_results(context: Context) -> None:
-    want = torch.arange(1000, dtype=torch.float32) * 2
-    x = context.to_device(torch.arange(1000, dtype=torch.float32))
-    told, given = 0, []
+    """No later result is silently wrong."""
+    numbers, given = torch.arange(1000.0), list[torch.Tensor]()
+    x = context.to_device(numbers)
+    told = 0
     for step in range(3):
         try:
             if step == 0:
@@ -289,7 +291,7 @@ def _later_results(context: Context) -> None:
         except Exception:  # an error is not a wrong result
             told += 1
             continue
-        context.equal(got, want, "a result after the failure is right, or raises")
+        context.equal(got, numbers * 2, "a result after the failure is right, or raises")
     try:
         _wait(context, given)
     except Exception:  # told, which is what is counted
@@ -297,33 +299,8 @@ def _later_results(context: Context) -> None:
     context.check(told, "the failure has been reported by then")
 
 
-def _judge(context: Context, check: Callable[[Context], None]) -> None:
-    """In this process if the descriptor knows a harmless failure; else in a subprocess."""
-    if context.descriptor.fail is not None:
-        check(context)
-        return
-    result = context.child(check)
-    context.check(
-        result.answered and not result.raised,
-        "the failure is an exception",
-        found=result.raised or result.ended.how,
-        kind=Kind.ENDED,
-    )
-
-
-@cases("device.async_error")
-def surfaces(context: Context) -> None:
-    """The next synchronise raises the failure of a kernel."""
-    _judge(context, _surfaces)
-
-
-@cases("device.async_error")
-def later_results(context: Context) -> None:
-    """No later result is silently wrong."""
-    _judge(context, _later_results)
-
-
 def _behind_other_work(context: Context) -> None:
+    """The synchronise that waits for a failure queued after other work raises it."""
     with context.hold() as hold:
         _fail(context)
         hold.must_be_in_flight()
@@ -331,7 +308,20 @@ def _behind_other_work(context: Context) -> None:
         context.raises(Exception, context.settle, text="the synchronise reports the failure")
 
 
-@cases("device.async_error", requires={"streams"})
-def behind_other_work(context: Context) -> None:
-    """The synchronise that waits for a failure queued after other work raises it."""
-    _judge(context, _behind_other_work)
+@cases(
+    "device.async_error",
+    over={"behind_other_work": ("_behind_other_work",)},
+    requires={"streams"},
+)
+@cases(
+    "device.async_error",
+    over={"surfaces": ("_surfaces",), "later_results": ("_later_results",)},
+)
+def fails(context: Context, check: str) -> None:
+    """The failure of a kernel is raised by a synchronise after it, and no later result is silently wrong."""
+    if context.descriptor.fail is not None:  # a harmless failure: in this process
+        globals()[check](context)
+        return
+    result = context.child(globals()[check])
+    found, excepted = result.raised or result.ended.how, result.answered and not result.raised
+    context.check(excepted, "the failure is an exception", found=found, kind=Kind.ENDED)

@@ -115,9 +115,8 @@ def empty_capture(context: Context) -> None:
 def work_for_another_index(context: Context) -> None:
     """Work for another index during a capture raises or runs at once, and never vanishes."""
     x, other = there(context, counting(4)), there(context, counting(4), 1)
-    refused, ended = refusal(
-        context.stream(), new_graph(context), lambda: (x.add_(1), other.add_(10))
-    )
+    graph = new_graph(context)
+    refused, ended = refusal(context.stream(), graph, lambda: (x.add_(1), other.add_(10)))
     raised = refused or ended
     if raised is not None and not isinstance(raised, RuntimeError):
         raise raised
@@ -172,19 +171,15 @@ def out_of_memory(context: Context) -> None:
     works(context, stream, "the stream captures again")
 
 
-@cases("graphs.errors")
-def replay_before_capture(context: Context) -> None:
-    """A graph that holds nothing refuses to be replayed."""
-    graph = new_graph(context)
-    context.raises(RuntimeError, graph.replay, text="replay before a capture raises")
-
-
-@cases("graphs.errors")
-def end_without_begin(context: Context) -> None:
-    """capture_end without capture_begin raises."""
-    graph = new_graph(context)
+@cases(
+    "graphs.errors",
+    over={"replay_before_capture": ("replay",), "end_without_begin": ("capture_end",)},
+)
+def before_capture(context: Context, call: str) -> None:
+    """A graph that holds nothing refuses to be replayed, and capture_end without capture_begin raises."""
     with context.stream():
-        context.raises(RuntimeError, graph.capture_end, text="capture_end without a begin raises")
+        text = f"{call} before a capture raises"
+        context.raises(RuntimeError, getattr(new_graph(context), call), text=text)
 
 
 @cases("graphs.errors")
@@ -203,25 +198,18 @@ def default_stream(context: Context) -> None:
         works(context, context.stream(), "another stream captures")
 
 
-class OfTheProgram(Exception):
-    """Raised inside a capture, and nowhere else."""
-
-
 @cases("graphs.recovery")
 def error_of_the_program(context: Context) -> None:
     """An exception inside a capture is raised, or is the cause of what is; then the device captures again."""
-    x, stream = there(context, counting(4)), context.stream()
+    x, stream, ours = there(context, counting(4)), context.stream(), KeyError("of the program")
 
     def work() -> None:
         x.add_(1)
-        raise OfTheProgram
+        raise ours
 
     raised = broken(stream, new_graph(context), work)
-    context.check(
-        any(isinstance(each, OfTheProgram) for each in chain(raised)),
-        "the program's own exception is raised, or stands in its __context__",
-        found=raised,
-    )
+    text = "the program's own exception is raised, or stands in its __context__"
+    context.check(ours in chain(raised), text, found=raised)
     context.same(stream.is_capturing(), False, "is_capturing afterwards")
     context.settle()
     context.equal(x, counting(4), "what was recorded did not run")
@@ -254,7 +242,7 @@ def invalidated_capture(context: Context) -> None:
         works(context, context.stream(), f"after {name} another stream captures")
 
 
-# Modes
+MODES = ("default", "global", "thread_local", "relaxed")
 
 
 def _asks_for_a_segment(context: Context) -> bool:
@@ -267,7 +255,7 @@ def _asks_for_a_segment(context: Context) -> bool:
     return True
 
 
-@cases("graphs.modes", over={f"{mode}_tolerates": (mode,) for mode in ("thread_local", "relaxed")})
+@cases("graphs.modes", over={f"{mode}_tolerates": (mode,) for mode in MODES[2:]})
 def tolerated(context: Context, mode: str) -> None:
     """While another thread is given a fresh segment, the capture goes on."""
     x = there(context, counting(4))
@@ -298,19 +286,17 @@ def refused(context: Context) -> None:
 @cases("graphs.modes")
 def unknown_mode(context: Context) -> None:
     """An unknown mode is refused."""
+
+    def begin() -> None:
+        new_graph(context, capture_error_mode="everything").capture_begin()
+
+    errors, text = (ValueError, RuntimeError, TypeError), "capture_error_mode='everything' raises"
     with context.stream():
-        context.raises(
-            (ValueError, RuntimeError, TypeError),
-            lambda: new_graph(context, capture_error_mode="everything").capture_begin(),
-            text="capture_error_mode='everything' raises",
-        )
+        context.raises(errors, begin, text=text)
     works(context, context.stream(), "the device captures afterwards")
 
 
-@cases(
-    "graphs.modes",
-    over={f"{mode}_alone": (mode,) for mode in ("default", "global", "thread_local", "relaxed")},
-)
+@cases("graphs.modes", over={f"{mode}_alone": (mode,) for mode in MODES})
 def alone(context: Context, mode: str) -> None:
     """Without other users of the device, every mode captures."""
     x = there(context, counting(4))
@@ -403,9 +389,6 @@ def debug_dump(context: Context) -> None:
         context.check(path.is_file() and path.stat().st_size > 0, "debug_dump writes a file")
     replay(context, graph)
     context.equal(x, counting(4) + 1, "the graph can still be replayed")
-
-
-# Callables
 
 
 def _square(x: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,7 @@ import torch
 from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.drawing import Operation, Trial, operation, perform, search, straight
-from conformance.suites.graphs.capturing import captured, give, new_graph, replay, there
+from conformance.suites.graphs.capturing import captured, give, replay, there
 from devices.descriptor import Descriptor
 from devices.failure import Kind
 
@@ -32,6 +32,7 @@ cases = Cases(Kind.VALUES)
 
 Step = Sequence[Any]
 Make = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Queued = Callable[..., list[torch.Tensor]]
 
 SHAPE = (8, 8)
 INPUTS = 3
@@ -107,9 +108,8 @@ class Lowering:
 
     streams: bool
     main: list[int] = field(default_factory=lambda: list(range(INPUTS)))  # values that it sees
-    sides: dict[int, tuple[list[int], int]] = field(
-        default_factory=dict
-    )  # the same, and how many at first
+    #: Values that each side stream sees, and how many at first.
+    sides: dict[int, tuple[list[int], int]] = field(default_factory=dict)
     count: int = INPUTS
     operations: list[Operation] = field(default_factory=list)
 
@@ -174,22 +174,16 @@ def noise(context: Context, number: int) -> None:
         torch.full((size,), -7.0, device=context.device)
 
 
-def check(
-    context: Context,
-    queue: Callable[..., list[torch.Tensor]],
-    eager: Callable[..., list[torch.Tensor]],
-) -> None:
+def check(context: Context, queue: Queued, eager: Queued) -> None:
     """Capture what is queued, replay it on new inputs, and compare all that it leaves with an eager run.
 
     ``queue`` takes the inputs and the streams, the capturing one first; ``eager`` takes inputs.
     """
     static = [there(context, each) for each in inputs(0)]
-    streams = [context.stream() for _ in range(1 + SIDES)]
-    context.must(len({each.stream_id for each in streams}) == len(streams), "the streams differ")
+    streams = context.streams(1 + SIDES)
     before = [each.clone() for each in static]
     context.settle()
-    graph = new_graph(context)
-    with captured(context, streams[0], graph):
+    with captured(context, streams[0]) as graph:
         static[0].add_(0)  # so that no program is empty
         left = queue(*static, *streams)
     context.settle()
@@ -236,14 +230,10 @@ def source(descriptor: Descriptor, program: Sequence[Step]) -> str:
         lines = straight(lowering.operations, _NAMES, 1)
         return f"def {name}({parameters}):\n{lines}    return [{left}]\n"
 
-    return "\n\n".join(
-        (
-            function("queue", f"{given}, {streams}", lowered(program, streams=True)),
-            function("eager", given, lowered(program, streams=False)),
-            f'def program(context: Context) -> None:\n    """{told(program)}"""\n'
-            "    check(context, queue, eager)\n",
-        )
-    )
+    queue = function("queue", f"{given}, {streams}", lowered(program, streams=True))
+    eager = function("eager", given, lowered(program, streams=False))
+    head = f'def program(context: Context) -> None:\n    """{told(program)}"""\n'
+    return f"{queue}\n\n{eager}\n\n{head}    check(context, queue, eager)\n"
 
 
 def works_aside(program: Sequence[Step]) -> bool:
@@ -280,20 +270,11 @@ def _programs(forks: bool) -> Any:
 
     place, kind = integers(0, 11), integers(0, 7)
     side, stream = integers(1, SIDES), integers(0, SIDES)
-    kinds = [
-        tuples(just("make"), stream, kind, place, place),
-        tuples(just("make"), just(0), kind, place, place),
-        tuples(just("write"), kind, place, place),
-        tuples(just("free"), place),
-    ]
+    made = [tuples(just("make"), on, kind, place, place) for on in (stream, just(0), side)]
+    kinds = [*made[:2], tuples(just("write"), kind, place, place), tuples(just("free"), place)]
     if forks:
-        fork = tuples(just("fork"), side)
-        kinds += [
-            fork,
-            fork,
-            tuples(just("join"), side),
-            tuples(just("make"), side, kind, place, place),
-        ]
+        fork, join = (tuples(just(name), side) for name in ("fork", "join"))
+        kinds += [fork, fork, join, made[2]]
     return lists(one_of(*kinds), min_size=STEPS[0], max_size=STEPS[1])
 
 
