@@ -151,9 +151,8 @@ def waiting_is_refused(context: Context) -> None:
     for name, call in WAITING.items():
         stream = context.stream()
         refused, _ = refusal(stream, new_graph(context), partial(_waits, call, x, stream))
-        context.check(
-            isinstance(refused, RuntimeError), f"{name} raises RuntimeError", found=refused
-        )
+        right = isinstance(refused, RuntimeError)
+        context.check(right, f"{name} raises RuntimeError", found=refused)
 
 
 def _waits(call: Callable[..., Any], x: torch.Tensor, stream: Any) -> None:
@@ -223,9 +222,8 @@ def error_of_an_op(context: Context) -> None:
     stream = context.stream()
     raised = broken(stream, new_graph(context), lambda: x.add_(1) + longer)
     said = [str(each) for each in chain(raised)]
-    context.check(
-        any("size" in each for each in said), "the op's own error is reported", found=said
-    )
+    named = any("size" in each for each in said)
+    context.check(named, "the op's own error is reported", found=said)
     works(context, stream, "the stream captures again")
 
 
@@ -417,7 +415,10 @@ def _gradients(
 
 
 def _compared(
-    context: Context, graphed: Callable[..., Any], eager: Any, values: list[torch.Tensor]
+    context: Context,
+    graphed: Callable[..., Any],
+    eager: Callable[..., Any],
+    values: list[torch.Tensor],
 ) -> None:
     """A check that both give the same results and gradients for these values."""
     got, want = (_gradients(context, function, values) for function in (graphed, eager))

@@ -133,11 +133,10 @@ def judge_replay(call: Call, answer: Replayed, reference: Any) -> Iterator[Wrong
         yield raised(answer.error, subject=answer.stage)
         return
     if reference.free:
-        forms = [
+        want, got = (
             [(t.dtype, t.shape) for t in tensors_of(each)] for each in (answer.eager, answer.read)
-        ]
-        same = forms[0] == forms[1]
-        yield None if same else Wrong("shape", forms[0], forms[1], "the replay")
+        )
+        yield None if got == want else Wrong("shape", want, got, "the replay")
         return
     wrong = differs(answer.read, answer.eager, reference)
     yield wrong.about("the replay against eager execution") if wrong is not None else None

@@ -401,12 +401,10 @@ SEED = 1234
 
 #: What draws on a device, with a generator or the default one (None).
 DRAWS: dict[str, Callable[[torch.device, Any], torch.Tensor]] = {
-    "uniform": lambda at, generator: torch.rand(64, device=at, generator=generator),
-    "normal": lambda at, generator: torch.randn(64, device=at, generator=generator),
-    "integers": lambda at, generator: torch.randint(99, (64,), device=at, generator=generator),
-    "bernoulli": lambda at, generator: torch.full((64,), 0.5, device=at).bernoulli_(
-        generator=generator
-    ),
+    "uniform": lambda at, g: torch.rand(64, device=at, generator=g),
+    "normal": lambda at, g: torch.randn(64, device=at, generator=g),
+    "integers": lambda at, g: torch.randint(99, (64,), device=at, generator=g),
+    "bernoulli": lambda at, g: torch.full((64,), 0.5, device=at).bernoulli_(generator=g),
 }
 
 

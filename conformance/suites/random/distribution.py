@@ -39,28 +39,9 @@ def _filled(method: str, *parameters: float, dtype: torch.dtype = torch.float32)
     )
 
 
-def _uniform(low: float, high: float) -> Cdf:
-    return lambda x: ((x - low) / (high - low)).clamp(0, 1)
+class Law(NamedTuple):
+    """The documented properties of what is drawn."""
 
-
-def _normal(mean: float, std: float) -> Cdf:
-    return lambda x: 0.5 * (1 + torch.erf((x - mean) / (std * math.sqrt(2))))
-
-
-def _integers(low: int, high: int) -> Cdf:
-    """Evenly from ``low`` up to ``high``, which is left out."""
-    return lambda x: ((x.floor() - low + 1) / (high - low)).clamp(0, 1)
-
-
-def _two(probability: float) -> Cdf:
-    """1 with this probability, else 0."""
-    return lambda x: torch.where(x < 0, 0.0, torch.where(x < 1, 1 - probability, 1.0)).double()
-
-
-class Known(NamedTuple):
-    """A way to draw, and its documented properties."""
-
-    draw: Draw
     cdf: Cdf  # of float64 values on the CPU
     whole: bool = False  # only whole numbers
     low: float = -math.inf
@@ -68,45 +49,57 @@ class Known(NamedTuple):
     below: bool = False  # `high` itself is never drawn
 
 
-KNOWN: dict[str, Known] = {
-    "rand": Known(
-        lambda n, d, **g: torch.rand(n, device=d, **g), _uniform(0, 1), False, 0, 1, below=True
+def _uniform(low: float, high: float) -> Law:
+    return Law(lambda x: ((x - low) / (high - low)).clamp(0, 1), False, low, high, below=True)
+
+
+def _normal(mean: float, std: float) -> Law:
+    return Law(lambda x: 0.5 * (1 + torch.erf((x - mean) / (std * math.sqrt(2)))))
+
+
+def _integers(low: int, high: int) -> Law:
+    """Evenly from ``low`` up to ``high``, which is left out."""
+    return Law(lambda x: ((x.floor() - low + 1) / (high - low)).clamp(0, 1), True, low, high - 1)
+
+
+def _two(probability: float) -> Law:
+    """1 with this probability, else 0."""
+    share = torch.tensor([0.0, 1 - probability, 1.0]).double()  # below 0, below 1, above
+    return Law(lambda x: share[x.floor().clamp(-1, 1).long() + 1], True, 0, 1)
+
+
+#: By name, a way to draw and what is documented of it.
+KNOWN: dict[str, tuple[Draw, Law]] = {
+    "rand": (lambda n, d, **g: torch.rand(n, device=d, **g), _uniform(0, 1)),
+    "randn": (lambda n, d, **g: torch.randn(n, device=d, **g), _normal(0, 1)),
+    "randint": (lambda n, d, **g: torch.randint(-3, 9, (n,), device=d, **g), _integers(-3, 9)),
+    "uniform_": (_filled("uniform_", 2, 5), _uniform(2, 5)),
+    "normal_": (_filled("normal_", 1, 3), _normal(1, 3)),
+    "normal_narrow": (_filled("normal_", -2, 0.25), _normal(-2, 0.25)),
+    "normal": (lambda n, d, **g: torch.normal(_full(n, 1, d), _full(n, 3, d), **g), _normal(1, 3)),
+    "exponential_": (
+        _filled("exponential_", 2.5),
+        Law(lambda x: 1 - torch.exp(-2.5 * x.clamp(min=0)), low=0),
     ),
-    "randn": Known(lambda n, d, **g: torch.randn(n, device=d, **g), _normal(0, 1)),
-    "randint": Known(
-        lambda n, d, **g: torch.randint(-3, 9, (n,), device=d, **g), _integers(-3, 9), True, -3, 8
-    ),
-    "uniform_": Known(_filled("uniform_", 2, 5), _uniform(2, 5), False, 2, 5, below=True),
-    "normal_": Known(_filled("normal_", 1, 3), _normal(1, 3)),
-    "normal_narrow": Known(_filled("normal_", -2, 0.25), _normal(-2, 0.25)),
-    "normal": Known(
-        lambda n, d, **g: torch.normal(_full(n, 1, d), _full(n, 3, d), **g), _normal(1, 3)
-    ),
-    "exponential_": Known(
-        _filled("exponential_", 2.5), lambda x: 1 - torch.exp(-2.5 * x.clamp(min=0)), False, 0
-    ),
-    "log_normal_": Known(
+    "log_normal_": (
         _filled("log_normal_", 0.5, 0.75),
-        *(lambda x: _normal(0.5, 0.75)(x.clamp(min=1e-300).log()), False, 0),
+        Law(lambda x: _normal(0.5, 0.75).cdf(x.clamp(min=1e-300).log()), low=0),
     ),
-    "cauchy_": Known(_filled("cauchy_", 1, 2), lambda x: 0.5 + torch.atan((x - 1) / 2) / math.pi),
-    "geometric_": Known(
-        _filled("geometric_", 0.3), lambda x: 1 - torch.pow(0.7, x.floor().clamp(min=0)), True, 1
+    "cauchy_": (_filled("cauchy_", 1, 2), Law(lambda x: 0.5 + torch.atan((x - 1) / 2) / math.pi)),
+    "geometric_": (
+        _filled("geometric_", 0.3),
+        Law(lambda x: 1 - torch.pow(0.7, x.floor().clamp(min=0)), True, 1),
     ),
-    "bernoulli_": Known(_filled("bernoulli_", 0.3), _two(0.3), True, 0, 1),
-    "bernoulli": Known(
-        lambda n, d, **g: torch.bernoulli(_full(n, 0.3, d), **g), _two(0.3), True, 0, 1
-    ),
-    "random_": Known(_filled("random_", 3, 9, dtype=torch.int64), _integers(3, 9), True, 3, 8),
-    "multinomial": Known(
+    "bernoulli_": (_filled("bernoulli_", 0.3), _two(0.3)),
+    "bernoulli": (lambda n, d, **g: torch.bernoulli(_full(n, 0.3, d), **g), _two(0.3)),
+    "random_": (_filled("random_", 3, 9, dtype=torch.int64), _integers(3, 9)),
+    "multinomial": (
         lambda n, d, **g: torch.multinomial(_full(7, 1, d), n, True, **g),
         _integers(0, 7),
-        True,
-        0,
-        6,
     ),
-    "randperm": Known(  # every number once: exactly even
-        lambda n, d, **g: torch.randperm(n, device=d, **g) * 10 // n, _integers(0, 10), True, 0, 9
+    "randperm": (  # every number once: exactly even
+        lambda n, d, **g: torch.randperm(n, device=d, **g) * 10 // n,
+        _integers(0, 10),
     ),
 }
 
@@ -133,12 +126,12 @@ BOUND = math.sqrt(math.log(2 / FALSE_ALARM) / (2 * SAMPLES))
 
 def distance(name: str, values: torch.Tensor) -> float:
     """The greatest distance between the share of samples up to any number and the documented one."""
-    known = KNOWN[name]
+    law = KNOWN[name][1]
     numbers, counts = torch.unique(values.double(), return_counts=True)
     shares = counts.double() / values.numel()
     up_to = shares.cumsum(0)
-    before = known.cdf(numbers - 1) if known.whole else known.cdf(numbers)
-    over = (up_to - known.cdf(numbers)).abs().max()
+    before = law.cdf(numbers - 1) if law.whole else law.cdf(numbers)
+    over = (up_to - law.cdf(numbers)).abs().max()
     under = (up_to - shares - before).abs().max()
     return float(torch.maximum(over, under))
 
@@ -146,18 +139,18 @@ def distance(name: str, values: torch.Tensor) -> float:
 @cases("random.distribution", over={name: (name,) for name in KNOWN})
 def as_documented(context: Context, name: str) -> None:
     """Samples are distributed as the function documents, by its parameters."""
-    known = KNOWN[name]
+    draw, law = KNOWN[name]
     torch.manual_seed(20_240)
-    values = context.from_device(known.draw(SAMPLES, context.device)).clone()
+    values = context.from_device(draw(SAMPLES, context.device)).clone()
     context.same(values.numel(), SAMPLES, "as many numbers as requested")
     context.check(not values.isnan().any(), "no sample is NaN")
-    least, most = float(values.double().min()), float(values.double().max())
-    context.check(known.low <= least, f"no sample is below {known.low:g}", found=least)
-    inside = most < known.high if known.below else most <= known.high
-    context.check(inside, f"no sample is above {known.high:g}, or at an open end", found=most)
-    if known.whole:
-        whole = values.double()
-        context.check(torch.equal(whole, whole.floor()), "samples are whole numbers")
+    numbers = values.double()
+    least, most = float(numbers.min()), float(numbers.max())
+    context.check(law.low <= least, f"no sample is below {law.low:g}", found=least)
+    inside = most < law.high if law.below else most <= law.high
+    context.check(inside, f"no sample is above {law.high:g}, or at an open end", found=most)
+    if law.whole:
+        context.check(torch.equal(numbers, numbers.floor()), "samples are whole numbers")
     found = distance(name, values)
     context.check(
         found <= BOUND,

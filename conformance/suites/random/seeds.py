@@ -31,7 +31,7 @@ def _draw(
     context: Context, generator: torch.Generator | None = None, name: str = "rand"
 ) -> torch.Tensor:
     device = context.device if generator is None else generator.device
-    return context.from_device(KNOWN[name].draw(_COUNT, device, **named(generator)))
+    return context.from_device(KNOWN[name][0](_COUNT, device, **named(generator)))
 
 
 def _rand(context: Context, index: int = 0) -> torch.Tensor:

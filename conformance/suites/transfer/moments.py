@@ -274,6 +274,5 @@ def not_reused_while_written(context: Context) -> None:
         hold.must_be_in_flight()
     stream.synchronize()
     for other in others:
-        context.equal(
-            other, torch.full((_BLOCK,), -1.0), "a new block is not written by old copies"
-        )
+        want = torch.full((_BLOCK,), -1.0)
+        context.equal(other, want, "a new block is not written by old copies")

@@ -89,9 +89,8 @@ def truth(context: Context) -> None:
 def equality(context: Context) -> None:
     """torch.equal is a bool, True exactly where all values agree."""
     for dtype in (torch.bool, torch.int64, torch.float32):
-        one, same, other = (
-            _there(context, values, dtype) for values in ([1.0, 0.0], [1.0, 0.0], [1.0, 1.0])
-        )
+        several = [1.0, 0.0], [1.0, 0.0], [1.0, 1.0]
+        one, same, other = (_there(context, values, dtype) for values in several)
         context.check(torch.equal(one, same) is True, f"equal values of {dtype}")
         context.check(torch.equal(one, other) is False, f"other values of {dtype}")
     shapes = torch.equal(context.to_device(torch.ones(2)), context.to_device(torch.ones(3)))
