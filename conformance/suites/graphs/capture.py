@@ -359,15 +359,12 @@ def destroyed_while_queued(context: Context, how: str) -> None:
         x.add_(y)
     del y
     context.settle()
-    with context.hold(stream) as hold:
-        with stream:
-            graph.replay()
-            if how == "reset":
-                graph.reset()
-            del graph
-            noise = [torch.zeros(4096, device=context.device) for _ in range(4)]
-        hold.must_be_in_flight()
-        hold.release()
+    with context.hold(stream), stream:
+        graph.replay()
+        if how == "reset":
+            graph.reset()
+        del graph
+        noise = [torch.zeros(4096, device=context.device) for _ in range(4)]
     context.settle()
     context.equal(x, counting(4096) * 3, "the queued replay")
     for each in noise:
