@@ -128,7 +128,7 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     def observed_as(self, outcome: Outcome, declared: bool) -> Observed:
         """What a manifest is held against."""
-        said = self.said if self.failure is None else self.failure.device_text
+        said = self.said if self.failure is None else self.failure.said or ""
         layouts = frozenset(self.layouts)
         return Observed(outcome, layouts, self.raises, self.message, declared, said)
 

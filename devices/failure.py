@@ -148,8 +148,3 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         where = f"[{self.layout}] " if self.layout else ""
         more = f" ({failed} failing checks of {checks})" if failed > 1 else ""
         return f"{where}{self.message}{more}"
-
-    @property
-    def device_text(self) -> str:
-        """What a manifest's ``match`` is held against: empty where the device raised nothing."""
-        return self.said or ""

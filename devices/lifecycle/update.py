@@ -149,7 +149,8 @@ def update(
     found = weigh(active, runs, today, wanted)
     additions, left = _to_add(found, recording=cause is not None)
     editing = Editing(text, manifest)
-    work = _Work(editing, active, Matcher(active), found, additions)
+    moving = {case.key: case for case in found.improved} | additions
+    work = _Work(editing, active, Matcher(active), found, additions, moving)
     work.narrow(dtypes)
     if cause is not None and additions:
         work.add(cause, runs[0].facts, today)
@@ -221,15 +222,14 @@ class _Work:
     matcher: Matcher  # of the active one
     found: Findings
     additions: dict[CellKey, JudgedCell]
+    moving: dict[CellKey, JudgedCell]  # the additions, and what is better than expected
     gone: dict[int, set[CellKey]] = field(default_factory=dict)  # by the block's line
     unseen: set[str] = field(default_factory=set)
 
     def narrow(self, dtypes: Collection[str]) -> None:
         """Take out of the blocks the cells that are better than expected or are recorded anew."""
-        improved = {case.key: case for case in self.found.improved}
-        moving = {**improved, **self.additions}
         touched: dict[int, Block] = {}
-        for case in moving.values():
+        for case in self.moving.values():
             for block in case.match.blocks:
                 if block.outcome is ExpectedOutcome.FLAKY:
                     continue
@@ -238,17 +238,17 @@ class _Work:
                     self.gone.setdefault(block.line, set()).add(case.key)
                 if leaves or (_as_in(block, case) and (block.layouts or set()) & case.seen.passed):
                     touched[block.line] = block
-        covered: dict[int, dict[CellKey, bool]] = {line: {} for line in touched}
-        for key, match in self.found.matches.items():
+        planned = self.found.matches
+        covered: dict[int, list[CellKey]] = {line: [] for line in touched}
+        for key, match in planned.items():
             for block in match.blocks:
                 if block.line in touched:
-                    covered[block.line][key] = _decides(match, block)
-        planned = self.found.matches
+                    covered[block.line].append(key)
         unseen = set(dtypes) - {key.dtype for key in planned}
         named = {op for block in self.active.blocks for op in block.op if not op.endswith("*")}
         strangers = sorted(named - {key.op for key in planned})
         for line, block in touched.items():
-            self._narrow(block, covered[line], moving, unseen, strangers)
+            self._narrow(block, covered[line], unseen, strangers)
 
     def _leaves(self, case: JudgedCell, block: Block) -> bool:
         """Whether a cell leaves a block entirely."""
@@ -263,26 +263,26 @@ class _Work:
     def _narrow(
         self,
         block: Block,
-        covered: Mapping[CellKey, bool],
-        moving: Mapping[CellKey, JudgedCell],
+        covered: Sequence[CellKey],
         unseen: Collection[str],
         strangers: Collection[str],
     ) -> None:
+        def overridden(key: CellKey) -> bool:
+            return not _decides(self.matcher.match(key), block)
+
         gone = self.gone.get(block.line, set())
         bounds: dict[CellKey, Bounds] = {}
-        for key, has_say in covered.items():
-            if block.layouts is None or key in gone or not has_say:
+        for key in covered:
+            if block.layouts is None or key in gone or overridden(key):
                 continue
-            if key in moving and _as_in(block, moving[key]):
-                seen, may = moving[key].seen, block.layouts - moving[key].seen.passed
+            case = self.moving.get(key)
+            if case is not None and _as_in(block, case):
+                seen, may = case.seen, block.layouts - case.seen.passed
             elif key in self.found.as_expected:
                 seen, may = self.found.as_expected[key], block.layouts
             else:
                 continue
             bounds[key] = Bounds(block.layouts & seen.observed.layouts, may)
-
-        def overridden(key: CellKey) -> bool:
-            return not (covered.get(key, True) and _decides(self.matcher.match(key), block))
 
         self.unseen |= {dtype for dtype in unseen if any_matches(block.dtype, dtype)}
         pieces = narrowed(block, covered, gone, bounds, overridden, unseen, strangers)
@@ -309,21 +309,18 @@ class _Work:
     def verify(self, runs: Sequence[Evidence], today: date) -> None:
         """Raise UpdateError unless the new manifest judges every cell as it should."""
         after = Matcher(self.now(runs[0].facts))
-        improved = {case.key: case for case in self.found.improved}
         for key, old in self.found.matches.items():
             new = after.match(key)
             if not old.blocks and not new.blocks:
                 continue
             if new.conflict is not None:
                 raise _fault(key, conflict_text(new.conflict, key))
-            case = self.additions.get(key) or improved.get(key)
-            if case is not None:
+            if (case := self.moving.get(key)) is not None:
                 verdict = judged(new.expectation, case.seen, today).verdict
                 wanted = _wanted(case, recorded=key in self.additions)
                 if verdict not in wanted:
                     raise _fault(key, f"it would be judged '{verdict}'")
-                continue
-            if _says(old) != _says(new):
+            elif _says(old) != _says(new):
                 raise _fault(key, "what is expected of it would change")
 
 
@@ -335,12 +332,10 @@ def _decides(match: Match, block: Block) -> bool:
 
 
 def _wanted(case: JudgedCell, *, recorded: bool) -> tuple[Verdict, ...]:
-    if recorded:
+    if recorded or _still_listed(case):
         return (Verdict.EXPECTED,)
     if case.seen.observed.outcome is Outcome.PASS:
         return (Verdict.OK, Verdict.FLAKY)
-    if _still_listed(case):
-        return (Verdict.EXPECTED,)
     return (Verdict.IMPROVEMENT,)  # left alone: recording it needs a reason
 
 
