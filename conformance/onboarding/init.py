@@ -29,10 +29,6 @@ from reports.summary import one_line
 
 Say = Callable[[str], object]
 
-_DEVICE = re.compile(r"([a-z][a-z0-9_]*)(?::\d+)?")
-_MODULE = re.compile(r"(?:([A-Za-z_][\w.]*)(?::([A-Za-z_]\w*))?)?")
-_NAME = re.compile(r"[a-z][a-z0-9_-]*")
-
 
 class InitError(ConformError):
     """The device cannot be described: an argument is wrong, or the device does not answer."""
@@ -56,25 +52,30 @@ class InitOptions:
 
     def question(self) -> Question:
         """The question to the device. Raises InitError."""
-        if not _NAME.fullmatch(self.name):
-            raise InitError(
-                "a device's name must consist of lower-case letters, digits, '-' and '_', and begin with a "
-                f"letter, got {self.name!r}"
-            )
-        device = _DEVICE.fullmatch(self.device_string)
-        if device is None:
-            raise InitError(
-                f"--device-string {self.device_string!r}: expected a device as torch writes it, such as "
-                "'npu' or 'lazy:0'"
-            )
-        module = _MODULE.fullmatch(self.module or "")
-        if module is None:
-            raise InitError(
-                f"--module {self.module!r}: expected a module, such as 'torch_npu', or a module and a "
-                "function to call, such as 'torch._lazy.ts_backend:init'"
-            )
+        _matched(
+            r"[a-z][a-z0-9_-]*",
+            self.name,
+            "a device's name must consist of lower-case letters, digits, '-' and '_', and begin with a letter",
+        )
+        device = _matched(
+            r"([a-z][a-z0-9_]*)(?::\d+)?",
+            self.device_string,
+            "--device-string: expected a device as torch writes it, such as 'npu' or 'lazy:0'",
+        )
+        module = _matched(
+            r"(?:([A-Za-z_][\w.]*)(?::([A-Za-z_]\w*))?)?",
+            self.module or "",
+            "--module: expected a module, such as 'torch_npu', or a module and a function to call, such as "
+            "'torch._lazy.ts_backend:init'",
+        )
         named, init = module.groups(default="")
         return Question(name=self.name, torch_type=device[1], module=named, init=init)
+
+
+def _matched(pattern: str, text: str, wanted: str) -> re.Match[str]:
+    if found := re.fullmatch(pattern, text):
+        return found
+    raise InitError(f"{wanted}, got {text!r}")
 
 
 def begin(options: InitOptions, say: Say) -> int:

@@ -166,11 +166,9 @@ def _timed_events(device: Device) -> bool:
 
 @_of_accelerator
 def _allocator_statistics(device: Device) -> bool:
-    before = torch.accelerator.memory.memory_allocated(device.torch_device)
-    held = device.to_device(torch.zeros(2**20))
-    return (
-        torch.accelerator.memory.memory_allocated(device.torch_device) > before and held.numel() > 0
-    )
+    allocated = partial(torch.accelerator.memory.memory_allocated, device.torch_device)
+    before, held = allocated(), device.to_device(torch.zeros(2**20))
+    return allocated() > before and held.numel() > 0
 
 
 @_of_accelerator
@@ -216,13 +214,6 @@ def _graphs(device: Device) -> bool:
     return before == 0 and device.from_device(given).sum().item() == 4
 
 
-def _distributed(device: Device) -> bool:
-    if not torch.distributed.is_available():
-        return False
-    served = torch.distributed.Backend.default_device_backend_map
-    return device.torch_device.type in served
-
-
 #: The other capabilities are verified by the suite only: asking for them needs a compiler or a second process, or
 #: can lose the device, or torch has no function for it.
 _QUESTIONS: dict[str, Callable[[Device], Any]] = {
@@ -241,7 +232,10 @@ _QUESTIONS: dict[str, Callable[[Device], Any]] = {
     "dlpack": _dlpack,
     "serialization": _serialization,
     "autocast": lambda device: torch.amp.is_autocast_available(device.torch_device.type),
-    "distributed": _distributed,
+    "distributed": lambda device: (
+        torch.distributed.is_available()
+        and device.torch_device.type in torch.distributed.Backend.default_device_backend_map
+    ),
     "fork_detection": lambda device: callable(getattr(_module(device), "_is_in_bad_fork", None)),
 }
 

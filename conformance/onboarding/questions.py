@@ -39,19 +39,19 @@ class Reply(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def ask(question: Question, patience: float = PATIENCE) -> Reply:
+def ask(question: Question) -> Reply:
     """Ask one device. If that fails, the reply's ``error`` says why in one line."""
     target, orders = "conformance.onboarding.probing:serve", msgspec.to_builtins(question)
-    limits, environment = child.Limits(start=patience), {"PYTHONFAULTHANDLER": "1"}
+    limits, environment = child.Limits(start=PATIENCE), {"PYTHONFAULTHANDLER": "1"}
     message, ended = child.ask(child.Child(target, orders, limits, environment))
     if message is not None:
         return msgspec.convert(message, Reply)
     if ended.late:
-        return Reply(error=f"it did not answer within {patience:g} s")
+        return Reply(error=f"it did not answer within {PATIENCE:g} s")
     return Reply(error=f"asking it ended the process, which {ended}")
 
 
-def ask_all(questions: list[Question], patience: float = PATIENCE) -> list[Reply]:
+def ask_all(questions: list[Question]) -> list[Reply]:
     """Ask several devices, two at a time."""
     with ThreadPoolExecutor(max_workers=2) as pool:
-        return list(pool.map(lambda question: ask(question, patience), questions))
+        return list(pool.map(ask, questions))

@@ -13,10 +13,8 @@ import torch
 from conformance.checks.cells import Failed
 from conformance.search.minimise.shrink import (
     _SETTINGS,
-    Found,
+    Search,
     candidate_of,
-    example_of,
-    minimise,
     same_failure,
     start_of,
 )
@@ -108,7 +106,7 @@ CASES = (
 )  # fmt: skip
 
 
-def found_with(device: Device, fault: str, clause: str, **budget: Any) -> tuple[Failed, Found]:
+def found_with(device: Device, fault: str, clause: str, **budget: Any) -> tuple[Failed, Search]:
     """The smallest failure as a run records it, and what the minimiser makes of it. The time that it may
     take is long, so that a busy machine changes nothing."""
     budget.setdefault("seconds", 600.0)
@@ -117,7 +115,7 @@ def found_with(device: Device, fault: str, clause: str, **budget: Any) -> tuple[
     assert shown is not None
     start = start_of(subject, f"layout.{clause}", shown.failure)
     assert start is not None
-    return shown, minimise(subject, f"layout.{clause}", *start, **budget)
+    return shown, Search(subject, f"layout.{clause}", *start, **budget).run()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -130,7 +128,7 @@ def test_the_example_is_minimal_fails_alike_and_its_script_shows_it(
         script = found.failure.repro()
         on = exit_status(script)
     off = exit_status(script)
-    example = example_of(found)
+    example = found.example
     assert (example.call, example.layout) == (case.call, case.layout)
     assert tuple(t.shape for t in example.tensors) == case.shapes
     assert Sign.of(found.failure.failure) == Sign.of(shown.failure)
@@ -144,14 +142,13 @@ def test_the_example_is_minimal_fails_alike_and_its_script_shows_it(
 def test_the_same_failure_gives_the_same_example(device: Device, fault: str) -> None:
     with planted(fault):
         one, two = (found_with(device, fault, "values")[1] for _ in range(2))
-    assert example_of(one) == example_of(two)
+    assert one.example == two.example
 
 
 def test_values_are_the_simplest_that_fail(device: Device) -> None:
     with planted("values.treat_channels_last_as_contiguous"):
-        example = example_of(
-            found_with(device, "values.treat_channels_last_as_contiguous", "values")[1]
-        )
+        found = found_with(device, "values.treat_channels_last_as_contiguous", "values")[1]
+        example = found.example
     # Of zeros or ones the wrong places hold the right values.
     assert example.tensors[0].values == "[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]"
 
@@ -159,7 +156,7 @@ def test_values_are_the_simplest_that_fail(device: Device) -> None:
 def test_a_directed_check_is_shown_as_it_is(device: Device) -> None:
     with planted("beta_zero.multiply_input"):
         found = found_with(device, "beta_zero.multiply_input", "beta_zero")[1]
-    example = example_of(found)
+    example = found.example
     assert example.call.startswith("ignores_input(torch.addmm, poison=")
     assert (example.tensors, example.tried, found.whole) == ((), 0, True)
 
@@ -169,7 +166,7 @@ def test_the_number_of_calls_ends_a_search_and_the_best_so_far_is_kept(device: D
         whole = found_with(device, "stride.ignore_channels_last", "output_strides")[1]
         part = found_with(device, "stride.ignore_channels_last", "output_strides", calls=25)[1]
     assert (part.tried, part.whole) == (25, False) and whole.whole
-    assert example_of(part).complexity > example_of(whole).complexity
+    assert part.example.complexity > whole.example.complexity
     assert Sign.of(part.failure.failure) == Sign.of(whole.failure.failure)
 
 

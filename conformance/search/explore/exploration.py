@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -33,7 +33,7 @@ from devices.pinned import Pinned
 from devices.verdicts import Matcher
 from reports.model import Example
 
-FORMAT = 1
+FORMAT: Final = 1
 FINDINGS_FILE, EFFORT_FILE = "explore.jsonl", "explore.json"
 
 #: Seconds without a message after which the subprocess is taken to hang.
@@ -88,7 +88,7 @@ class Sign(NamedTuple):
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """One line of ``explore.jsonl``. No finding is ``expected``: cells with a block in the manifest are not searched."""
 
-    format: int = FORMAT
+    format: Literal[1] = FORMAT
     seed: int
     finding: Finding
     expected: bool = False
@@ -365,12 +365,9 @@ def new_findings(folder: Path) -> list[Line]:
     found: list[Line] = []
     for number, text in enumerate(texts, 1):
         try:
-            line = msgspec.json.decode(text, type=Line)
+            found.append(msgspec.json.decode(text, type=Line))
         except msgspec.MsgspecError as error:
             raise FindingsError(f"{path}:{number}: not a finding: {error}") from None
-        if line.format != FORMAT:
-            raise FindingsError(f"{path}:{number}: expected format {FORMAT}, found {line.format}")
-        found.append(line)
     return found
 
 

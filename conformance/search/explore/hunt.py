@@ -30,7 +30,7 @@ from conformance.checks.ops.directed import DirectedScript
 from conformance.plan.selection import Item
 from conformance.search.explore.encoding import NotEncodable, encode, encode_program
 from conformance.search.explore.exploration import Counts, Finding, Found, Orders, Sign, Turn, Turns
-from conformance.search.minimise.shrink import example_of, minimise
+from conformance.search.minimise import shrink
 from conformance.search.minimise.simplify import NAMED, with_tensors
 from conformance.search.minimise.subject import Candidate, Subject
 from conformance.suites import case_of
@@ -159,21 +159,14 @@ class Hunt:
             return
         self.seen.add(sign)
         faulthandler.dump_traceback_later(_SECONDS, exit=True)
-        found = minimise(subject, cell.clause, candidate, failed)
+        found = shrink.Search(subject, cell.clause, candidate, failed).run()
         faulthandler.cancel_dump_traceback_later()
         try:
             (call, layouts), unpinnable = encode(found.candidate), ""
         except NotEncodable as error:
             call, layouts, unpinnable = {}, {}, str(error)
-        script = found.failure.repro
         finding = Finding(
-            *sign,
-            number,
-            example_of(found),
-            script() if script is not None else "",
-            call,
-            layouts,
-            unpinnable,
+            *(*sign, number, found.example, found.script, call, layouts, unpinnable),
             raises=failure.raises,
         )
         self.send(Found(finding))

@@ -44,16 +44,6 @@ _SETTINGS = pinned(80, derandomize=True)
 _SHOWN = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The result of a search: the smallest failing candidate and its failure."""
-
-    candidate: Candidate
-    failure: Failed
-    tried: int
-    whole: bool  # False if a limit ended the search
-
-
 def start_of(subject: Subject, clause: str, wanted: Failure) -> tuple[Candidate, Failed] | None:
     """The smallest sample of the plan that fails in this way, in this layout; None if none does now."""
     for sample in sorted(subject.samples, key=lambda s: s.numel):
@@ -74,63 +64,49 @@ def candidate_of(sample: Sample, failure: Failure) -> Candidate:
     return Candidate(sample)  # a directed check lays its tensors out itself
 
 
-def minimise(
-    subject: Subject,
-    clause: str,
-    start: Candidate,
-    failure: Failed,
-    *,
-    calls: int = MOST_CALLS,
-    seconds: float = MOST_SECONDS,
-) -> Found:
-    """The simplest candidate that fails as ``start`` does: same clause, sort of check and kind of failure."""
-    if isinstance(failure.repro, DirectedScript):  # on small tensors of its own: nothing to vary
-        return Found(start, failure, 0, whole=True)
-    search = _Search(subject, clause, start, failure, calls, seconds)
-    search.run()
-    forget_dispatches()
-    return Found(search.current, search.failure, search.tried, not search.over)
+@dataclass
+class Search:
+    """The search for the simplest candidate that fails as ``candidate`` does: same clause, sort of check and kind of
+    failure. ``run()`` makes ``candidate`` and ``failure`` the smallest that were found."""
 
-
-class _Search:
-    def __init__(
-        self,
-        subject: Subject,
-        clause: str,
-        start: Candidate,
-        failure: Failed,
-        calls: int,
-        seconds: float,
-    ) -> None:
-        self.subject, self.clause = subject, clause
-        self.current, self.failure = start, failure
-        self.tried = 0
-        self._sign = Sign.of(failure.failure)
-        self._defined = subject.is_defined(start.sample)
-        self._calls = calls
-        self._end = time.process_time() + seconds
-        self._latest = time.monotonic() + max(seconds, _MOST_WAITED)
+    subject: Subject
+    clause: str
+    candidate: Candidate
+    failure: Failed
+    calls: int = MOST_CALLS
+    seconds: float = MOST_SECONDS
+    tried: int = 0
+    whole: bool = True  # False if a limit ended the search
 
     @property
     def over(self) -> bool:
         """Whether a limit is reached."""
         late = time.process_time() > self._end or time.monotonic() > self._latest
-        return late or self.tried >= self._calls
+        return late or self.tried >= self.calls
 
-    def run(self) -> None:
+    def run(self) -> Search:
         """Simplify one aspect after another, until none of them has a simpler failing form."""
+        if isinstance(self.failure.repro, DirectedScript):
+            return self  # made on small tensors of its own: nothing to vary
+        self._end = time.process_time() + self.seconds
+        self._latest = time.monotonic() + max(self.seconds, _MOST_WAITED)
+        self._sign = Sign.of(self.failure.failure)
+        self._defined = self.subject.is_defined(self.candidate.sample)
         aspects: tuple[Aspect, ...] = (partial(other_samples, self.subject.drawn), *ASPECTS)
         idle = 0
         for aspect in cycle(aspects):
             idle = 0 if self._simplify(aspect) else idle + 1
             if idle >= len(aspects) or self.over:
-                return
+                break
+        forget_dispatches()
+        self.whole = not self.over
+        return self
 
     def _simplify(self, aspect: Aspect) -> bool:
         """Take the simplest failing form that this aspect has; whether there is a simpler one."""
         simpler = False
         while not self.over:
-            space = aspect(self.current)
+            space = aspect(self.candidate)
             if not any(space.bounds) or not self._look(space):
                 break
             simpler = True
@@ -155,7 +131,7 @@ class _Search:
         except NoSuchExample:
             return False
         assert found is not None
-        self.current, self.failure = found
+        self.candidate, self.failure = found
         return True
 
     def _try(self, space: Space, vector: Vector) -> tuple[Candidate, Failed] | None:
@@ -171,6 +147,21 @@ class _Search:
             return None
         return candidate, failure
 
+    @property
+    def script(self) -> str:
+        """The repro script of the smallest failure; empty if it has none."""
+        return self.failure.repro() if self.failure.repro is not None else ""
+
+    @property
+    def example(self) -> Example:
+        """What reports show: the call, its tensors and the message."""
+        failed, script = self.failure, self.failure.repro
+        call = script.call() if isinstance(script, (CallScript, DirectedScript)) else failed.layout
+        tensors: tuple[ExampleTensor, ...] = ()
+        if isinstance(script, CallScript):
+            tensors = tuple(map(_tensor, script.laid.sample.tensors, script.laid.geometries))
+        return Example(call, failed.layout, failed.message, tensors, self.tried, self.whole)
+
 
 def same_failure(subject: Subject, clause: str, sign: Sign, candidate: Candidate) -> Failed | None:
     """The candidate's failure of this kind, where it has one."""
@@ -182,18 +173,6 @@ def same_failure(subject: Subject, clause: str, sign: Sign, candidate: Candidate
         if Sign.of(failure.failure) == sign and not isinstance(failure.repro, DirectedScript):
             return failure
     return None
-
-
-def example_of(found: Found) -> Example:
-    """What reports show of the result: the call, its tensors and the message."""
-    failed = found.failure
-    script, call = failed.repro, failed.layout
-    tensors: tuple[ExampleTensor, ...] = ()
-    if isinstance(script, (CallScript, DirectedScript)):
-        call = script.call()
-    if isinstance(script, CallScript):
-        tensors = tuple(map(_tensor, script.laid.sample.tensors, script.laid.geometries))
-    return Example(call, failed.layout, failed.message, tensors, found.tried, found.whole)
 
 
 def _tensor(tensor: torch.Tensor, geometry: Geometry) -> ExampleTensor:

@@ -140,7 +140,7 @@ def serve(orders: object, tell: Tell) -> None:
 def solve(subject: Subject, task: Task) -> Answer:
     """Find the failure again, and the smallest example of it."""
     from conformance.checks.ops.context import CallScript
-    from conformance.search.minimise.shrink import candidate_of, example_of, minimise, start_of
+    from conformance.search.minimise.shrink import Search, candidate_of, start_of
     from conformance.suites.layout import SUITE
 
     clause = task.cell.clause
@@ -153,6 +153,5 @@ def solve(subject: Subject, task: Task) -> Answer:
         start = candidate_of(smallest.repro.laid.sample, smallest.failure), smallest
     if start is None:
         return Answer(task, why="it does not fail again in a new process")
-    found = minimise(subject, clause, *start)
-    script = found.failure.repro
-    return Answer(task, example_of(found), script() if script is not None else "")
+    found = Search(subject, clause, *start).run()
+    return Answer(task, found.example, found.script)
