@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
+from itertools import chain
 from pathlib import Path
 
 from conformance.contract import load
@@ -99,7 +100,8 @@ def begin(options: InitOptions, say: Say) -> int:
         f"{', '.join(has) or 'none'}"
     )
     runs = [_run(options, number, say) for number in range(1, options.runs + 1)]
-    return _write_manifest(options, runs, say)
+    _write_manifest(options, runs, say)
+    return ExitCode.GREEN.value
 
 
 @contextmanager
@@ -136,19 +138,14 @@ def _run(options: InitOptions, number: int, say: Say) -> Run:
     if not (results / RECORD_FILE).is_file():
         raise InitError(f"run {number} wrote no results; see the end of {log}")
     run = load_run(results)
-    failing = sum(_fails(result) for result in run.results.values())
     say(
-        f"  {time.monotonic() - began:.0f} s: {len(run.results):,} cells, {failing:,} fail, "
+        f"  {time.monotonic() - began:.0f} s: {len(run.results):,} cells, {len(_failing(run)):,} fail, "
         f"{sum(map(by_declaration, run.results.values())):,} unsupported by declaration"
     )
     return run
 
 
-def _fails(result: CellResult) -> bool:
-    return result.verdict is Verdict.REGRESSION
-
-
-def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
+def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> None:
     agreed, apart = agreement(runs)
     path = options.folder / "expected.toml"
     text = drafting.manifest(options.name, agreed.values(), apart, len(runs), date.today())
@@ -169,14 +166,17 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
         f"next: replace each 'triage:' with the cause, then run "
         f"`conform run -n auto --descriptor={options.folder}`"
     )
-    return ExitCode.GREEN.value
+
+
+def _failing(run: Run) -> list[CellKey]:
+    return [key for key, each in run.results.items() if each.verdict is Verdict.REGRESSION]
 
 
 def agreement(runs: list[Run]) -> tuple[dict[CellKey, CellResult], dict[CellKey, str]]:
     """The failing cells on which all runs agree, and for the other failing cells why they are left out."""
     agreed: dict[CellKey, CellResult] = {}
     apart: dict[CellKey, str] = {}
-    for key in dict.fromkeys(k for run in runs for k, r in run.results.items() if _fails(r)):
+    for key in dict.fromkeys(chain(*map(_failing, runs))):
         results = [run.results.get(key) for run in runs]
         first = results[0]
         if first is None or len({each and drafting.way_of(each) for each in results}) > 1:

@@ -30,14 +30,9 @@ def described(question: Question) -> Descriptor:
     """The descriptor of the device that is asked. Raises ConformError."""
     if question.path:
         return registry.load_file(Path(question.path))
-    if question.torch_type:
-        return undescribed(question)
-    return registry.get(question.name)
-
-
-def undescribed(question: Question) -> Descriptor:
-    """A descriptor of a device about which nothing is known. Raises DescriptorError."""
-    return Descriptor(
+    if not question.torch_type:
+        return registry.get(question.name)
+    return Descriptor(  # of a device about which nothing is known
         name=question.name,
         torch_type=question.torch_type,
         title="A device without a descriptor",

@@ -184,12 +184,9 @@ NAMED: Final = sorted(
 def simpler_arguments(current: Candidate) -> Space:
     """Optional arguments left out, lists of tensors shortened, numbers exchanged for 0, 1 and 2."""
     call = current.sample.call
-    found = slots(call.args, call.kwargs)
-
-    def build(vector: Vector) -> Candidate:
-        return with_call(current, Call(*with_choices(call.args, call.kwargs, found, vector)))
-
-    return Space(tuple(len(slot.options) for slot in found), build)
+    found = slots(call)
+    bounds = tuple(len(slot.options) for slot in found)
+    return Space(bounds, lambda vector: with_call(current, with_choices(call, found, vector)))
 
 
 #: Stands for an argument that is left out.
@@ -207,14 +204,14 @@ class Slot:
     options: tuple[Any, ...]
 
 
-def slots(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Slot]:
+def slots(call: Call) -> list[Slot]:
     """The places that have something simpler, keywords first: without them a call is easiest to read."""
     found: list[Slot] = []
-    for name, value in kwargs.items():
+    for name, value in call.kwargs.items():
         found.append(Slot(("kwargs", name), (DROP, *_options(value))))
         found += _inside(("kwargs", name), value)
-    for place, value in reversed(list(enumerate(args))):
-        droppable = (DROP,) if place == len(args) - 1 and place > 0 else ()
+    for place, value in reversed(list(enumerate(call.args))):
+        droppable = (DROP,) if place == len(call.args) - 1 and place > 0 else ()
         if options := (*droppable, *_options(value)):
             found.append(Slot(("args", place), options))
         found += _inside(("args", place), value)
@@ -242,11 +239,9 @@ def _inside(path: tuple[int | str, ...], value: Any) -> list[Slot]:
     return [Slot((*path, i), options) for i, v in enumerate(value) if (options := _options(v))]
 
 
-def with_choices(
-    args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[Slot], vector: Sequence[int]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with option ``vector[n]`` at place ``n``; past the last option it stays as it is."""
-    held: dict[str, Any] = {"args": list(args), "kwargs": dict(kwargs)}
+def with_choices(call: Call, places: Sequence[Slot], vector: Vector) -> Call:
+    """The call with option ``vector[n]`` at place ``n``; past the last option it stays as it is."""
+    held: dict[str, Any] = {"args": [*call.args], "kwargs": {**call.kwargs}}
     chosen = [
         (slot.path, slot.options[choice])
         for slot, choice in zip(places, vector, strict=True)
@@ -257,14 +252,14 @@ def with_choices(
             held = _exchanged(held, path, option)
     for (side, key), _ in (each for each in chosen if each[1] is DROP):
         del held[str(side)][key]
-    return tuple(held["args"]), held["kwargs"]
+    return Call(tuple(held["args"]), held["kwargs"])
 
 
 def _exchanged(value: Any, path: Sequence[int | str], option: Any) -> Any:
     """The structure with ``option`` at a place: keys from the outside in."""
     if not path:
         return option
-    items: Any = dict(value) if isinstance(value, dict) else list(value)
+    items: Any = value.copy() if isinstance(value, dict) else list(value)
     items[path[0]] = _exchanged(value[path[0]], path[1:], option)
     return type(value)(items)
 
