@@ -216,6 +216,11 @@ def perform(run: Any, operations: Iterable[Operation]) -> None:
         each.function(run, **each.given)
 
 
+@operation
+def settle(run: Any) -> None:
+    run.context.settle()
+
+
 def straight(operations: Iterable[Operation], names: Mapping[str, str], depth: int) -> str:
     """Operations as lines of Python, indented so many times: the body of each one's function with its arguments
     filled in.

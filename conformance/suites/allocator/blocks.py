@@ -133,8 +133,7 @@ def after_a_split(context: Context) -> None:
 @cases("allocator.empty_cache", over={"one": ((5 * MIB,),), "many": ((3000, 70_000, 5 * MIB, 9 * MIB),)})  # fmt: skip
 def gives_back(context: Context, sizes: tuple[int, ...]) -> None:
     """Every segment without a live block goes back to the system."""
-    with given_back(context, "`reserved` is what it was before"):
-        before = context.counters().reserved
+    with given_back(context, "`reserved` is what it was before") as before:
         with new_queue(context):
             blocks = [context.bytes_of(size) for size in sizes]
         context.must(context.counters().reserved > before, "segments were taken")
@@ -237,7 +236,6 @@ def come_back(context: Context) -> None:
             for _ in range(40):
                 context.bytes_of(random.choice((300, 5000, 70 * KIB)))
 
-    with given_back(context, "`reserved` is as before: no block is lost"):
-        before = context.counters().reserved
+    with given_back(context, "`reserved` is as before: no block is lost") as before:
         context.together(*(partial(work, seed) for seed in range(_THREADS)))
         context.must(context.counters().reserved > before, "segments were taken")

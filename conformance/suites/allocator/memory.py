@@ -128,11 +128,12 @@ def none_inside(
 
 
 @contextmanager
-def given_back(context: Context, text: str) -> Iterator[None]:
-    """A check that what the block reserves is released after it: a live tensor would keep it."""
+def given_back(context: Context, text: str) -> Iterator[int]:
+    """A check that what the block reserves is released after it: a live tensor would keep it. The block takes
+    what is `reserved` before."""
     fresh(context)
     before = context.counters().reserved
-    yield
+    yield before
     fresh(context)
     context.same(context.counters().reserved, before, text)
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -100,8 +97,7 @@ def own_stream_only(context: Context, size: int) -> None:
 def after_release(context: Context) -> None:
     """Once its segment is released, memory serves any stream."""
     mine, other = context.stream(), context.stream()
-    with given_back(context, "its segment is released"):
-        reserved = context.counters().reserved
+    with given_back(context, "its segment is released") as reserved:
         with mine:
             context.bytes_of(6 * MIB)
         context.must(context.counters().reserved > reserved, "the block's segment is kept")
@@ -113,23 +109,16 @@ def after_release(context: Context) -> None:
 # -- allocator.pools: private pools, whose blocks are used only inside the pool
 
 
-@contextmanager
-def _from(context: Context, pool: Any) -> Iterator[None]:
-    """Requests of this thread come from a pool, for a block."""
-    with context.own("use_pool")(pool, 0):
-        yield
-
-
 @cases("allocator.pools", over={"small": (64 * KIB,), "large": (5 * MIB,)})
 def nobody_elses(context: Context, size: int) -> None:
     """Memory freed in a pool is not used outside the pool, and is used by the pool again."""
     fresh(context)
-    pool = context.own("pool")()
-    with _from(context, pool):
+    pool, use = context.own("pool")(), context.own("use_pool")
+    with use(pool, 0):
         place = freed(context, size)
     outside = [context.bytes_of(size) for _ in range(3)]
     none_inside(context, outside, place, "no request outside the pool gets its memory")
-    with _from(context, pool):
+    with use(pool, 0):
         again = inside(context.bytes_of(size), [place])
         context.check(again, "a request in the pool gets it")
     del outside, pool
@@ -141,8 +130,8 @@ def takes_from_nobody(context: Context) -> None:
     """A pool is not served from what others freed, and its live tensors hold what they are given."""
     fresh(context)
     place = freed(context, 64 * KIB)
-    pool = context.own("pool")()
-    with _from(context, pool):
+    pool, use = context.own("pool")(), context.own("use_pool")
+    with use(pool, 0):
         mine = filled(context, 64 * KIB, 4)
     context.check(not inside(mine, [place]), "a pool has separate memory")
     other = context.bytes_of(64 * KIB).fill_(0)
@@ -154,10 +143,9 @@ def takes_from_nobody(context: Context) -> None:
 @cases("allocator.pools", requires={"allocator_statistics"})
 def comes_back(context: Context) -> None:
     """After the death of a pool without live tensors, empty_cache returns its memory."""
-    with given_back(context, "`reserved` is what it was before the pool"):
-        before = context.counters().reserved
-        pool = context.own("pool")()
-        with _from(context, pool):
+    with given_back(context, "`reserved` is what it was before the pool") as before:
+        pool, use = context.own("pool")(), context.own("use_pool")
+        with use(pool, 0):
             context.bytes_of(64 * KIB)
             context.bytes_of(5 * MIB)
         context.must(context.counters().reserved > before, "the pool has taken memory")
@@ -168,8 +156,8 @@ def comes_back(context: Context) -> None:
 def lives_with_its_tensors(context: Context) -> None:
     """A tensor outlives its pool: its bytes stay, and its memory comes back after it."""
     with given_back(context, "then its memory is released"):
-        pool = context.own("pool")()
-        with _from(context, pool):
+        pool, use = context.own("pool")(), context.own("use_pool")
+        with use(pool, 0):
             kept = filled(context, 64 * KIB, 8)
         del pool
         fresh(context)

@@ -10,13 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import count
 from typing import Any
 
 import torch
 
 from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import Context, Counters
-from conformance.checks.cases.drawing import Operation, Trial, operation, perform, pinned, straight
+from conformance.checks.cases.drawing import (
+    Operation,
+    Trial,
+    operation,
+    perform,
+    pinned,
+    settle,
+    straight,
+)
 from conformance.suites.allocator.memory import (
     KIB,
     MIB,
@@ -308,11 +317,6 @@ def use_threads(run: Running, size: int, index: int) -> None:
 
 
 @operation
-def settle(run: Running) -> None:
-    run.context.settle()
-
-
-@operation
 def look(run: Running) -> None:
     run.watch.look()
 
@@ -371,7 +375,7 @@ class Lowering:
         self.streams = 3 if "streams" in descriptor.capabilities else 0  # of each index
         self.has_pools = "allocator_pools" in descriptor.capabilities
         self.live: list[Live] = []
-        self.numbers = 0  # of blocks, views and pools so far
+        self.numbers = count(1)  # of blocks, views and pools
         self.pool: int | None = None
 
     def begin(self) -> list[Operation]:
@@ -411,7 +415,7 @@ class Lowering:
                 yield self._taken(40_001, where, stream)
             case "view", which if live:
                 block = live[which % len(live)]
-                block.views.append(self._next())
+                block.views.append(next(self.numbers))
                 yield view(block.views[-1], block.number, block.size // 3)
             case "free", which if live:  # one tensor less; the block goes with its last
                 block = live[which % len(live)]
@@ -435,10 +439,10 @@ class Lowering:
                 yield ask_too_much(self._index(index), self.clause == "allocator.oom")
             case "pool_take", size if self.has_pools and len(live) < MOST:
                 if self.pool is None:
-                    self.pool = self._next()
+                    self.pool = next(self.numbers)
                     yield make_pool(self.pool)
-                count = SIZES[size % len(SIZES)]
-                yield take_from_pool(self._kept(count, 0), count, self.pool)
+                wanted = SIZES[size % len(SIZES)]
+                yield take_from_pool(self._kept(wanted, 0), wanted, self.pool)
             case ("pool_end",) if self.pool is not None:
                 yield free_pool(self.pool)
                 self.pool = None
@@ -451,13 +455,9 @@ class Lowering:
     def _index(self, number: int) -> int:
         return self.indices[number % len(self.indices)]
 
-    def _next(self) -> int:
-        self.numbers += 1
-        return self.numbers
-
     def _kept(self, size: int, index: int) -> int:
-        self.live.append(Live(self._next(), size, index))
-        return self.numbers
+        self.live.append(Live(next(self.numbers), size, index))
+        return self.live[-1].number
 
     def _taken(self, size: int, index: int, stream: int) -> Operation:
         block = self._kept(size, index)
@@ -523,14 +523,9 @@ def _drawn(context: Context, clause: str, seed: int, programs: int) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
     trial = Trial(context, _DRAWN)
-    kind = _machine()
-
-    def machine() -> Any:
-        return kind(trial, clause)
-
+    machine: Any = seeded(seed)(partial(_machine(), trial, clause))
     with trial.shrunk():
-        begun: Any = seeded(seed)(machine)
-        run_state_machine_as_test(begun, settings=pinned(programs, stateful_step_count=STEPS))
+        run_state_machine_as_test(machine, settings=pinned(programs, stateful_step_count=STEPS))
     trial.must_have_run(programs)
 
 
@@ -549,8 +544,7 @@ def _machine() -> Any:
         def __init__(self, trial: Trial, clause: str) -> None:
             super().__init__()
             self.trial = trial
-            self.program: list[Step] = []
-            self.literal = (clause, self.program)
+            self.literal = (clause, list[Step]())
             self.running: Running | None = None
             self.goes_on = trial.begin() and trial.run(self.literal, self.set_up)
 
@@ -559,17 +553,17 @@ def _machine() -> Any:
 
         def do(self, *step: Any) -> None:
             if self.goes_on and (run := self.running) is not None:
-                self.program.append(step)
+                self.literal[1].append(step)
                 self.goes_on = False  # where it raises
                 operations = run.lowering.step(step)
-                self.goes_on = self.trial.run(self.literal, lambda: perform(run, operations))
+                self.goes_on = self.trial.run(self.literal, partial(perform, run, operations))
 
         def teardown(self) -> None:
             run, self.running = self.running, None
             if run is None:
                 return
             if self.goes_on:
-                self.trial.run(self.literal, lambda: perform(run, run.lowering.end()))
+                self.trial.run(self.literal, partial(perform, run, run.lowering.end()))
             run.drop()
 
     def rule_of(step: str, name: str) -> Any:

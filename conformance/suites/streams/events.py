@@ -14,7 +14,15 @@ import torch
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import GLANCE, WaitingCall, ends, ends_early
-from conformance.suites.streams.work import differing, filled, leaves, same_everywhere, step, two
+from conformance.suites.streams.work import (
+    differing,
+    filled,
+    leaves,
+    queue,
+    same_everywhere,
+    step,
+    two,
+)
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
@@ -259,8 +267,7 @@ def waiting_process(context: Context, folder: str) -> None:
     handle = bytes.fromhex(_awaited(context, folder, "handle"))
     event = context.own("event").from_ipc_handle(context.device, handle)
     event.wait(stream)
-    with stream:
-        step(tensor, 4)
+    queue(stream, tensor, 4)
     waits = not ends(stream, GLANCE) and not event.query()
     _file(folder, "seen")
     context.check(waits, "a stream of another process waits for the event")
@@ -304,8 +311,7 @@ def works_in_its_process(context: Context) -> None:
     with context.hold(first) as hold:
         event.record(first)
         event.wait(second)
-        with second:
-            step(tensor, 4)
+        queue(second, tensor, 4)
         context.check(not ends_early(second, hold), "the other stream waits")
         context.check(not event.query(), "the event says that it is not done")
     leaves(context, second, tensor, 7, "and continues after it")

@@ -10,90 +10,88 @@ import torch
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import ends, ends_early
-from conformance.suites.streams.work import filled, learnt, leaves, two
+from conformance.suites.streams.work import filled, learnt, leaves, queue, two
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
 
 
-def _now(context: Context, index: int = 0) -> Any:
-    return context.current_stream(index)
-
-
 @cases("streams.current")
 def round_trip(context: Context) -> None:
     """set_stream makes a stream current, and current_stream gives it back."""
-    before, (first, second) = _now(context), two(context)
+    before, (first, second) = context.current_stream(), two(context)
     for stream in (first, second, before):
         torch.accelerator.set_stream(stream)
-        context.same(_now(context), stream, "the current stream is the one that was set")
+        context.same(context.current_stream(), stream, "the current stream is the one that was set")
 
 
 @cases("streams.current", over={"restored": (False,), "restored_on_an_exception": (True,)})
 def restored(context: Context, raises: bool) -> None:
     """`with stream:` restores the stream before it on exit, also when an exception leaves the block."""
-    before, (stream, _) = _now(context), two(context)
+    before, (stream, _) = context.current_stream(), two(context)
     with suppress(LookupError), stream:
-        context.same(_now(context), stream, "inside, the stream is current")
+        context.same(context.current_stream(), stream, "inside, the stream is current")
         if raises:
             raise LookupError("planned")
-    context.same(_now(context), before, "the previous stream is current again")
+    context.same(context.current_stream(), before, "the previous stream is current again")
 
 
 @cases("streams.current")
 def nested(context: Context) -> None:
     """Nested blocks restore one after the other, to the default stream at last."""
-    before, (outer, inner) = _now(context), two(context)
+    before, (outer, inner) = context.current_stream(), two(context)
     with outer:
         with inner:
-            context.same(_now(context), inner, "the inner stream is current")
-        context.same(_now(context), outer, "after the inner block, the outer stream is")
-    context.same(_now(context), before, "after both, the previous stream is")
+            context.same(context.current_stream(), inner, "the inner stream is current")
+        context.same(context.current_stream(), outer, "after the inner block, the outer stream is")
+    context.same(context.current_stream(), before, "after both, the previous stream is")
 
 
 @cases("streams.current")
 def entered_again(context: Context) -> None:
     """One stream may be entered inside its own block, and in a second one."""
-    before, (stream, other) = _now(context), two(context)
+    before, (stream, other) = context.current_stream(), two(context)
     with stream, other, stream:
-        context.same(_now(context), stream, "the innermost block counts")
-    context.same(_now(context), before, "the previous stream is current again")
+        context.same(context.current_stream(), stream, "the innermost block counts")
+    context.same(context.current_stream(), before, "the previous stream is current again")
     with stream:
         with stream:
             pass
-        context.same(_now(context), stream, "the inner of two equal blocks restores it")
-    context.same(_now(context), before, "the previous stream is current again")
+        context.same(context.current_stream(), stream, "the inner of two equal blocks restores it")
+    context.same(context.current_stream(), before, "the previous stream is current again")
 
 
 @cases("streams.current", indices=2)
 def across_indices(context: Context) -> None:
     """Each index has its own current stream; a block of another index leaves it, and restores."""
-    before = _now(context, 0), _now(context, 1)
+    before = context.current_stream(0), context.current_stream(1)
     (here, _), (there, _) = two(context, 0), two(context, 1)
     with here:
         with there:
-            context.same(_now(context, 1), there, "the other index has its stream")
-            context.same(_now(context, 0), here, "this index keeps its own")
-        context.same(_now(context, 1), before[1], "the other index's stream is restored")
-        context.same(_now(context, 0), here, "this index keeps its own")
-    context.same((_now(context, 0), _now(context, 1)), before, "everything is as before")
+            context.same(context.current_stream(1), there, "the other index has its stream")
+            context.same(context.current_stream(0), here, "this index keeps its own")
+        context.same(context.current_stream(1), before[1], "the other index's stream is restored")
+        context.same(context.current_stream(0), here, "this index keeps its own")
+    context.same(
+        (context.current_stream(0), context.current_stream(1)), before, "everything is as before"
+    )
 
 
 @cases("streams.current")
 def of_the_thread(context: Context) -> None:
     """A thread begins with the default stream, and what it sets is its own."""
-    before, (mine, its) = _now(context), two(context)
+    before, (mine, its) = context.current_stream(), two(context)
 
     def other_thread() -> tuple[Any, Any]:
-        first = _now(context)
+        first = context.current_stream()
         torch.accelerator.set_stream(its)
-        return first, _now(context)
+        return first, context.current_stream()
 
     with mine:
         [(first, then)] = context.together(other_thread)
         context.same(first, before, "a new thread has the default stream")
         context.same(then, its, "it sees what it has set")
-        context.same(_now(context), mine, "this thread keeps its own")
+        context.same(context.current_stream(), mine, "this thread keeps its own")
 
 
 @cases("streams.current")
@@ -202,8 +200,7 @@ def works(context: Context) -> None:
     """Work on streams of either priority, made by the generic class, is done and in order."""
     for priority in _range(context):
         stream, tensor = context.stream(priority=priority), filled(context, 2)
-        with stream:
-            tensor.mul_(3).add_(1)
+        queue(stream, tensor, 1)
         leaves(context, stream, tensor, 7, f"work of priority {priority} is done")
 
 
@@ -249,8 +246,7 @@ def does_not_own(context: Context) -> None:
     context.same(wrapped.native_handle, owner.native_handle, "it wraps that handle")
     del wrapped
     tensor = filled(context, 2)
-    with owner:
-        tensor.mul_(3).add_(1)
+    queue(owner, tensor, 1)
     leaves(context, owner, tensor, 7, "the owner's work is done")
 
 
@@ -338,7 +334,6 @@ def waits_across(context: Context) -> None:
     with context.hold(first) as hold:
         event.record(first)
         second.wait_event(event)
-        with second:
-            tensor.add_(6)
+        queue(second, tensor, 4)
         context.check(not ends_early(second, hold), "it waits while the other index is busy")
     leaves(context, second, tensor, 7, "and continues after it")

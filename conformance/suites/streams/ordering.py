@@ -37,7 +37,7 @@ def one_after_the_other(context: Context) -> None:
     stream, tensor = context.stream(), filled(context, 1)
     learnt(context)
     with context.hold(stream):
-        queue(stream, tensor, _NUMBERS)
+        queue(stream, tensor, *_NUMBERS)
     leaves(context, stream, tensor, steps(1, _NUMBERS), "the result is that of the order")
 
 
@@ -71,7 +71,7 @@ def events_in_between(context: Context) -> None:
     learnt(context)
     with context.hold(stream) as hold:
         for event in events:
-            queue(stream, tensor, [2])
+            queue(stream, tensor, 2)
             event.record(stream)
         hold.must_be_in_flight()
         seen = [each.query() for each in events]
@@ -102,7 +102,7 @@ def host_goes_on(context: Context) -> None:
     stream, tensor = context.stream(), filled(context, 1)
     learnt(context)
     with context.hold(stream, limit=SOON) as hold:
-        queue(stream, tensor, _NUMBERS)
+        queue(stream, tensor, *_NUMBERS)
         hold.must_be_in_flight()
         context.check(not stream.query(), "the launches have returned, and are not done")
     leaves(context, stream, tensor, steps(1, _NUMBERS), "they are done in the end")
@@ -113,7 +113,7 @@ def false_in_flight(context: Context) -> None:
     """query is False while work is in flight, True after synchronize."""
     stream, tensor = context.stream(), filled(context, 1)
     with context.hold(stream):
-        queue(stream, tensor, [4])
+        queue(stream, tensor, 4)
         context.check(not stream.query(), "query is False while work is in flight")
     stream.synchronize()
     context.check(stream.query(), "query is True after synchronize")
@@ -124,7 +124,7 @@ def never_early(context: Context) -> None:
     """Once query says True, every event recorded before is done."""
     stream, tensor = context.stream(), filled(context, 1)
     with context.hold(stream) as hold:
-        queue(stream, tensor, _NUMBERS)
+        queue(stream, tensor, *_NUMBERS)
         last = recorded(context, stream)
         context.check(not ends_early(stream, hold), "query stays False while work is held")
     context.check(ends(stream, 20 * SOON), "query is True in the end")
@@ -146,7 +146,7 @@ def waits(context: Context) -> None:
     """Synchronising a stream returns when its work is done, not before."""
     stream, tensor = context.stream(), filled(context, 1)
     with context.hold(stream) as hold:
-        queue(stream, tensor, [4])
+        queue(stream, tensor, 4)
         done = recorded(context, stream)
         early = hold.call(stream.synchronize).early
         context.check(not early, "synchronize waits while work is in flight")
@@ -159,7 +159,7 @@ def for_no_other(context: Context) -> None:
     """Synchronising a stream does not wait for another's work."""
     busy, stream, tensor = context.stream(), context.stream(), filled(context, 1)
     with context.hold(busy) as hold:
-        queue(stream, tensor, [4])
+        queue(stream, tensor, 4)
         returned = hold.call(stream.synchronize, SOON).early
         context.check(returned, "synchronize returns while another stream is busy")
     context.equal(tensor, same_everywhere(7), "the stream's work is done")
@@ -201,7 +201,7 @@ def of_that_index(context: Context) -> None:
 def results_are_there(context: Context) -> None:
     """What another stream has computed is read after synchronize, without more."""
     stream, tensor = context.stream(), filled(context, 1)
-    queue(stream, tensor, _NUMBERS)
+    queue(stream, tensor, *_NUMBERS)
     stream.synchronize()
     read, want = torch.empty(SIZE, dtype=torch.int32).copy_(tensor), steps(1, _NUMBERS)
     context.equal(read, same_everywhere(want), "the result is read on the default stream")
@@ -220,8 +220,7 @@ def sees_earlier_work(context: Context, way: str) -> None:
     source, target = filled(context, 1), filled(context, 0)
     learnt(context)
     with context.hold(first) as hold:
-        with first:
-            source.add_(6)
+        queue(first, source, 4)
         if way == "stream":
             second.wait_stream(first)
         elif way == "event":
@@ -240,8 +239,7 @@ def never_recorded(context: Context) -> None:
     stream, _ = two(context)
     tensor = filled(context, 1)
     stream.wait_event(context.event())
-    with stream:
-        tensor.add_(6)
+    queue(stream, tensor, 4)
     context.check(ends(recorded(context, stream)), "the stream continues")
     context.equal(tensor, same_everywhere(7), "its work is done")
 
@@ -255,8 +253,7 @@ def many_wait(context: Context) -> None:
     source, targets = filled(context, 1), [filled(context, 0) for _ in others]
     learnt(context)
     with context.hold(first) as hold:
-        with first:
-            source.add_(6)
+        queue(first, source, 4)
         event = recorded(context, first)
         for stream, target in zip(others, targets, strict=True):
             stream.wait_event(event)
@@ -274,7 +271,8 @@ def later_record_is_not_waited_for(context: Context) -> None:
     busy, waiting = two(context)
     event = recorded(context, waiting)
     event.synchronize()
-    with context.hold(busy):
+    # Two holds last longer than that of the other stream, where each takes a time.
+    with context.hold(busy), context.hold(busy):
         with context.hold(waiting) as own:
             waiting.wait_event(event)  # of what is done
             event.record(busy)
@@ -291,8 +289,7 @@ def earlier_record_is_waited_for(context: Context) -> None:
     source = filled(context, 1)
     learnt(context)
     with context.hold(busy) as hold, context.hold(waiting) as own:
-        with busy:
-            source.add_(6)
+        queue(busy, source, 4)
         event = recorded(context, busy)
         waiting.wait_event(event)
         with waiting:
@@ -312,8 +309,7 @@ def later_work_is_not_waited_for(context: Context) -> None:
     event = recorded(context, busy)
     with context.hold(busy):
         waiting.wait_event(event)
-        with waiting:
-            tensor.add_(6)
+        queue(waiting, tensor, 4)
         context.check(ends(recorded(context, waiting)), "work after the wait is done")
     context.equal(tensor, same_everywhere(7), "with its result")
 
@@ -324,8 +320,7 @@ def earlier_work_is_not_held_up(context: Context) -> None:
     busy, waiting = two(context)
     tensor = filled(context, 1)
     with context.hold(busy) as hold:
-        with waiting:
-            tensor.add_(6)
+        queue(waiting, tensor, 4)
         done = recorded(context, waiting)
         waiting.wait_stream(busy)
         context.check(ends(done), "work before the wait is done")
@@ -347,7 +342,7 @@ def a_stream_each(context: Context) -> None:
     tensors = [filled(context, 1) for _ in streams]
 
     def work(place: int) -> None:
-        queue(streams[place], tensors[place], range(place, place + _STEPS))
+        queue(streams[place], tensors[place], *range(place, place + _STEPS))
         streams[place].synchronize()
 
     context.together(*(partial(work, place) for place in range(_THREADS)))
@@ -379,7 +374,7 @@ def hand_over(context: Context) -> None:
     source, target = filled(context, 1), filled(context, 0)
 
     def give() -> Any:
-        queue(first, source, range(_STEPS))
+        queue(first, source, *range(_STEPS))
         return recorded(context, first)
 
     with context.hold(first):

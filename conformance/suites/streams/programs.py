@@ -24,7 +24,15 @@ import torch
 
 from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import Context
-from conformance.checks.cases.drawing import Operation, Trial, operation, perform, search, straight
+from conformance.checks.cases.drawing import (
+    Operation,
+    Trial,
+    operation,
+    perform,
+    search,
+    settle,
+    straight,
+)
 from conformance.checks.cases.in_flight import Hold, ends
 from conformance.suites.streams.work import SIZE
 from devices.descriptor import Descriptor
@@ -268,11 +276,6 @@ def make_buffer(run: Running, buffer: int, factor: int, index: int) -> None:
 @operation
 def make_event(run: Running, event: int, index: int) -> None:
     run.events[event] = run.context.event(index)
-
-
-@operation
-def settle(run: Running) -> None:
-    run.context.settle()
 
 
 @operation

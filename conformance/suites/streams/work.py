@@ -46,7 +46,7 @@ def step(tensor: torch.Tensor, number: int) -> None:
     tensor.mul_(3).add_(number)
 
 
-def queue(stream: Any, tensor: torch.Tensor, numbers: Iterable[int]) -> None:
+def queue(stream: Any, tensor: torch.Tensor, *numbers: int) -> None:
     """Steps with these numbers, on a stream."""
     with stream:
         for number in numbers:
