@@ -24,6 +24,7 @@ from conformance.suites.allocator.memory import (
     fresh,
     keeps,
     kept,
+    memory_info,
 )
 from devices.descriptor import SETTINGS
 from devices.failure import Kind
@@ -31,28 +32,23 @@ from devices.failure import Kind
 cases = Cases(Kind.MEMORY)
 
 
-def _info(context: Context) -> tuple[int, int]:
-    free, total = torch.accelerator.memory.get_memory_info(context.device)
-    return int(free), int(total)
-
-
 @cases("allocator.memory_info", alone=True)
 def free_falls(context: Context) -> None:
     """free falls with a large request, within 0 and a total that stays."""
     fresh(context)
-    free, total = _info(context)
+    free, total = memory_info(context)
     context.check(0 <= free <= total, "0 <= free <= total", found=(free, total))
     size = fits_in_memory(context)
     block = context.bytes_of(size)
     context.must(block.numel() == size, "the block was there")
-    less, same = _info(context)
+    less, same = memory_info(context)
     context.same(same, total, "the total stays")
     text = f"a block of {size} bytes makes free fall"
     # Half of it is a margin for what other processes free at the same time.
     context.check(less <= free - size // 2, text, found=free - less)
     del block
     fresh(context)
-    context.same(_info(context)[1], total, "the total stays when it is freed")
+    context.same(memory_info(context)[1], total, "the total stays when it is freed")
 
 
 @cases("allocator.oom", alone=True)
@@ -88,7 +84,7 @@ def is_counted(context: Context) -> None:
 def filled_up(context: Context) -> None:
     """Memory can be filled to its end; freed memory can then be used again."""
     fresh(context)
-    free, _ = _info(context)
+    free, _ = memory_info(context)
     step = max(free // 12, MIB)
     blocks: list[torch.Tensor] = []
     with suppress(torch.OutOfMemoryError):
@@ -161,7 +157,7 @@ def limits(context: Context) -> None:
     """The first request that needs a new segment past the fraction raises; within it all is well."""
     fresh(context)
     size = fits_in_memory(context)
-    reserved, (_, total) = context.counters().reserved, _info(context)
+    reserved, (_, total) = context.counters().reserved, memory_info(context)
     with _fraction(context) as (get, change):
         change((reserved + 1.5 * size) / total)
         text = "reading the fraction returns the value that was set"

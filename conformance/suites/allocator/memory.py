@@ -144,9 +144,14 @@ def known(size: int, seed: int) -> torch.Tensor:
     return period.repeat(size // 251 + 1)[:size]
 
 
-def fits_in_memory(context: Context, index: int = 0) -> int:
+def memory_info(context: Context) -> tuple[int, int]:
+    """Bytes that are free, and all."""
+    free, total = torch.accelerator.memory.get_memory_info(context.device)
+    return int(free), int(total)
+
+
+def fits_in_memory(context: Context) -> int:
     """Bytes of free memory that a test may take: an eighth, at most 64 MiB."""
     if not context.has("allocator_memory_info"):
         return 16 * MIB
-    free, _ = torch.accelerator.memory.get_memory_info(context.at(index))
-    return int(min(64 * MIB, free // 8))
+    return min(64 * MIB, memory_info(context)[0] // 8)

@@ -10,7 +10,7 @@ import torch
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import ends, ends_early
-from conformance.suites.streams.work import filled, learnt, leaves, queue, two
+from conformance.suites.streams.work import filled, learnt, leaves, queue, recorded, two
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
@@ -256,35 +256,26 @@ def does_not_own(context: Context) -> None:
 _CLAUSE = "streams.cross_device"
 
 
-def _two_indices(
-    context: Context, value: int, mine: int, other: int
-) -> tuple[Any, Any, torch.Tensor, torch.Tensor]:
-    """A stream and a tensor on each of two indices, between which a copy was made."""
-    source, target = filled(context, value, mine), filled(context, 0, other)
+@cases(
+    _CLAUSE,
+    indices=2,
+    over={
+        "forth": (0, 1, "source"),
+        "back": (1, 0, "source"),
+        "target_forth": (0, 1, "target"),
+        "target_back": (1, 0, "target"),
+    },
+)
+def copied_in_order(context: Context, mine: int, other: int, held: str) -> None:
+    """A copy between indices sees the work of the source's current stream, and runs after that of the target's."""
+    giving, taking = context.stream(mine), context.stream(other)
+    source, target = filled(context, 1, mine), filled(context, 0, other)
     learnt(context)
     target.copy_(source)
     context.settle()
-    return context.stream(mine), context.stream(other), source, target
-
-
-@cases(_CLAUSE, indices=2, over={"forth": (0, 1), "back": (1, 0)})
-def behind_the_source(context: Context, mine: int, other: int) -> None:
-    """A copy between indices sees the work of the source's current stream."""
-    giving, taking, source, target = _two_indices(context, 1, mine, other)
-    with context.hold(giving) as hold:
+    with context.hold(giving if held == "source" else taking) as hold:
         with giving, taking:
             source.add_(6)
-            target.copy_(source, non_blocking=True)
-        context.check(not ends_early(taking, hold), "the taking stream waits for the copy")
-    leaves(context, taking, target, 7, "the copy sees the source's earlier work")
-
-
-@cases(_CLAUSE, indices=2, over={"target_forth": (0, 1), "target_back": (1, 0)})
-def behind_the_target(context: Context, mine: int, other: int) -> None:
-    """A copy between indices runs after the work of the target's current stream."""
-    giving, taking, source, target = _two_indices(context, 7, mine, other)
-    with context.hold(taking) as hold:
-        with giving, taking:
             target.add_(90)
             target.copy_(source, non_blocking=True)
             target.add_(1)
@@ -330,10 +321,8 @@ def waits_across(context: Context) -> None:
     """A stream waits for an event of another index."""
     first, second = context.stream(0), context.stream(1)
     tensor = filled(context, 1, 1)
-    event = context.event(0)
     with context.hold(first) as hold:
-        event.record(first)
-        second.wait_event(event)
+        second.wait_event(recorded(context, first))
         queue(second, tensor, 4)
         context.check(not ends_early(second, hold), "it waits while the other index is busy")
     leaves(context, second, tensor, 7, "and continues after it")
