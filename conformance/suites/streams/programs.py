@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from operator import or_
@@ -57,14 +57,13 @@ class Tables:
     events: dict[int, Any] = field(default_factory=dict)
 
 
+@dataclass(kw_only=True)
 class Running(Tables):
     """What the operations of a run work on."""
 
-    def __init__(self, context: Context, stack: ExitStack) -> None:
-        super().__init__()
-        self.context = context
-        self.stack = stack
-        self.holds: dict[int, Hold] = {}
+    context: Context
+    stack: ExitStack
+    holds: dict[int, Hold] = field(default_factory=dict)
 
 
 #: How a script names what is in the tables of a run.
@@ -131,11 +130,9 @@ _TEXTS = {
 def instruction_of(literal: Sequence[Any]) -> Operation:
     """The instruction of a literal. Raises ValueError if it is not one."""
     name, *numbers = literal
-    try:
+    with suppress(KeyError, ValueError):  # an unknown name; too many numbers, or too few
         if all(type(each) is int for each in numbers):
             return _KINDS[name](*numbers)
-    except (KeyError, ValueError):  # an unknown name; too many numbers, or too few
-        pass
     raise ValueError(f"not an instruction: {literal!r}")
 
 
@@ -389,7 +386,7 @@ def run_once(context: Context, program: Program, glance: float) -> None:
     gate = context.descriptor.gate is not None
     before, held = before_and_while_held(program, gate, glance)
     with ExitStack() as stack:
-        run = Running(context, stack)
+        run = Running(context=context, stack=stack)
         perform(run, [*before, *held])
     perform(run, afterwards(program))
 
