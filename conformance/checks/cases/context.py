@@ -371,10 +371,7 @@ class Context:
     # -- threads and processes
 
     def together(self, *functions: Callable[[], Any]) -> list[Any]:
-        """Run each function in its own thread, all started at the same time. Returns their results in order.
-
-        Raises what the first one raised, and CheckFailed where one does not end in time.
-        """
+        """What each function returns, each in its own thread: see :func:`.in_flight.together`."""
         return together(functions, 60.0)
 
     def child(

@@ -139,7 +139,8 @@ class Reference:
 
     @property
     def roundings(self) -> float:
-        return self.ctx.roundings
+        """Roundings at the size of the largest element that the result may be off by (``compare``)."""
+        return SUM_ROUNDINGS if "values.sums" in self.families else 0.0
 
     @property
     def process(self) -> Callable[[Any], Any] | None:
@@ -421,11 +422,6 @@ class ItemContext:
         given = self.device.descriptor.tolerances
         return found | {name: (each.rtol, each.atol) for name, each in given.items()}
 
-    @property
-    def roundings(self) -> float:
-        """Roundings at the size of the largest element that the result may be off by (``compare``)."""
-        return SUM_ROUNDINGS if "values.sums" in self.traits.families else 0.0
-
 
 def _where(exc: Exception) -> str:
     """What a check raised, and where: the line of ours that it came through last."""
@@ -493,12 +489,12 @@ class CallScript:
             geometry if isinstance(each, Guarded) else None
             for geometry, each in zip(laid.geometries, laid.inputs, strict=True)
         ]
-        if any(geometries):
+        if any(geometries) or "Geometry(" in repr(self.given):
             functions.append(Geometry)
         op = self._function(self.ctx.op.function, functions)
         same = self.made.function is self.ctx.op.function
         function = "op" if same else self._function(self.made.function, functions)
-        given = "".join(f", {self._given(each, functions)}" for each in self.given)
+        given = "".join(f", {literal(each)}" for each in self.given)
         inputs = "laid_out(values, geometries, move)"
         return [
             f"op = {op}",
@@ -516,12 +512,6 @@ class CallScript:
             ")",
             f"answer = {self.procedure.__name__}(call{given})",
         ]
-
-    def _given(self, value: Any, functions: list[Any]) -> str:
-        if callable(value) and not isinstance(value, type):
-            return self._function(value, functions)
-        functions += {Geometry} if "Geometry(" in repr(value) else ()
-        return literal(value)
 
     def _function(self, function: Callable[..., Any], functions: list[Any]) -> str:
         op, variants = self.ctx.op, ("method", "inplace", "operator", "inplace_operator")
@@ -577,13 +567,8 @@ def script_for_call(
     laid = ctx.lay(sample, case)
     function = ctx.op.inplace if clause.endswith(".inplace") else None
     call, reference = ctx.call(laid, function), Reference(ctx, laid)
-    made = CallScript(ctx, clause, never, call, called, (), reference, layout)
+    made = CallScript(ctx, clause, lambda *_: iter(()), call, called, (), reference, layout)
     return made.until_it_ends(seconds)
-
-
-def never(call: Call, answer: Any, reference: Any) -> Found:
-    """Judges nothing: the call does not return."""
-    yield from ()
 
 
 def failed(

@@ -196,10 +196,7 @@ def dense(data: Any, dtype: Any, size: Any) -> torch.Tensor:
 def report(found: Iterable[Any]) -> None:
     """Print what is wrong and exit 1, or exit 0."""
     wrong = [each for each in found if isinstance(each, Wrong)]
-    for each in wrong:
-        print(f"FAULT: {each}")
-    if not wrong:
-        print("no fault")
+    print("\n".join(f"FAULT: {each}" for each in wrong) or "no fault")
     sys.exit(1 if wrong else 0)
 
 
@@ -222,20 +219,19 @@ def report_check(check: Any, *given: Any, **parameters: Any) -> None:
 def report_end(seconds: Any) -> None:
     """Run the call in a subprocess, and report how it ended."""
     child = subprocess.Popen([sys.executable, *sys.argv, "in this process"])
+    fault = ""
     try:
         status = child.wait(timeout=seconds)
+        if status < 0:
+            fault = f"the process was killed by {signal.Signals(-status).name}"
+        elif status:
+            fault = f"the process ended with status {status}"
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
-        print(f"FAULT: the call did not return within {seconds} seconds")
-        sys.exit(1)
-    if status:
-        how = f"ended with status {status}"
-        if status < 0:
-            how = f"was killed by {signal.Signals(-status).name}"
-        print(f"FAULT: the process {how}")
-        sys.exit(1)
-    print("no fault: the call returned")
+        fault = f"the call did not return within {seconds} seconds"
+    print(f"FAULT: {fault}" if fault else "no fault: the call returned")
+    sys.exit(1 if fault else 0)
 
 
 # -- writing

@@ -1,9 +1,4 @@
-"""Directed checks: documented rules, each tried on small tensors made for it.
-
-Each check is a function that names torch, builtins and what its script can carry. It takes the op, ``move`` (CPU
-tensor to device), ``back`` (device tensor to CPU) and literals, and returns what is wrong or None. It raises
-NotApplicable where its premise does not hold for the op or dtype.
-"""
+"""Documented rules, each tried on small tensors made for it: see :mod:`conformance.checks.ops.directed`."""
 
 from __future__ import annotations
 

@@ -146,18 +146,16 @@ def moved(target: Guarded, address: int) -> Wrong | None:
 def judge_target_bounds(call: Call, answer: Answer, reference: Any) -> Found:
     """The bytes of a target's storage that belong to none of its elements are as they were."""
     for place, target in enumerate(answer.targets if answer.raised is None else ()):
-        if isinstance(target, Guarded) and target.as_asked():  # else layout.out_kept judges it
-            wrong = outside_changed(target, call.back)
-            yield wrong.about(f"out {place}") if wrong is not None else None
+        yield from outside_changed(target, f"out {place}", call.back)
 
 
-def outside_changed(target: Guarded, back: Move) -> Wrong | None:
+def outside_changed(target: Guarded | torch.Tensor, what: str, back: Move) -> Found:
     """Whether bytes changed that belong to none of a tensor's elements."""
-    if target.outside_intact(back):
-        return None
-    geometry = target.geometry
-    where = f"strides {geometry.stride}, offset {geometry.offset}"
-    return Wrong("bytes", f"no change outside its elements ({where})", "changed bytes")
+    if not isinstance(target, Guarded) or not target.as_asked():
+        return  # layout.out_kept or layout.inplace judges it
+    where = f"strides {target.geometry.stride}, offset {target.geometry.offset}"
+    expected = f"no change outside its elements ({where})"
+    yield None if target.outside_intact(back) else Wrong("bytes", expected, "changed bytes", what)
 
 
 # -- ``out=`` that does not fit: empty, of a wrong shape, of an unsafe dtype, on another device
@@ -353,10 +351,7 @@ def called_in_place(call: Call) -> Answer:
 
 def judge_self_bounds(call: Call, answer: Answer, reference: Any) -> Found:
     """The bytes of self's storage that belong to none of its elements are as they were."""
-    target = call.inputs[0]
-    if isinstance(target, Guarded) and target.as_asked():  # else layout.inplace judges it
-        wrong = outside_changed(target, call.back)
-        yield wrong.about("self") if wrong is not None else None
+    yield from outside_changed(call.inputs[0], "self", call.back)
 
 
 def judge_in_place(call: Call, answer: Answer, reference: Any) -> Found:
