@@ -54,12 +54,9 @@ def suites() -> tuple[Suite, ...]:
 def planned_cases(contract: Contract, *, more: bool = True) -> list[Case]:
     """The cases of every checked clause, in the contract's order and then their own; without those
     beyond plan quick where ``more`` is false."""
-    by_clause: dict[str, list[Case]] = {}
-    for suite in suites():
-        for case in suite.cases:
-            if more or not case.more:
-                by_clause.setdefault(case.clause, []).append(case)
-    return [case for clause in checked(contract) for case in by_clause.get(clause.id, ())]
+    order = {clause.id: place for place, clause in enumerate(checked(contract))}
+    cases = (case for suite in suites() for case in suite.cases if more or not case.more)
+    return sorted((case for case in cases if case.clause in order), key=lambda c: order[c.clause])
 
 
 def planned_op_checks(contract: Contract) -> list[OpCheck]:
