@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
@@ -84,7 +85,7 @@ def payload(judged: GateResult) -> Payload:
         found["passed"], found["failed"], found["skipped"], found.total(),
         "success" if judged.green else "failure", ours,
     )  # fmt: skip
-    _fill(made, [_new_failure(each) for each in judged.new])
+    _fill(made, judged.new)
     return made
 
 
@@ -103,19 +104,16 @@ def _by_clause(judged: GateResult) -> dict[str, dict[str, int]]:
     }
 
 
-def _new_failure(result: CellResult) -> NewFailure:
-    message = clean(headline(result))[:_LONGEST]
-    return NewFailure(str(result.key), result.verdict.value, result.outcome.value, message)
-
-
-def _fill(found: Payload, new: list[NewFailure]) -> None:
+def _fill(found: Payload, new: Sequence[CellResult]) -> None:
     """Put in as many of the new failures as the limit leaves room for."""
     ours = found.conformance
     ours.new_left_out = len(new)
     room = LIMIT - len(text_of(found))
-    for number, one in enumerate(new):
+    for result in new:
+        message = clean(headline(result))[:_LONGEST]
+        one = NewFailure(str(result.key), str(result.verdict), str(result.outcome), message)
         room -= len(text_of(one)) + 1
         if room < 0:
             break
         ours.new.append(one)
-        ours.new_left_out = len(new) - number - 1
+        ours.new_left_out -= 1

@@ -42,7 +42,9 @@ _NAMED = 6
 
 # More clauses than this are shown by family.
 _MANY = 25
-_WIDTH = 100
+_WRAPPER = textwrap.TextWrapper(
+    100, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+)
 
 # GitHub shows at most ten annotations of a step.
 _ANNOTATIONS = 10
@@ -317,7 +319,7 @@ def summarise(judged: GateResult, *, limit: int = 20, styled: bool = False) -> s
         lines.append(style(line, "bold") if row is header or row is rows[-1] else line)
     if not run.provenance.partial:
         lines += [str(level) for level in levels_of(run)]
-    lines += [_wrap(note) for note in (*unchecked(run), *noted(run))]
+    lines += [_WRAPPER.fill(note) for note in (*unchecked(run), *noted(run))]
     lines += _failures(run, judged.new, "new", limit, style)
     lines += _failures(run, judged.provisional, "provisional, not gating", limit, style)
     lines += [f"note: {one_line(note)}" for note in judged.notes]
@@ -334,13 +336,11 @@ def title(run: Run) -> str:
 
 def work_done(run: Run) -> str:
     """How much evidence there is: executed comparisons, on how many inputs, in how many layouts."""
-    results = run.results.values()
-    checks = sum(result.checks for result in results)
+    checks = sum(result.checks for result in run.results.values())
     inputs: dict[tuple[str, str], int] = {}
     layouts: set[str] = set()
-    for result in results:
-        item = (result.key.op, result.key.dtype)
-        inputs[item] = max(inputs.get(item, 0), result.samples)
+    for key, result in run.results.items():
+        inputs[key[1:]] = max(inputs.get(key[1:], 0), result.samples)
         layouts.update(result.ran_layouts)
     return (
         f"{number(checks, 'check')} on {number(sum(inputs.values()), 'sample')} of "
@@ -438,12 +438,6 @@ def _names(clauses: Iterable[str]) -> str:
         family, _, name = clause.partition(".")
         families.setdefault(family, []).append(name)
     return "; ".join(f"{family}: {', '.join(names)}" for family, names in families.items())
-
-
-def _wrap(text: str) -> str:
-    return textwrap.fill(
-        text, _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-    )
 
 
 def _failures(

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from markupsafe import Markup
 
 from reports.dashboard import documents, markup, svg
 from reports.dashboard.axes import SHARDS, Axis, letters_in, slices
-from reports.dashboard.documents import (
-    Block,
-    ContractDocument,
-    DeviceDocument,
-    Manifest,
-    RunDocument,
-)
+from reports.dashboard.documents import DeviceDocument, RunDocument
 from reports.dashboard.series import Series, changed, counted, slug
 from reports.diff import MEANING, WORSE, Change, Changes
 from reports.diff import table as changes
 from reports.gate import Level, Tally
-from reports.model import Clause
 from reports.statuses import ABSENT, KIND_OF, KINDS, LABELS, Status, tally
 from reports.statuses import table as statuses
 
@@ -42,7 +36,7 @@ class Site:
     folder: Path
     runs: dict[str, RunDocument] = field(default_factory=dict)
     axes: dict[str, Axis] = field(default_factory=dict)
-    contracts: dict[str, ContractDocument] = field(default_factory=dict)
+    contracts: dict[str, documents.ContractDocument] = field(default_factory=dict)
     read: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
@@ -69,8 +63,8 @@ class Health:
     """A device's manifest: its blocks, each with what is wrong with it, and how many are of each fault and kind."""
 
     series: Series
-    manifest: Manifest
-    blocks: list[tuple[Block, list[str]]]
+    manifest: documents.Manifest
+    blocks: list[tuple[documents.Block, list[str]]]
     faults: Counter[str]
     kinds: dict[str, int]
 
@@ -89,20 +83,22 @@ def write(
             documents.write(folder / "assets" / path.name, path.read_bytes())
     documents.write(folder / "assets" / "statuses.css", svg.style_sheet().encode())
     documents.write_script(folder, "site", site_data(site, series, devices, now))
-    _write_op_pages(folder, series, site, title)
+    ops = _write_op_pages(folder, series, site, title)
     rows = [_row(each, document, site, now) for each, document in zip(series, devices)]
+    levels = dict(sorted((each.level, each.title) for one in devices for each in one.levels))
+    newest = max((each.latest for each in series), key=lambda run: run.id)
     shared = {"root": "", "site_title": title, "built": now.strftime("%Y-%m-%d %H:%M UTC")}
     contexts: dict[str, dict[str, object]] = {
         "index": {
             "rows": rows, "families": _families(rows, site), "meaning": MEANING, "shown": SHOWN,
             "worse": WORSE, "fixed": Change.FIXED, "runs": len(site.runs),
-            "levels": _titles(devices),
+            "levels": levels,
         },
         "grid": {}, "explore": {}, "cell": {}, "compare": {},
-        "ops": {"series": series, "ops": _op_index(series, site.axes)},
+        "ops": {"series": series, "ops": ops},
         "trends": {"trends": [_trend(each) for each in series]},
         "manifest": {"healths": [_health(each, now) for each in series]},
-        "contract": {"clauses": _newest_contract(series, site)},
+        "contract": {"clauses": site.contracts[newest.contract].clauses},
         "methodology": {"rows": rows, "meaning": MEANING},
     }  # fmt: skip
     for page, context in contexts.items():
@@ -129,16 +125,6 @@ def _families(rows: Sequence[Row], site: Site) -> list[str]:
     having = {name for row in rows for name in row.families}
     known = [clause.family for contract in site.contracts.values() for clause in contract.clauses]
     return [name for name in dict.fromkeys([*known, *sorted(having)]) if name in having]
-
-
-def _titles(devices: Sequence[DeviceDocument]) -> dict[int, str]:
-    """The levels that any device's newest run states, by number."""
-    return dict(sorted((each.level, each.title) for device in devices for each in device.levels))
-
-
-def _newest_contract(series: Sequence[Series], site: Site) -> list[Clause]:
-    newest = max((each.latest for each in series), key=lambda run: run.id)
-    return site.contracts[newest.contract].clauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +186,7 @@ def _health(series: Series, now: datetime) -> Health:
     return Health(series, manifest, blocks, faults, dict(sorted(kinds.items())))
 
 
-def _faults(block: Block, today: str) -> list[str]:
+def _faults(block: documents.Block, today: str) -> list[str]:
     """What a reader should look at: past its day, matching nothing, without an issue."""
     faults = {
         "expired": block.expires is not None and block.expires < today,
@@ -230,94 +216,68 @@ class OpLink:
 
     name: str
     slug: str
-    counts: tuple[Tally | None, ...]  # by series
+    counts: list[Tally | None]  # by series
 
 
-def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: str) -> None:
+def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: str) -> list[OpLink]:
     """Write ``op/<slug>.html`` for each operator of the newest runs, and remove those of others."""
-    blocks = [
-        {
-            op: (pattern, each.latest.codes[start:end])
-            for op, pattern, start, end in slices(site.axes[each.latest.axis])
-        }
-        for each in series
-    ]
-    written = set()
-    writers = [_OpTables(site.axes[each.latest.axis]) for each in series]
-    for op in sorted({op for of_series in blocks for op in of_series}):
-        tables = [
-            writer.table(each, *of_series[op])
-            for each, of_series, writer in zip(series, blocks, writers, strict=True)
-            if op in of_series
-        ]
-        name = f"{slug(op)}.html"
-        written.add(name)
+    axes = [site.axes[each.latest.axis] for each in series]
+    spans = [{op: span for op, *span in slices(axis)} for axis in axes]
+    rows = [_rows(axis) for axis in axes]
+    links = []
+    for op in sorted({op for of_series in spans for op in of_series}):
+        tables = []
+        for each, of_series, patterns in zip(series, spans, rows, strict=True):
+            if op in of_series:
+                pattern, start, end = of_series[op]
+                tables.append(_table(each, patterns[pattern], each.latest.codes[start:end]))
+        counts = {table.series.slug: table.counts for table in tables}
+        links.append(OpLink(op, slug(op), [counts.get(each.slug) for each in series]))
         text = markup.render(
             "op.html", page="op", root="../", site_title=title, op=op, tables=tables
         )
-        documents.write(folder / "op" / name, text.encode("utf-8"))
-    documents.prune(folder / "op", "*.html", written)
+        documents.write(folder / "op" / f"{slug(op)}.html", text.encode("utf-8"))
+    documents.prune(folder / "op", "*.html", {f"{link.slug}.html" for link in links})
+    return links
 
 
-def _op_index(series: Sequence[Series], axes: Mapping[str, Axis]) -> list[OpLink]:
-    """Every operator of the newest runs, with its counts on each device."""
-    found: dict[str, dict[int, Tally]] = {}
-    for number, each in enumerate(series):
-        for op, _, start, end in slices(axes[each.latest.axis]):
-            found.setdefault(op, {})[number] = _count(each.latest.codes[start:end])
-    return [
-        OpLink(op, slug(op), tuple(counts.get(number) for number in range(len(series))))
-        for op, counts in sorted(found.items())
-    ]
+class _Rows(NamedTuple):
+    """What is the same for all operators of a pattern: the dtypes, and each clause's head and columns."""
+
+    dtypes: list[str]
+    clauses: list[tuple[str, list[int]]]
 
 
-def _count(codes: str) -> Tally:
-    return tally(letters_in(codes))
-
-
-class _OpTables:
-    """The tables of one axis: what is the same for all operators of a pattern is made once."""
-
-    def __init__(self, axis: Axis) -> None:
-        self._axis = axis
-        self._squares = {
-            code: f'<td class="k-{kind}"><i>{LABELS[kind]}</i>' if code != ABSENT else "<td>"
-            for code, kind in KIND_OF.items()
-        }
-        self._plans: dict[int, tuple[list[str], list[tuple[str, int, list[int] | None]]]] = {}
-
-    def table(self, series: Series, pattern: int, codes: str) -> Table:
-        dtypes, rows = self._plan(pattern)
-        squares, width = self._squares, len(dtypes)
-        parts: list[str] = []
-        for head, start, columns in rows:
-            parts.append(head)
-            if columns is None:
-                parts += map(squares.__getitem__, codes[start : start + width])
-                continue
-            row = ["<td>"] * width
-            for offset, column in enumerate(columns):
-                row[column] = squares[codes[start + offset]]
-            parts += row
-        return Table(series, _count(codes), dtypes, Markup("".join(parts)))
-
-    def _plan(self, pattern: int) -> tuple[list[str], list[tuple[str, int, list[int] | None]]]:
-        """The dtypes of a pattern, and for each clause its head, its start and its columns."""
-        known = self._plans.get(pattern)
-        if known is not None:
-            return known
-        axis = self._axis
-        used = sorted({dtype for _, dtypes in axis.patterns[pattern] for dtype in dtypes})
+def _rows(axis: Axis) -> list[_Rows]:
+    """By pattern."""
+    made = []
+    for pattern in axis.patterns:
+        used = sorted({dtype for _, dtypes in pattern for dtype in dtypes})
         place = {dtype: column for column, dtype in enumerate(used)}
-        rows: list[tuple[str, int, list[int] | None]] = []
-        start = 0
-        for clause, dtypes in axis.patterns[pattern]:
+        clauses = []
+        for clause, dtypes in pattern:
             name = escape(axis.clauses[clause])
             head = f'<tr><th scope="row"><a href="../contract.html#{name}">{name}</a>'
-            rows.append((head, start, None if dtypes == used else [place[d] for d in dtypes]))
-            start += len(dtypes)
-        self._plans[pattern] = [axis.dtypes[dtype] for dtype in used], rows
-        return self._plans[pattern]
+            clauses.append((head, [place[dtype] for dtype in dtypes]))
+        made.append(_Rows([axis.dtypes[dtype] for dtype in used], clauses))
+    return made
+
+
+_SQUARES = {
+    code: f'<td class="k-{kind}"><i>{LABELS[kind]}</i>' if code != ABSENT else "<td>"
+    for code, kind in KIND_OF.items()
+}
+
+
+def _table(series: Series, rows: _Rows, codes: str) -> Table:
+    parts: list[str] = []
+    letters = iter(codes)
+    for head, columns in rows.clauses:
+        row = ["<td>"] * len(rows.dtypes)
+        for column, code in zip(columns, letters):
+            row[column] = _SQUARES[code]
+        parts += [head, *row]
+    return Table(series, tally(letters_in(codes)), rows.dtypes, Markup("".join(parts)))
 
 
 # -- what every page knows

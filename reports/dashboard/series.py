@@ -81,22 +81,17 @@ def series_of(documents: Iterable[RunDocument]) -> list[Series]:
     return sorted(found.values(), key=lambda each: each.slug)
 
 
-def family_of(clause: str) -> str:
-    return clause.partition(".")[0]
-
-
 def counted(document: RunDocument) -> tuple[Tally, dict[str, Tally]]:
     """The run's cells counted as the gate does: all, and by family."""
     families: dict[str, list[Tally]] = {}
     for clause, counts in document.counts.items():
-        families.setdefault(family_of(clause), []).append(tally(counts))
+        families.setdefault(clause.partition(".")[0], []).append(tally(counts))
     by_family = {name: Tally.sum(parts) for name, parts in families.items()}
     return Tally.sum(by_family.values()), by_family
 
 
 def count_of(counts: Tally) -> Count:
-    names = (name for name in Count.__struct_fields__ if name != "judged")
-    return Count(judged=counts.judged, **{name: getattr(counts, name) for name in names})
+    return Count(*(getattr(counts, name) for name in Count.__struct_fields__))
 
 
 def device_document(series: Series) -> DeviceDocument:

@@ -94,7 +94,7 @@ def _ceiling(value: int) -> int:
 # -- badges: a device's numbers, and each level's, under names that stay
 
 # Widths of a character at 11 px in Verdana and what replaces it, on the safe side.
-_NARROW, _WIDE, _USUAL = 4.2, 9.5, 6.9
+_WIDTHS = dict.fromkeys("il.,:;' |j!", 4.2) | dict.fromkeys("mwMW@%", 9.5)
 _GOOD, _SOME, _NONE = "#1a7f5a", "#7a6a1c", "#6b6f76"
 
 
@@ -129,14 +129,7 @@ def badge(label: str, text: str, colour: str) -> str:
 
 
 def _width(text: str) -> float:
-    return sum(
-        _NARROW
-        if char in "il.,:;' |j!"
-        else _WIDE
-        if char in "mwMW@%" or ord(char) > 0x2000
-        else _USUAL
-        for char in text
-    )
+    return sum(_WIDTHS.get(char, 9.5 if ord(char) > 0x2000 else 6.9) for char in text)
 
 
 def style_sheet() -> str:
