@@ -84,7 +84,7 @@ class Tally:
     def count(self, outcome: Outcome, verdict: Verdict, cells: int = 1) -> None:
         """Count planned cells of this outcome and verdict."""
         self.planned += cells
-        names = [_OUTCOMES.get(outcome), _VERDICTS.get(verdict)]
+        names = [_COUNTED.get(outcome), _COUNTED.get(verdict)]
         if outcome is Outcome.UNSUPPORTED and verdict is Verdict.OK:
             names = ["declared"]
         for name in filter(None, names):
@@ -95,7 +95,7 @@ class Tally:
         return cls(*map(sum, zip(*map(astuple, tallies))))
 
 
-_OUTCOMES: Mapping[Outcome, str] = {
+_COUNTED: Mapping[Outcome | Verdict, str] = {
     Outcome.PASS: "passed",
     Outcome.AMBIGUOUS: "ambiguous",
     Outcome.UNSUPPORTED: "unsupported",
@@ -103,8 +103,6 @@ _OUTCOMES: Mapping[Outcome, str] = {
     Outcome.HANG: "hangs",
     Outcome.ERROR: "errors",
     Outcome.NOT_RUN: "missing",
-}
-_VERDICTS: Mapping[Verdict, str] = {
     Verdict.EXPECTED: "expected",
     Verdict.REGRESSION: "regressions",
     Verdict.IMPROVEMENT: "improvements",

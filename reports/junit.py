@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from junitparser import (
 from junitparser.junitparser import etree  # type: ignore[attr-defined]
 
 from devices.cell import CellKey, Outcome, Verdict
+from devices.errors import explained
 from reports.model import CellResult, Run, RunError, case_name, problem_with
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -170,16 +171,13 @@ def suites_as_xml(suites: Sequence[TestSuite]) -> bytes:
 def seconds_in(path: Path) -> dict[CellKey, float]:
     """The times of the cells in a JUnit file of a run. Raises RunError if it is not one."""
     try:
-        read = JUnitXml.fromfile(str(path))
-        cases = [
-            case for each in read for case in (each if isinstance(each, TestSuite) else [each])
-        ]
+        with explained(RunError, path, "cannot be read"):
+            read = JUnitXml.fromfile(str(path))
+        suites = (each if isinstance(each, TestSuite) else [each] for each in read)
         return {
             CellKey.parse(f"{case.classname or ''}::{case.name or ''}"): case.time or 0.0
-            for case in cases
+            for case in chain.from_iterable(suites)
         }
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (JUnitXmlError, SyntaxError, ValueError) as error:  # both XML parsers raise SyntaxErrors
         raise RunError(f"{path}: not the JUnit file of a run: {error}") from None
 

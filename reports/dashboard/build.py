@@ -161,7 +161,8 @@ def _ingest_all(
     paths: Sequence[Path], staging: Path, skip_refused: bool, jobs: int | None
 ) -> tuple[list[str], list[str]]:
     processes = min(jobs or _processors(), len(paths))
-    if processes > 1 and (jobs or _size(paths) > _WORTH_PROCESSES):
+    size = sum(record_file(path).stat().st_size for path in paths)
+    if processes > 1 and (jobs or size > _WORTH_PROCESSES):
         # Not forked: the caller may have threads (torch, tests).
         with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
             answers = list(pool.map(_ingest, paths, [staging] * len(paths)))
@@ -188,10 +189,6 @@ def _processors() -> int:
     if hasattr(os, "sched_getaffinity"):  # Linux: containers often allow fewer than there are
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _size(paths: Iterable[Path]) -> int:
-    return sum(record_file(path).stat().st_size for path in paths)
 
 
 def _move(staging: Path, folder: Path) -> None:
@@ -235,9 +232,8 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
         if not path.is_dir() or record_file(path).is_file():
             found.append(path)
             continue
-        below = sorted(
-            {found.parent for deep in ("*", "*/*") for found in path.glob(f"{deep}/{RECORD_FILE}")}
-        )
+        records = (record for deep in ("*", "*/*") for record in path.glob(f"{deep}/{RECORD_FILE}"))
+        below = sorted(record.parent for record in records)
         if not below:
             raise RunError(
                 f"{path}: holds no {RECORD_FILE}, nor does a folder in it: expected the folder that "

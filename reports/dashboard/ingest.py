@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -144,12 +144,11 @@ def _date(text: str, source: Path) -> datetime:
 # -- the manifest that the run was judged by
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(NamedTuple):
     """The manifest as published, and for each cell that did not pass the positions of the blocks that decided."""
 
     manifest: documents.Manifest
-    deciding: Mapping[int, list[int]] = field(default_factory=dict)
+    deciding: Mapping[int, list[int]]
 
 
 def judged(read: ReadRun) -> Judged:
@@ -160,18 +159,18 @@ def judged(read: ReadRun) -> Judged:
     """
     run, origin = read.run, read.run.provenance
     if not origin.manifest_hash:
-        return Judged(documents.Manifest("none"))
+        return Judged(documents.Manifest("none"), {})
     name = Path(origin.expectations).name
     paths = (run.folder / MANIFEST_FILE, Path(origin.expectations))
     texts = (_text(path, origin.manifest_hash) for path in paths)
     text = next((found for found in texts if found is not None), None)
     if text is None:
-        return Judged(documents.Manifest("unknown", name))
+        return Judged(documents.Manifest("unknown", name), {})
     facts = {name: str(value) for name, value in run.plan.facts.items()}
     try:
         manifest = Manifest.parse(text, Path(name)).active(facts)
     except ManifestError as error:
-        return Judged(documents.Manifest("unknown", name, [], [str(error)]))
+        return Judged(documents.Manifest("unknown", name, [], [str(error)]), {})
     return _matched(read, manifest, name)
 
 

@@ -49,7 +49,6 @@ class Row:
     document: DeviceDocument
     total: Tally
     families: dict[str, Tally]
-    bars: dict[str, Markup]
     age: int  # days
     changed: Changes | None  # None for a first run
 
@@ -92,7 +91,7 @@ def write(
         "index": {
             "rows": rows, "families": _families(rows, site), "meaning": MEANING, "shown": SHOWN,
             "worse": WORSE, "fixed": Change.FIXED, "runs": len(site.runs),
-            "levels": levels,
+            "levels": levels, "bar": svg.bar,
         },
         "grid": {}, "explore": {}, "cell": {}, "compare": {},
         "ops": {"series": series, "ops": ops},
@@ -114,7 +113,6 @@ def _row(series: Series, document: DeviceDocument, site: Site, now: datetime) ->
         document,
         total,
         families,
-        {name: svg.bar(counts) for name, counts in families.items()},
         markup.age(series.latest.start, now),
         changed(previous, series.latest, site.axes) if previous is not None else None,
     )
@@ -135,7 +133,6 @@ class Trend:
     chart: Markup
     families: list[tuple[str, Tally, Markup]]
     table: list[tuple[RunDocument, Tally, list[Tally | None]]]
-    names: list[str]
 
 
 def _trend(series: Series) -> Trend:
@@ -152,7 +149,7 @@ def _trend(series: Series) -> Trend:
         (run, total, [parts.get(family) for family in families])
         for run, (total, parts) in zip(series.runs, counts, strict=True)
     ]
-    return Trend(series, chart, small, table[::-1], families)
+    return Trend(series, chart, small, table[::-1])
 
 
 def _points(series: Series, counts: Sequence[Tally]) -> list[svg.Point]:
