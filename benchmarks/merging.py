@@ -11,7 +11,7 @@ import msgspec
 
 from benchmarks.running import verdict
 from benchmarks.synthetic_runs import cells_of, write
-from reports.merge import load_shards, merge
+from reports.merge import merge
 from reports.model import fold
 from reports.run import collector_paused, load_run, write_run
 
@@ -24,7 +24,7 @@ def main() -> bool:
         paths = _shards(Path(scratch))
         with collector_paused():
             started = time.perf_counter()
-            merged = merge(load_shards(paths))
+            merged = merge([load_run(path) for path in paths])
             read = time.perf_counter() - started
             write_run(
                 Path(scratch) / "out",

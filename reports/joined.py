@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from devices.errors import ConformError
 from reports.gate import gate
-from reports.merge import Merged, load_shards, merge
+from reports.merge import Merged, merge
 from reports.model import Run, write_file
-from reports.run import collector_paused, write_run
+from reports.run import (
+    MANIFEST_FILE,
+    collector_paused,
+    load_run,
+    manifest_of,
+    repro_script,
+    write_run,
+)
 from reports.summary import write_failures
 
 #: The cells without an outcome.
@@ -23,12 +29,13 @@ def join(shards: Sequence[Path], folder: Path, junitxml: Path | None) -> Merged:
     if any(shard.resolve() == folder.resolve() for shard in shards):
         raise ConformError(f"-o {folder} is one of the shards: give another folder")
     with collector_paused():  # it would visit millions of objects again and again
-        runs = load_shards(shards)
+        runs = [load_run(shard) for shard in shards]
         merged = merge(runs)
+        manifests = (manifest_of(run, run.folder / MANIFEST_FILE) for run in runs)
         run = write_run(
             *(folder, merged.document, merged.results, merged.provenance),
             junitxml=junitxml,
-            manifest=_manifest(runs),
+            manifest=next((text for text in manifests if text is not None), b""),
             like=merged.plan,
         )
         _copy_repros(runs, merged, folder)
@@ -40,24 +47,13 @@ def join(shards: Sequence[Path], folder: Path, junitxml: Path | None) -> Merged:
     return merged
 
 
-def _manifest(runs: Sequence[Run]) -> bytes:
-    """The manifest, from the first shard that has it unchanged."""
-    for run in runs:
-        path = run.folder / "expected.toml"
-        if path.is_file():
-            text = path.read_bytes()
-            if hashlib.blake2b(text, digest_size=8).hexdigest() == run.provenance.manifest_hash:
-                return text
-    return b""
-
-
 def _copy_repros(runs: Sequence[Run], merged: Merged, folder: Path) -> None:
     """Copy the repro scripts. A script that is not in its shard's folder is left out."""
     for run in runs:
         for cell, result in run.results.items():
             if result.repro is None or merged.results[cell].repro != result.repro:
                 continue
-            source, target = run.folder / result.repro, folder / result.repro
-            if source.is_file() and source.resolve().is_relative_to(run.folder.resolve()):
+            if (source := repro_script(run.folder, result)) is not None:
+                target = folder / result.repro
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)

@@ -1,4 +1,4 @@
-"""Shards of one run joined again, and refused where they are not of one run. Pure, but for reading them.
+"""Shards of one run joined again, and refused where they are not of one run. Pure.
 
 Shards are of one run where plan, torch, driver, device, manifest and selection agree. A cell that several
 shards ran (every shard runs the identity cells) must have come to the same in all of them: where it did not, they
@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -26,7 +25,6 @@ from reports.model import (
     fold,
     problem_with,
 )
-from reports.run import collector_paused, load_run
 
 #: What must be the same in all shards, in the order in which people look for a cause.
 _SAME: Final = (
@@ -55,12 +53,6 @@ class Merged:
     plan: Plan
     absent: tuple[int, ...]
     missing: tuple[CellKey, ...]
-
-
-def load_shards(paths: Sequence[Path]) -> list[Run]:
-    """Read the folders of shards. Raises RunError."""
-    with collector_paused():
-        return [load_run(path) for path in paths]
 
 
 def merge(runs: Sequence[Run]) -> Merged:

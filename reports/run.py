@@ -369,6 +369,23 @@ def times_of(path: Path) -> dict[CellKey, float]:
     return {cell: result.seconds for cell, result in load_run(path).results.items()}
 
 
+def manifest_of(run: Run, path: Path) -> bytes | None:
+    """The manifest that a run was judged by; None if the file is not there, or is another one."""
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return None
+    hashed = hashlib.blake2b(raw, digest_size=8).hexdigest()
+    return raw if hashed == run.provenance.manifest_hash else None
+
+
+def repro_script(folder: Path, result: CellResult) -> Path | None:
+    """The repro script of a result; None if it is not in the run's folder, or only by a link."""
+    path = folder / (result.repro or "")
+    inside = path.is_file() and path.resolve().is_relative_to(folder.resolve())
+    return path if inside else None
+
+
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """Reading makes a million live objects and no cycles: looking through them takes a third."""

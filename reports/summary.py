@@ -267,9 +267,10 @@ def markdown_of(groups: Sequence[Group]) -> str:
 
 
 def text_lines(
-    folder: Path, groups: Sequence[Group], kind: str, limit: int, style: Callable[[str, str], str]
+    run: Run, results: Iterable[CellResult], kind: str, limit: int, style: Callable[[str, str], str]
 ) -> list[str]:
-    """The first groups for a terminal, each with an example and the command that shows it again."""
+    """Failures for a terminal: the first groups, each with an example and the command that shows it again."""
+    groups = groups_of(run, results)
     lines: list[str] = []
     for group in groups[:limit]:
         bad = "bad" if group.key.verdict == "regression" else "note"
@@ -278,10 +279,12 @@ def text_lines(
         lines.append(f"{label}: {result.key}: {result.outcome}: {one_line(headline(result))}")
         if result.example is not None:
             lines += [_indented(line) for line in result.example.lines()]
-        if (command := repro_command(folder, result)) is not None:
+        if (command := repro_command(run.folder, result)) is not None:
             lines.append(f"    {command}")
         if len(group.results) > 1:
             lines.append(f"    {alike(group)}")
+    if len(groups) > limit:
+        lines.append(_rest(run, groups[limit:]))
     return lines
 
 
@@ -320,8 +323,8 @@ def summarise(judged: GateResult, *, limit: int = 20, styled: bool = False) -> s
     if not run.provenance.partial:
         lines += [str(level) for level in levels_of(run)]
     lines += [_WRAPPER.fill(note) for note in (*unchecked(run), *noted(run))]
-    lines += _failures(run, judged.new, "new", limit, style)
-    lines += _failures(run, judged.provisional, "provisional, not gating", limit, style)
+    lines += text_lines(run, judged.new, "new", limit, style)
+    lines += text_lines(run, judged.provisional, "provisional, not gating", limit, style)
     lines += [f"note: {one_line(note)}" for note in judged.notes]
     lines += [style(f"problem: {one_line(problem)}", "bad") for problem in judged.problems]
     lines.append(style(verdict_line(judged), "good" if judged.green else "bad"))
@@ -438,16 +441,6 @@ def _names(clauses: Iterable[str]) -> str:
         family, _, name = clause.partition(".")
         families.setdefault(family, []).append(name)
     return "; ".join(f"{family}: {', '.join(names)}" for family, names in families.items())
-
-
-def _failures(
-    run: Run, results: Sequence[CellResult], kind: str, limit: int, style: Callable[[str, str], str]
-) -> list[str]:
-    groups = groups_of(run, results)
-    lines = text_lines(run.folder, groups, kind, limit, style)
-    if len(groups) > limit:
-        lines.append(_rest(run, groups[limit:]))
-    return lines
 
 
 def _rest(run: Run, groups: Sequence[Group]) -> str:

@@ -33,7 +33,14 @@ from reports.model import (
     RunError,
     problem_with,
 )
-from reports.run import MANIFEST_FILE, collector_paused, load_run, record_file
+from reports.run import (
+    MANIFEST_FILE,
+    collector_paused,
+    load_run,
+    manifest_of,
+    record_file,
+    repro_script,
+)
 from reports.statuses import ERROR, PASS, code_of
 from reports.summary import groups_of
 
@@ -162,26 +169,16 @@ def judged(read: ReadRun) -> Judged:
         return Judged(documents.Manifest("none"), {})
     name = Path(origin.expectations).name
     paths = (run.folder / MANIFEST_FILE, Path(origin.expectations))
-    texts = (_text(path, origin.manifest_hash) for path in paths)
-    text = next((found for found in texts if found is not None), None)
-    if text is None:
+    raw = next((found for path in paths if (found := manifest_of(run, path)) is not None), None)
+    if raw is None:
         return Judged(documents.Manifest("unknown", name), {})
     facts = {name: str(value) for name, value in run.plan.facts.items()}
     try:
+        text = raw.decode("utf-8-sig", "replace")
         manifest = Manifest.parse(text, Path(name)).active(facts)
     except ManifestError as error:
         return Judged(documents.Manifest("unknown", name, [], [str(error)]), {})
     return _matched(read, manifest, name)
-
-
-def _text(path: Path, hashed: str) -> str | None:
-    try:
-        raw = path.read_bytes()
-    except OSError:
-        return None  # not there: the caller says so
-    if hashlib.blake2b(raw, digest_size=8).hexdigest() != hashed:
-        return None
-    return raw.decode("utf-8-sig", "replace")
 
 
 def _matched(read: ReadRun, manifest: Manifest, name: str) -> Judged:
@@ -455,18 +452,15 @@ def _more(result: CellResult) -> dict[str, str]:
 
 
 def _script(folder: Path, result: CellResult) -> str | None:
-    """The text of the cell's repro. ``problem_with`` has held its path to be inside the folder."""
-    if not result.repro:
-        return None
-    path = f"{folder}/{result.repro}"
+    """The text of the cell's repro; None if the run was moved without its repros: the page shows only the path."""
+    path = repro_script(folder, result)
     try:
-        with open(path, "rb") as stream:
-            if not Path(path).resolve().is_relative_to(folder.resolve()):  # through a link
-                return None
-            raw = stream.read(LONGEST_SCRIPT + 1)
-    except (OSError, ValueError):
-        return None  # the run was moved without its repros: the page shows only the path
-    return None if len(raw) > LONGEST_SCRIPT else clean(raw.decode("utf-8", "replace"))
+        raw = path.read_bytes() if path is not None else None
+    except OSError:
+        return None
+    return (
+        None if raw is None or len(raw) > LONGEST_SCRIPT else clean(raw.decode("utf-8", "replace"))
+    )
 
 
 def _cut(text: str) -> str:

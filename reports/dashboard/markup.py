@@ -50,11 +50,6 @@ def render(template: str, **context: object) -> Markup:
     return Markup(environment().get_template(template).render(context))
 
 
-def age(start: str, now: datetime) -> int:
-    """Whole days from an instant to ``now``; never negative."""
-    return max((now - instant(start)).days, 0)
-
-
 def instant(start: str) -> datetime:
     """A date as the site's documents hold it."""
     return datetime.fromisoformat(start.replace("Z", "+00:00"))

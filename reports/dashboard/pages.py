@@ -113,7 +113,7 @@ def _row(series: Series, document: DeviceDocument, site: Site, now: datetime) ->
         document,
         total,
         families,
-        markup.age(series.latest.start, now),
+        max((now - markup.instant(series.latest.start)).days, 0),
         changed(previous, series.latest, site.axes) if previous is not None else None,
     )
 

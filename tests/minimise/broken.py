@@ -40,7 +40,7 @@ def main(plan: str = "quick") -> int:
         told = [line for line in ran.text.splitlines() if "conformance: minimis" in line]
         print(*(line[line.index("conformance: ") :] for line in told), sep="\n")
         print(f"{len(new)} failing cells in {len(groups)} groups, grouped in {seconds:.3f} s\n")
-        print(*text_lines(folder, groups[:5], "new", 5, lambda text, _: text), sep="\n")
+        print(*text_lines(run, new, "new", 5, lambda text, _: text), sep="\n")
     return 0
 
 

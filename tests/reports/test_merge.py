@@ -11,7 +11,7 @@ import pytest
 
 from devices.cell import CellKey, Outcome, Verdict
 from reports.gate import gate
-from reports.merge import CannotMerge, load_shards, merge
+from reports.merge import CannotMerge, merge
 from reports.model import CellResult, Run
 from reports.run import load_run, write_run
 from tests.plugin.running import Ran, run_conform
@@ -207,7 +207,7 @@ def test_the_command_refuses_with_one_message(tmp_path: Path, cache: Path) -> No
 
 
 def test_plans_that_are_alike_are_unfolded_once(tmp_path: Path) -> None:
-    one, two = load_shards([Path(p) for p in write(tmp_path, results(), 1, 2)])
+    one, two = [load_run(Path(p)) for p in write(tmp_path, results(), 1, 2)]
     assert one.parsed.cells is two.parsed.cells and one.parsed.selected != two.parsed.selected
 
 

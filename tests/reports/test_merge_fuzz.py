@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from devices.cell import CellKey, Outcome, Verdict
 from devices.errors import ConformError
 from reports.gate import ExitCode, gate
-from reports.merge import load_shards, merge
+from reports.merge import merge
 from reports.model import CellResult, PlanDocument, Run
-from reports.run import write_run
+from reports.run import load_run, write_run
 from tests.fuzzing import examples
 from tests.reports.builders import (
     ADD,
@@ -135,7 +135,7 @@ def sound() -> Iterator[Path]:
 def outcome(folder: Path) -> ExitCode | None:
     """What the shards in a folder come to; None where they are refused with a message."""
     try:
-        merged = merge(load_shards(sorted(folder.glob("s*"))))
+        merged = merge([load_run(path) for path in sorted(folder.glob("s*"))])
         return gate(Run(folder, merged.document, merged.provenance, merged.results)).exit_code
     except ConformError as error:
         assert str(error)
@@ -174,6 +174,6 @@ def test_damaged_files_never_make_a_green_run_of_other_results(
             if data.draw(st.booleans()) and path.suffix == ".conform":
                 forge(path.parent, bytes(raw).partition(b"\n")[2])
         if outcome(folder) is ExitCode.GREEN:
-            found = merge(load_shards(sorted(folder.glob("s*"))))
+            found = merge([load_run(path) for path in sorted(folder.glob("s*"))])
             assert found.results.keys() == set(CELLS)
             assert all(r.outcome is Outcome.PASS and r.checks for r in found.results.values())
