@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from difflib import get_close_matches
 
 
@@ -15,15 +14,6 @@ class ConformError(Exception):
     """
 
     exit_code: int = 4
-
-
-@contextmanager
-def explained(kind: type[ConformError], path: object, problem: str) -> Iterator[None]:
-    """Raise an OSError of the block as ``kind``: the file, the problem ("cannot be written") and its reason."""
-    try:
-        yield
-    except OSError as error:
-        raise kind(f"{path}: {problem}: {error.strerror or error}") from None
 
 
 def listing(names: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, TypeVar
@@ -27,6 +27,15 @@ def cache_root() -> Path:
         return Path(explicit)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "torch-conformance"
+
+
+@contextmanager
+def explained(kind: Callable[[str], Exception], path: object, problem: str) -> Iterator[None]:
+    """Raise an OSError of the block as ``kind``: the file, the problem ("cannot be written") and its reason."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{path}: {problem}: {error.strerror or error}") from None
 
 
 @contextmanager

@@ -111,6 +111,11 @@ def get(name: str) -> Descriptor:
     return installed().get(name)
 
 
+def find(name: str, path: str | Path | None) -> Descriptor:
+    """The device that the file describes; without one the installed device with this name. Raises as they do."""
+    return load_file(Path(path)) if path else get(name)
+
+
 def load_file(path: Path) -> Descriptor:
     """Load a descriptor.py, or the one in a folder. Raises DescriptorError."""
     path = Path(path).absolute()

@@ -13,9 +13,9 @@ from sys import intern
 import msgspec
 
 from devices.cell import CellFacts, CellKey, Outcome, Verdict
-from devices.errors import ConformError, explained
+from devices.errors import ConformError
 from devices.failure import Geometry
-from devices.files import stays_inside, write_whole
+from devices.files import explained, stays_inside, write_whole
 from devices.lifecycle.evidence import Evidence, Seen
 
 # A family names a file (``junit-<family>.xml``), so it must be harmless as a file name.

@@ -24,7 +24,7 @@ from typing import Any, Final, get_type_hints
 import msgspec
 
 from devices.cell import CellKey
-from devices.errors import explained
+from devices.files import explained
 from reports.junit import clean, junit_file, junit_of, seconds_in, suites_as_xml
 from reports.model import (
     CellResult,

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from devices.cell import Outcome, Verdict
-from devices.errors import explained
+from devices.files import explained
 from reports.gate import ExitCode, GateResult, Tally, levels_of, number
 from reports.junit import clean, headline
 from reports.model import (

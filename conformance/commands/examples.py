@@ -98,7 +98,7 @@ def pin(
     if reason is not None and not reason.strip():
         raise click.UsageError("--reason: expected a text that is not empty")
     origin = load_run(run).provenance
-    device = registry.load_file(descriptor) if descriptor else registry.get(origin.device)
+    device = registry.find(origin.device, descriptor)
     if device.name != origin.device:
         raise ConformError(
             f"{run} is a run of device {origin.device!r}, but {descriptor} describes {device.name!r}"

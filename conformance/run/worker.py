@@ -28,6 +28,7 @@ from conformance.search.explore.pins import run_pins, run_programs, unknown_here
 from conformance.search.minimise.tasks import Bench
 from conformance.search.repros import write_repro
 from conformance.suites import find_case, planned_op_checks
+from devices import registry
 from devices.cell import CellOutcome
 from devices.errors import ConformError
 from devices.files import cache_root
@@ -74,7 +75,7 @@ class Worker:
         self.orders, self.place = orders, place
         self.items = orders.named
         self.alone = frozenset(named((), orders.last))
-        descriptor = orders.bench.find()
+        descriptor = registry.find(orders.bench.device, orders.bench.descriptor)
         self.device = device or open_device(descriptor, place.index)
         manifest = Manifest()
         facts = descriptor.facts()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import faulthandler
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -16,7 +15,6 @@ import msgspec
 from conformance.checks.child import Child, ChildDied, Ended, Limits, Tell
 from devices import registry
 from devices.cell import CellKey
-from devices.descriptor import Descriptor
 from devices.failure import Failure
 from reports.model import Example
 
@@ -39,17 +37,12 @@ class Bench(msgspec.Struct, frozen=True):
     samples: int
     plan: str = "quick"
 
-    def find(self) -> Descriptor:
-        """The device. Raises ConformError."""
-        path = self.descriptor
-        return registry.load_file(Path(path)) if path else registry.get(self.device)
-
     def open(self) -> Device:
         """Open the device in this process, which gets one thread. Raises ConformError."""
         from opinfo.device import limit_threads, open_device
 
         limit_threads()
-        return open_device(self.find())
+        return open_device(registry.find(self.device, self.descriptor))
 
 
 class Task(msgspec.Struct, frozen=True):
