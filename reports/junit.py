@@ -31,7 +31,7 @@ from junitparser import (
 from junitparser.junitparser import etree  # type: ignore[attr-defined]
 
 from devices.cell import CellKey, Outcome, Verdict
-from devices.errors import explained
+from devices.files import explained
 from reports.model import CellResult, Run, RunError, case_name, problem_with
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
