@@ -12,18 +12,15 @@ import torch
 from devices.failure import sentence
 
 
-def tensors_of(value: Any, into: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
+def tensors_of(value: Any) -> list[torch.Tensor]:
     """All tensors inside lists, tuples, dicts, in order."""
-    found: list[torch.Tensor] = [] if into is None else into
     if isinstance(value, torch.Tensor):
-        found.append(value)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            tensors_of(item, found)
-    elif isinstance(value, dict):
-        for item in value.values():
-            tensors_of(item, found)
-    return found
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in tensors_of(item)]
+    return []
 
 
 def replace_tensors(value: Any, swap: Callable[[torch.Tensor], Any]) -> Any:
@@ -58,7 +55,7 @@ class Call:
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args = args
         self.kwargs = kwargs
-        self.tensors = tensors_of(kwargs, tensors_of(args))
+        self.tensors = tensors_of((args, kwargs))
         # What holds no tensor is passed as it is: lists of thousands of numbers are common arguments.
         self._arg_holds = [bool(tensors_of(a)) for a in args]
         self._kwargs_hold = bool(tensors_of(kwargs))

@@ -47,14 +47,10 @@ class Layout:
 
     @property
     def id(self) -> str:
-        parts = [self.memory]
-        if self.step != "none":
-            parts.append(f"step_{self.step}")
-        if self.expand != "none":
-            parts.append(f"expand_{self.expand}")
-        if self.offset:
-            parts.append("offset")
-        return "+".join(parts)
+        step = "" if self.step == "none" else f"step_{self.step}"
+        expand = "" if self.expand == "none" else f"expand_{self.expand}"
+        offset = "offset" if self.offset else ""
+        return "+".join(filter(None, (self.memory, step, expand, offset)))
 
     @classmethod
     def parse(cls, text: str) -> Layout:
@@ -93,16 +89,12 @@ class FreeLayout:
     @property
     def id(self) -> str:
         """Such as ``free:order=2.0.1,steps=1.3,expand=0,offset=5``; read back by :func:`parse_layout`."""
-        parts = []
-        if self.order:
-            parts.append("order=" + ".".join(map(str, self.order)))
-        if self.steps:
-            parts.append("steps=" + ".".join(map(str, self.steps)))
-        if self.expand is not None:
-            parts.append(f"expand={self.expand}")
-        if self.offset:
-            parts.append(f"offset={self.offset}")
-        return "free:" + ",".join(parts)
+        expand = () if self.expand is None else (self.expand,)
+        offset = (self.offset,) if self.offset else ()
+        parts = {"order": self.order, "steps": self.steps, "expand": expand, "offset": offset}
+        return "free:" + ",".join(
+            f"{name}={'.'.join(map(str, numbers))}" for name, numbers in parts.items() if numbers
+        )
 
     @classmethod
     def parse(cls, text: str) -> FreeLayout:

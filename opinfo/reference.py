@@ -129,14 +129,13 @@ class StrideReference:
         """
         self.asked += 1
         key = self._key(name, call, geometries, with_offset)
-        if self._cache is not None and key is not None:
-            found = _decode(self._cache.get(key))
-            if found is not None:
-                return found
+        cache = self._cache if key else None
+        if cache is not None and (found := _decode(cache.get(key))) is not None:
+            return found
         self.missed += 1
         answer = self._compute(function, call, geometries, with_offset)
-        if self._cache is not None and key is not None:
-            self._cache.put(key, _encode(answer))
+        if cache is not None:
+            cache.put(key, _encode(answer))
         return answer
 
     def _compute(
@@ -162,9 +161,8 @@ class StrideReference:
             except Exception as exc:  # whatever the call raises is the answer
                 return StrideAnswer(None, raises=type(exc).__name__)
 
-    def _key(
-        self, name: str, call: Call, geometries: Sequence[Geometry], with_offset: bool
-    ) -> str | None:
+    def _key(self, name: str, call: Call, geometries: Sequence[Geometry], with_offset: bool) -> str:
+        """The question's name in the cache; empty if its answer cannot be kept."""
         places = iter(zip(call.tensors, geometries, strict=True))
 
         def describe(_: torch.Tensor) -> tuple[object, ...]:
@@ -174,7 +172,7 @@ class StrideReference:
 
         text = repr((name, replace_tensors((call.args, call.kwargs), describe)))
         if " at 0x" in text:  # an argument without a stable repr
-            return None
+            return ""
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
@@ -237,11 +235,7 @@ def _decode(data: Any) -> StrideAnswer | None:
     try:
         if isinstance(data, dict):
             return StrideAnswer(None, data["raises"], data["unavailable"])
-        return StrideAnswer(
-            tuple(
-                OutputSpec(tuple(size), tuple(stride), offset, alias, dtype)
-                for size, stride, offset, alias, dtype in data
-            )
-        )
+        outputs = (OutputSpec(tuple(size), tuple(stride), *rest) for size, stride, *rest in data)
+        return StrideAnswer(tuple(outputs))
     except (KeyError, TypeError, ValueError):
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
+from contextlib import ExitStack
 from typing import Any, Literal
 
 import torch
@@ -49,23 +49,13 @@ class graph:
         self.stream = torch.Stream("simulated") if stream is None else stream
 
     def __enter__(self) -> None:
-        self.stream.__enter__()
-        try:
-            self.graph.__enter__()
-        except BaseException:
-            self.stream.__exit__(None, None, None)
-            raise
+        with ExitStack() as entered:
+            entered.enter_context(self.stream)
+            entered.enter_context(self.graph)
+            self._entered = entered.pop_all()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            self.graph.__exit__(kind, error, trace)
-        finally:
-            self.stream.__exit__(kind, error, trace)
+    def __exit__(self, *exc: Any) -> None:
+        self._entered.__exit__(*exc)
 
 
 Tensors = tuple[torch.Tensor, ...]
