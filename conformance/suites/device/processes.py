@@ -73,13 +73,13 @@ def forked(function: Callable[[], str]) -> str:
     return f"hung for {FORK_SECONDS:g} s" if not ready else Ended(status).how
 
 
-def fresh(code: str, environment: dict[str, str] | None = None) -> dict[str, Any]:
+def fresh(code: str) -> dict[str, Any]:
     """The value of ``told`` after a program was run by a fresh interpreter that has not imported torch.
 
     Raises CheckFailed if it fails or exceeds its time limit.
     """
     target, limits = "conformance.checks.child:execute", Limits(start=SCRIPT_SECONDS)
-    told, ended = ask(Child(target, code, limits, environment or {}))
+    told, ended = ask(Child(target, code, limits))
     if told is None or not ended.well:
         text = "a program in a fresh process exits with status 0"
         raise CheckFailed.of(Kind.ENDED, text, expected="exit status 0", found=str(ended))
@@ -280,9 +280,8 @@ def _surfaces(context: Context) -> None:
 
 def _later_results(context: Context) -> None:
     """No later result is silently wrong."""
-    numbers, given = torch.arange(1000.0), list[torch.Tensor]()
-    x = context.to_device(numbers)
-    told = 0
+    numbers = torch.arange(1000.0)
+    x, given, told = context.to_device(numbers), [], 0
     for step in range(3):
         try:
             if step == 0:

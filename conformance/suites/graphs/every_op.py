@@ -78,10 +78,10 @@ class Replayed:
 def called_in_graph(call: Call, seed: int, own: str) -> Replayed:
     """Run the call eagerly, capture it on inputs of zeros, and replay it on the real ones."""
     made = Replayed()
-    static = []
-    for value in call.values:
-        there = call.move(value)
-        static.append(there.clone() if there is value else there)
+    moved = map(call.move, call.values)
+    static = [
+        there.clone() if there is value else there for there, value in zip(moved, call.values)
+    ]
     args, kwargs = call.arguments(static, call.device)
     torch.manual_seed(seed)
     try:
