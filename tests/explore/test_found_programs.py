@@ -252,7 +252,7 @@ def test_what_kills_the_process_is_a_finding_and_the_search_goes_on(
     monkeypatch.setenv("DEADLY", str(tmp_path / "deadly"))
     effort = Effort()
     bench = Bench("odd", str(odd.descriptor), 3)
-    found = list(explored(bench, [Item("drawn", "", ["streams.wait"])], 3, 1.0, effort))
+    found = list(explored(bench, [Item("drawn", "", ["streams.wait"])], 3, 3.0, effort))
     assert [(str(f.cell), f.kind) for f in found] == [
         ("process::streams.wait::drawn", "was killed by SIGABRT")
     ]

@@ -33,7 +33,7 @@ from conformance.search.explore.exploration import Counts, Finding, Found, Order
 from conformance.search.minimise import shrink
 from conformance.search.minimise.simplify import NAMED, with_tensors
 from conformance.search.minimise.subject import Candidate, Subject
-from conformance.suites import case_of
+from conformance.suites import case_of, find_case
 from conformance.suites.layout import SUITE
 from devices.cell import CellKey
 from devices.failure import Failure
@@ -64,8 +64,11 @@ def serve(given: object, tell: Tell) -> None:
     orders = msgspec.convert(given, Orders)
     device = orders.bench.open()
     turns = Turns(orders.items, orders.seed)
+    # Loading the ops and the suites takes seconds, which are no item's.
     if turns.ops:
-        catalogue()  # takes seconds, which are no item's
+        catalogue()
+    for item in turns.cases:
+        find_case(item.cells[0])
     hunt = Hunt(orders, device, tell)
     position, tried = orders.position, len(orders.left_out) < len(orders.items)
     while tried and time.time() < hunt.end:
