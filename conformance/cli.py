@@ -7,7 +7,6 @@ arguments, and files of a run that cannot be read or were edited), 5 nothing sel
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import sys
 from collections.abc import Callable
@@ -21,10 +20,9 @@ from conformance.commands.devices import devices, init
 from conformance.commands.examples import minimise, pin
 from conformance.commands.manifest import manifest
 from conformance.commands.runs import crcr, dashboard, diff, gate, merge, results
+from conformance.version import VERSION
 from devices.errors import ConformError
 from reports.gate import ExitCode
-
-DISTRIBUTION = "torch-conformance"
 
 
 class Conform(click.Group):
@@ -67,25 +65,8 @@ def _exit_code(call: Callable[[], Any]) -> int:
     return int(code or 0)
 
 
-def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
-    if not value or context.resilient_parsing:
-        return
-    try:
-        version = importlib.metadata.version(DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:
-        raise ConformError(
-            f"{DISTRIBUTION} is not installed, so its version is not known: run `pip install -e .` in the "
-            "checkout"
-        ) from None
-    click.echo(f"{DISTRIBUTION} {version}")
-    context.exit()
-
-
 @click.group(cls=Conform, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version,
-    help="Show the version and exit.",
-)  # fmt: skip
+@click.version_option(VERSION, message="torch-conformance %(version)s")
 def conform() -> None:
     """Test whether a PyTorch device honours the contract that programs rely on."""
 
@@ -103,10 +84,8 @@ def run(arguments: tuple[str, ...]) -> int:
 
     This is `pytest -p conformance.plugin --pyargs conformance ARGUMENTS`, with the same exit code.
     """
-    try:
-        import pytest
-    except ModuleNotFoundError:
-        raise ConformError("pytest is not installed: `pip install pytest`") from None
+    import pytest
+
     from conformance.plan.options import joined
 
     return int(

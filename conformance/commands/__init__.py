@@ -24,8 +24,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An option of a command."""
-
     kind: str = "text"
     help: str | None = None
     metavar: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -13,32 +13,26 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.commands import options, print_json
-from conformance.onboarding.questions import Question, Reply, ask_all
+from conformance.onboarding.questions import Answers, Question, Reply, ask_all
 from devices import registry
 from devices.descriptor import CAPABILITIES, Descriptor
 
 _SIGNS = {True: "yes", False: "no", None: "-"}
 
 
-class Probed(msgspec.Struct, frozen=True):
+class Probed(Answers, frozen=True, kw_only=True):
     """What a device answered, and how that differs from what it declares."""
 
-    capabilities: dict[str, bool | None]
-    dtypes: list[str]
-    facts: dict[str, str]
-    device_count: int
-    raised: dict[str, str]
     declared_and_absent: list[str]
     present_and_undeclared: list[str]
 
     @classmethod
-    def of(cls, reply: Reply, declared: frozenset[str]) -> Probed:
-        answers = reply.capabilities
-        absent = sorted(name for name in declared if answers.get(name) is False)
-        undeclared = sorted({name for name, answer in answers.items() if answer} - declared)
-        said = msgspec.structs.asdict(reply)
-        del said["error"]
-        return cls(**said, declared_and_absent=absent, present_and_undeclared=undeclared)
+    def of(cls, reply: Reply, declared: list[str]) -> Probed:
+        given = reply.capabilities
+        absent = sorted(name for name in declared if given.get(name) is False)
+        undeclared = sorted(name for name, works in given.items() if works and name not in declared)
+        answers = (getattr(reply, name) for name in Answers.__struct_fields__)
+        return cls(*answers, declared_and_absent=absent, present_and_undeclared=undeclared)
 
 
 class Row(msgspec.Struct):
@@ -93,7 +87,7 @@ def devices(names: tuple[str, ...], as_json: bool, no_probe: bool) -> None:
         if reply.error:
             row.probe_error = reply.error
         else:
-            row.probed = Probed.of(reply, frozenset(row.capabilities))
+            row.probed = Probed.of(reply, row.capabilities)
     if as_json:
         print_json(listing)
         return
@@ -181,15 +175,7 @@ def _more(row: Row) -> Iterator[tuple[str, str]]:
 @click.command()
 @click.argument("name")
 @options("init")
-def init(
-    name: str,
-    device_string: str,
-    module: str | None,
-    output: Path | None,
-    fast: bool,
-    ops: str | None,
-    workers: int,
-) -> int:
+def init(fast: bool, **given: Any) -> int:
     """Describe a new device in a folder of its own.
 
     Asks the device for its capabilities, dtypes and facts and writes descriptor.py. Then runs plan quick, twice
@@ -198,5 +184,4 @@ def init(
     """
     from conformance.onboarding.init import InitOptions, begin
 
-    options = InitOptions(name, device_string, module, output, 1 if fast else 2, ops, workers)
-    return begin(options, click.echo)
+    return begin(InitOptions(runs=1 if fast else 2, **given), click.echo)

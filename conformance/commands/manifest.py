@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 
 class Read(NamedTuple):
-    """A manifest."""
-
     path: Path
     text: str
     manifest: Manifest

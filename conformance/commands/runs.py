@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -127,15 +128,7 @@ def crcr(run: Path, allow_improvements: bool, output: Path | None) -> int:
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…", type=PATH)
 @options("dashboard")
-def dashboard(
-    runs: tuple[Path, ...],
-    output: Path,
-    title: str,
-    skip_refused: bool,
-    fresh: bool,
-    details: int,
-    jobs: int | None,
-) -> None:
+def dashboard(runs: tuple[Path, ...], output: Path, **given: Any) -> None:
     """Build a static site from results folders.
 
     It has an overview, grids, cells, comparisons and trends. Each RUN is the folder given to --results, or a folder of
@@ -144,11 +137,7 @@ def dashboard(
     """
     from reports.dashboard.build import Options, build
 
-    made = build(
-        runs,
-        output,
-        Options(title=title, skip_refused=skip_refused, fresh=fresh, details=details, jobs=jobs),
-    )
+    made = build(runs, output, Options(**given))
     for refusal in made.refused:
         click.echo(f"skipped: {refusal}", err=True)
     click.echo(

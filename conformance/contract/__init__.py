@@ -92,7 +92,6 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def family(self) -> str:
-        """The part of the id before the dot."""
         return self.id.partition(".")[0]
 
     def snapshot(self) -> dict[str, Any]:

@@ -17,7 +17,6 @@ _OUTER_UNDERSCORES: Final = re.compile(r"(?<![A-Za-z0-9])_+|_+(?![A-Za-z0-9])")
 
 
 def markdown(contract: Contract) -> str:
-    """The page."""
     made = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     made.filters |= {"prose": _prose, "threads": _threads, "code": _code}
     template = made.from_string(_TEMPLATE.read_text(encoding="utf-8"))

@@ -23,7 +23,7 @@ from reports.summary import one_line
 TRIAGE: Final = "triage:"
 
 _DESCRIPTOR: Final = '''\
-"""The device {{ name }}.
+"""The device {{ question.name }}.
 
 Written by `conform init` on {{ day }} from what the device answered. Check each statement: that something works
 once does not mean that you support it, and the device may support what it was not asked for.
@@ -70,9 +70,9 @@ def _count() -> int:
 
 
 DESCRIPTOR = Descriptor(
-    name={{ name | quoted }},
+    name={{ question.name | quoted }},
     torch_type={{ question.torch_type | quoted }},
-    title={{ reply.facts.get("device_name", name) | quoted }},
+    title={{ reply.facts.get("device_name", question.name) | quoted }},
     sources=(),  # headers and pages that the statements below come from
 {% for key, value in (("module", question.module), ("init", question.init)) if value %}
     {{ key }}={{ value | quoted }},
@@ -106,7 +106,7 @@ DESCRIPTOR = Descriptor(
 '''
 
 
-def descriptor(name: str, question: Question, reply: Reply, day: date | None = None) -> str:
+def descriptor(question: Question, reply: Reply, day: date | None = None) -> str:
     """The descriptor.py of a device that answered."""
     environment = Environment(
         undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
@@ -115,7 +115,6 @@ def descriptor(name: str, question: Question, reply: Reply, day: date | None = N
     unasked = [each for each in CAPABILITIES if reply.capabilities.get(each) is None]
     package = question.module.partition(".")[0]
     return environment.from_string(_DESCRIPTOR).render(
-        name=name,
         question=question,
         reply=reply,
         day=day or date.today(),
@@ -133,8 +132,7 @@ def manifest(
     runs: int,
     day: date,
 ) -> str:
-    """The expected.toml for the failing cells, with a block for each clause, outcome, exception and set of failing
-    layouts. ``apart`` are cells that no block can describe, with the reason."""
+    """The expected.toml of the failing cells. ``apart`` are cells that no block can describe, with the reason."""
     count = "one run" if runs == 1 else f"{runs} agreeing runs"
     lines = [
         f"# Expected failures of `{name}`, written by `conform init` on {day.isoformat()} from {count} of plan quick.",

@@ -37,8 +37,6 @@ class InitError(ConformError):
 
 @dataclass(frozen=True, slots=True)
 class InitOptions:
-    """What the user asks for."""
-
     name: str
     device_string: str
     module: str | None
@@ -49,7 +47,7 @@ class InitOptions:
 
     @property
     def folder(self) -> Path:
-        return self.output if self.output is not None else Path(self.name)
+        return self.output or Path(self.name)
 
     def question(self) -> Question:
         """The question to the device. Raises InitError."""
@@ -91,8 +89,7 @@ def begin(options: InitOptions, say: Say) -> int:
         raise InitError(f"{options.device_string} cannot be described: {reply.error}")
     with _writing(folder):
         write_whole(folder / "__init__.py", f'"""The device {options.name}."""\n')
-        text = drafting.descriptor(options.name, question, reply)
-        write_whole(folder / "descriptor.py", text)
+        write_whole(folder / "descriptor.py", drafting.descriptor(question, reply))
     load_file(folder)  # the file that was written can be loaded
     has = sorted(name for name, answer in reply.capabilities.items() if answer)
     say(

@@ -61,7 +61,6 @@ def _count_of(torch_type: str) -> int:
 
 
 def probe(device: Device) -> Reply:
-    """Ask a device that has been opened."""
     raised: dict[str, str] = {}
 
     def asked(name: str, question: Callable[[Device], Any]) -> bool:
@@ -70,9 +69,7 @@ def probe(device: Device) -> Reply:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")
                 return bool(question(device))
-        except (
-            Exception
-        ) as error:  # a vendor's code: whatever it raises, the capability does not work
+        except Exception as error:  # a vendor's code: it does not work, whatever it raises
             raised[name] = _in_short(error)
             return False
 

@@ -23,12 +23,11 @@ class Question(msgspec.Struct, frozen=True, omit_defaults=True):
     init: str = ""
 
 
-class Reply(msgspec.Struct, frozen=True):
+class Answers(msgspec.Struct, frozen=True):
     """What the device answered.
 
     ``capabilities`` are True, False, or None if there is no way to ask. ``facts`` are the descriptor's. ``raised``
-    says which exception a capability, a dtype or ``device_count`` raised. ``error`` is empty if the device could be
-    asked.
+    says which exception a capability, a dtype or ``device_count`` raised.
     """
 
     capabilities: dict[str, bool | None] = {}
@@ -36,6 +35,11 @@ class Reply(msgspec.Struct, frozen=True):
     facts: dict[str, str] = {}
     device_count: int = 1
     raised: dict[str, str] = {}
+
+
+class Reply(Answers, frozen=True):
+    """The answers, or in ``error`` why the device could not be asked."""
+
     error: str = ""
 
 

@@ -20,8 +20,6 @@ class BadOption(ConformError):
 
 
 class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An option of the command line."""
-
     name: str
     help: str
     kind: str = "text"

@@ -308,8 +308,7 @@ def untried(
     ops: Iterable[str] = (),
     clauses: Container[str] | None = None,
 ) -> Mapping[str, Mapping[str, str]]:
-    """By clause, then case or op, why it is not tried on this machine although the clause is declared; of some
-    ``clauses`` or of all."""
+    """By clause, then case or op, why it is not tried here although it is declared; of some ``clauses`` or of all."""
     undeclared, indices = undeclared_clauses(descriptor, contract), descriptor.device_count()
     found: dict[str, dict[str, str]] = {}
     for case in planned_cases(contract):

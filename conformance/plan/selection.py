@@ -62,7 +62,6 @@ def is_case(cell: CellKey) -> bool:
 
 
 def item_of(cell: CellKey) -> ItemId:
-    """The item that a cell belongs to."""
     clause, op, dtype = cell
     name = f"{clause}-{op}" if is_case(cell) else f"{op}-{dtype}"
     return ItemId(suite_of(clause), name)
@@ -291,7 +290,6 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def named(self) -> dict[str, str]:
-        """Its values by name."""
         found: dict[str, str] = msgspec.to_builtins(self)
         return found
 

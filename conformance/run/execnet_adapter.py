@@ -52,8 +52,7 @@ def pipes_of(channel: Any) -> list[int]:
 
 
 class WorkerIO(Popen2IO):
-    """A worker that the server starts, and the pipes to it. ``popen`` is its process, as on execnet's own. Raises
-    ServerGone."""
+    """The pipes to a worker that the server starts. ``popen`` is its process, as on execnet's own. Raises ServerGone."""
 
     def __init__(self, server: ForkServer, execmodel: Any) -> None:
         its_stdin, to_worker = os.pipe()

@@ -41,8 +41,6 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class Poll(msgspec.Struct, frozen=True, tag="poll"):
-    """Ask for a worker's status."""
-
     pid: int
 
 
@@ -78,8 +76,7 @@ class ForkServer:
             )
 
     def start(self, stdin: int, stdout: int, stderr: int) -> Process:
-        """A worker with these descriptors, which runs the line of Python that comes over its stdin. Raises
-        ServerGone."""
+        """A worker with these descriptors, which runs the line of Python from its stdin. Raises ServerGone."""
         request = StartWorker(dict(os.environ))
         answer = _read_started(self._ask(request, (stdin, stdout, stderr)))
         if answer.copy:

@@ -114,8 +114,7 @@ def _work(environment: Mapping[str, str], descriptors: list[int]) -> None:
 
 
 def _end_at_once() -> NoReturn:
-    """End a copy as multiprocessing ends its own: exit functions run, and the million objects that came with the copy
-    are not freed one by one, which would take a second."""
+    """End a copy as multiprocessing ends its own: freeing its million objects one by one would take a second."""
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

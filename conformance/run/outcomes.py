@@ -71,7 +71,6 @@ class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
 
     @property
     def as_outcome(self) -> CellOutcome:
-        """The cell's outcome."""
         call = self.call.call if self.call is not None else None
         failure = Failure(kind=Kind.ENDED, detail=self.message, said=self.text)
         return CellOutcome(

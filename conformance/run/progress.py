@@ -56,8 +56,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 def _flat(identity: Identity) -> dict[str, object]:
     fields: dict[str, object] = msgspec.structs.asdict(identity)
-    del fields["machine"]
-    return {**fields, **identity.machine.named}
+    return {**fields, "machine": None, **identity.machine.named}
 
 
 class Begun(msgspec.Struct, frozen=True, tag="begun"):
@@ -67,8 +66,6 @@ class Begun(msgspec.Struct, frozen=True, tag="begun"):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """An item is done."""
-
     worker: str
     report: ItemReport
 
@@ -176,8 +173,7 @@ def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
 
 
 def begin(folder: Path, identity: Identity, start: str, before: Done) -> Progress:
-    """Clear the folder, so that an earlier run's files are not taken for this one's, and write what is known so far.
-    Raises ConformError if the folder cannot be written."""
+    """Clear the folder of an earlier run's files, and write what is known so far. Raises ConformError."""
     try:
         (folder / "journal").mkdir(parents=True, exist_ok=True)
         for pattern in (*_STALE, *(() if before.start else _STALE_UNLESS_RESUMED)):

@@ -115,7 +115,6 @@ def _path(config: pytest.Config, argument: str) -> Path:
 
 
 def is_suite(path: Path) -> bool:
-    """Whether a file is the suite's test module."""
     return path == SUITE_FILE
 
 
@@ -153,6 +152,5 @@ def say(config: pytest.Config, text: str) -> None:
 
 
 def is_styled(config: pytest.Config) -> bool:
-    """Whether the terminal shows colours."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     return reporter is not None and bool(reporter.hasmarkup)

@@ -61,8 +61,6 @@ Say = Callable[[str], None]
 
 @dataclass
 class Session:
-    """A run's state."""
-
     request: Request
     descriptor: Descriptor
     device: Device
@@ -130,7 +128,6 @@ class Session:
     # -- workers
 
     def orders(self) -> WorkerOrders:
-        """The orders for processes that run items."""
         limit = self.request.max_time
         expected = {c: e for c in self.selected if (e := self.matcher.expect(c)) is not None}
         deadly = {c for c, e in expected.items() if e.outcome in _DEADLY}
@@ -153,7 +150,6 @@ class Session:
         )
 
     def controller(self, orders: WorkerOrders, say: Say) -> Controller:
-        """What watches the workers."""
         return Controller(
             folder=self.folder / "journal",
             results=self.folder,
@@ -288,7 +284,6 @@ class Session:
 
     @property
     def bench(self) -> Bench:
-        """What a subprocess needs to know of this run."""
         path, spec = self.request.descriptor, self.plan.spec
         name = str(path.absolute()) if path else None
         return Bench(self.descriptor.name, name, spec.samples, spec.name)

@@ -57,7 +57,6 @@ class WorkerOrders(msgspec.Struct, frozen=True):
 
     @property
     def named(self) -> dict[str, Item]:
-        """All items by id, in order."""
         return named(self.items, self.last)
 
 
@@ -66,8 +65,7 @@ read_orders: Final = msgspec.msgpack.Decoder(WorkerOrders).decode
 
 
 class Worker:
-    """Runs items by the controller's orders. Its repro scripts go into ``results``, unless its place has a folder of
-    its own."""
+    """Runs items. Its repro scripts go into ``results``, unless its place has a folder of its own."""
 
     def __init__(
         self, orders: WorkerOrders, place: Place, results: Path, device: Device | None = None
@@ -90,9 +88,8 @@ class Worker:
         self.watch = Watch(
             place.journal,
             orders.limits,
-            DeviceLock(
-                descriptor.name, 0, say=place.say
-            ),  # of all indices: cases take several, from 0 up
+            # of all indices: cases take several, from 0 up
+            DeviceLock(descriptor.name, 0, say=place.say),
             partial(preflight, self.device),
             place.leave,
         )

@@ -34,8 +34,6 @@ class BadDistribution(ConformError):
 
 
 class Unreachable(ConformError):
-    """A worker cannot be started."""
-
     def __init__(self, error: Exception, tx: Sequence[str]) -> None:
         text = str(error)
         if isinstance(error, execnet_adapter.HostNotFound):
@@ -73,7 +71,6 @@ def wants_a_worker(option: Any) -> bool:
 
 
 def has_workers(option: Any) -> bool:
-    """Whether workers run the items."""
     return bool(getattr(option, "tx", None)) and not option.collectonly
 
 

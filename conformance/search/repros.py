@@ -131,8 +131,7 @@ def with_examples(
 
 
 class Unfinished(msgspec.Struct, frozen=True):
-    """A cell that crashed, hung or ended in an error. ``seconds`` is its limit, ``call`` the call that did it,
-    if that is known."""
+    """A cell that crashed, hung or ended in an error: its limit in ``seconds``, and the call that did it, if known."""
 
     cell: CellKey
     message: str

@@ -94,8 +94,8 @@ def test_a_drafted_descriptor_says_what_was_answered(
 ) -> None:
     answers = dict.fromkeys(CAPABILITIES, None) | {"strides": True, "storage": False}
     reply = Reply(answers, sorted(DTYPES)[:3], {"device_name": 'A "quoted" name'}, count)
-    question = Question(torch_type="npu", module=module, init="init" if module else "")
-    (tmp_path / "descriptor.py").write_text(drafting.descriptor("mine", question, reply, DAY))
+    question = Question(name="mine", torch_type="npu", module=module, init="init" if module else "")
+    (tmp_path / "descriptor.py").write_text(drafting.descriptor(question, reply, DAY))
     device = load_file(tmp_path)
     assert (device.name, device.torch_type) == ("mine", "npu")
     assert (device.module or "", device.init or "") == (module, question.init)

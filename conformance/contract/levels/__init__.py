@@ -67,8 +67,6 @@ class _Block(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct):
-    """A level's file."""
-
     version: str
     cells: list[_Block] = []
 

@@ -83,8 +83,7 @@ class Node:
 
 
 class Death(NamedTuple):
-    """What is reported of a worker's death: a text, whether it counts as a failure, and whether the rest of the item
-    runs again."""
+    """A worker's death as it is reported: whether it counts as a failure, and the rest of the item runs ``again``."""
 
     text: str
     failed: bool
@@ -348,7 +347,6 @@ class Watchdog:
             self._thread.join()
 
     def watch(self, worker: str, pid: int) -> None:
-        """Watch a worker from now on."""
         with self._lock:
             self._watched[worker] = _Watched(pid)
             self._hung.pop(worker, None)  # of a process of this name that could not be started
@@ -359,7 +357,6 @@ class Watchdog:
             self._watched.pop(worker, None)
 
     def hung(self, worker: str) -> Hung | None:
-        """Why a worker was killed, if it was."""
         return self._hung.get(worker)
 
     def step(self, seconds: float) -> None:

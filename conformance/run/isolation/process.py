@@ -101,8 +101,7 @@ def read_note(folder: Path, worker: str) -> Lost | Unable | None:
 
 
 class RemoteJournal(Journal):
-    """The journal of a worker on another machine: it also reports to the controller, and ends the process when a cell
-    has used up its time."""
+    """The journal of a worker on another machine: it also reports to the controller, and ends a process that hangs."""
 
     def __init__(self, folder: Path, worker: str, say: Callable[[bytes], None]) -> None:
         super().__init__(folder, worker)
@@ -162,8 +161,7 @@ def end_with_parent(parent: int | None = None) -> None:
 
 
 def close_in_children(descriptors: Iterable[int]) -> None:
-    """Close these in forked children: xdist notices a worker's death when its pipe closes, and a child that holds the
-    pipe would hide the death."""
+    """Close pipes in forked children: xdist notices a death when the pipe closes, which a child would hold open."""
     held = tuple(descriptors)
     if held and hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=partial(close_in_child, held))

@@ -30,9 +30,7 @@ import msgspec
 
 try:
     import fcntl
-except (
-    ImportError
-):  # Windows: workers may then use a device together with a case that needs it alone
+except ImportError:  # Windows: a case that needs a device alone may share it there
     fcntl = None  # type: ignore[assignment]
 
 from conformance.checks.guard import Guard, Record
@@ -151,8 +149,7 @@ class Limits(msgspec.Struct, frozen=True):
     factors: Mapping[str, float] = {}
 
     def of(self, clause: str) -> float:
-        """Seconds. An empty clause is an item outside of its cells, which draws samples and reads files, and has at least
-        a minute."""
+        """Seconds. An empty clause is an item outside of its cells: it draws samples, and has at least a minute."""
         if not clause:
             return max(self.seconds, OUTSIDE)
         pattern = max(
@@ -162,8 +159,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def limits_for(plan: str, scale: float, override: float | None = None) -> Limits:
-    """The limits of a plan on a device that takes ``scale`` times as long. ``override`` (seconds) replaces
-    the plan's, factors and scale included."""
+    """The limits of a plan on a device that takes ``scale`` times as long; ``override`` (seconds) replaces them all."""
     if override is not None:
         return Limits(override)
     file = Path(__file__).with_name("limits.toml")

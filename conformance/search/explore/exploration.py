@@ -106,8 +106,6 @@ class Counts(msgspec.Struct):
 
 
 class Effort(Counts):
-    """What a search did."""
-
     passes: float = 0.0  # over all ops and dtypes; without any, over the cases that draw programs
     restarts: int = 0
     seconds: float = 0.0
@@ -116,7 +114,6 @@ class Effort(Counts):
     peak_bytes: int = 0  # … and at the end
 
     def add(self, counts: Counts, peak_bytes: int) -> None:
-        """Add what was done in a turn."""
         for name in Counts.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(counts, name))
         self.start_bytes = self.start_bytes or peak_bytes
@@ -124,8 +121,6 @@ class Effort(Counts):
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """What the subprocess is asked to do."""
-
     bench: Bench
     items: list[Item]
     seed: int
@@ -191,8 +186,7 @@ class Turns:
 def drawing_cells(
     cells: Iterable[CellKey], descriptor: Descriptor, contract: Contract
 ) -> Iterator[CellKey]:
-    """The cells whose cases draw programs and are tried on this device. A case that only draws more of what
-    another case draws is left out."""
+    """The cells whose cases draw programs, and are tried here. Those that draw ``more`` of another case's are left out."""
     undeclared, left_out = undeclared_clauses(descriptor, contract), untried(descriptor, contract)
     for cell in cells:
         case = find_case(cell) if is_case(cell) else None
@@ -327,7 +321,6 @@ def explore(
 
 
 def _done(effort: Effort, items: Sequence[Item]) -> str:
-    """What was searched."""
     ops = sum(bool(item.dtype) for item in items)
     calls = f"{effort.candidates:,} random calls of {ops:,} op-dtype pairs"
     unshown = f" ({effort.unshown:,} of them showed nothing)" if effort.unshown else ""

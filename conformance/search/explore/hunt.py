@@ -101,8 +101,6 @@ def _peak_bytes() -> int:
 
 
 class Hunt:
-    """The search itself."""
-
     def __init__(self, orders: Orders, device: Device, tell: Tell) -> None:
         self.device = device
         self.samples = orders.bench.samples

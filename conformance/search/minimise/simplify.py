@@ -312,5 +312,4 @@ def with_tensors(current: Candidate, tensors: Sequence[torch.Tensor]) -> Candida
 
 
 def with_call(current: Candidate, call: Call) -> Candidate:
-    """The candidate with another call."""
     return replace(current, sample=replace(current.sample, call=call))

@@ -60,8 +60,6 @@ class Sign(msgspec.Struct, frozen=True):
 
 @dataclass
 class Subject:
-    """An op and dtype on a device."""
-
     op: Op
     dtype: str
     device: Device
@@ -124,8 +122,7 @@ class Subject:
         return difference(first.result, second.result, {}) is None
 
     def run_layout(self, sample: Sample, clause: str, layout: str) -> CellRecord:
-        """Make one clause's checks on one sample, in the layout of this name where it is one of inputs or
-        targets, else in all layouts."""
+        """Make one clause's checks on one sample, in the layout of this name where there is one, else in all."""
         covering = covering_set()
         cases = tuple(c for c in covering.cases if c.id == layout)
         targets = tuple(t for t in covering.targets if f"out={t.id}" == layout)

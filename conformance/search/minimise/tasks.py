@@ -65,8 +65,6 @@ _Given = TypeVar("_Given", bound=msgspec.Struct)
 
 
 class Orders(msgspec.Struct, Generic[_Given], frozen=True):
-    """What the subprocess is asked to do."""
-
     bench: Bench
     tasks: list[_Given]
 
@@ -108,7 +106,6 @@ def minimised(bench: Bench, tasks: Sequence[Task]) -> Iterator[Answer]:
 
 
 def serve(orders: object, tell: Tell) -> None:
-    """Answer the tasks in order."""
     from conformance.search.minimise.subject import Subject
     from opinfo.catalog import catalogue
     from opinfo.layouts import forget_geometries
