@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -24,38 +24,27 @@ def is_current_stream_capturing() -> bool:
 
 def graph_pool_handle() -> tuple[int, int]:
     """The id of a new memory pool, for graphs to share: ``Graph(pool=...)``."""
-    first, second = native.library.graph_pool_handle()
-    return int(first), int(second)
+    made: tuple[int, int] = native.library.graph_pool_handle()
+    return made
 
 
-class graph:
+@contextmanager
+def graph(
+    made: torch.accelerator.Graph,
+    pool: tuple[int, int] | None = None,
+    stream: torch.Stream | None = None,
+    capture_error_mode: Mode | None = None,
+) -> Iterator[None]:
     """``with torch.simulated.graph(g):`` captures the block into ``g``, on a stream of its own where none is given.
 
     ``pool`` and ``capture_error_mode`` are those of ``torch.accelerator.Graph`` and override what ``g`` was made with.
     """
-
-    def __init__(
-        self,
-        made: torch.accelerator.Graph,
-        pool: tuple[int, int] | None = None,
-        stream: torch.Stream | None = None,
-        capture_error_mode: Mode | None = None,
-    ) -> None:
-        self.graph = made
-        if pool is not None:
-            made.graph_pool = pool
-        if capture_error_mode is not None:
-            made.capture_error_mode = capture_error_mode
-        self.stream = torch.Stream("simulated") if stream is None else stream
-
-    def __enter__(self) -> None:
-        with ExitStack() as entered:
-            entered.enter_context(self.stream)
-            entered.enter_context(self.graph)
-            self._entered = entered.pop_all()
-
-    def __exit__(self, *exc: Any) -> None:
-        self._entered.__exit__(*exc)
+    if pool is not None:
+        made.graph_pool = pool
+    if capture_error_mode is not None:
+        made.capture_error_mode = capture_error_mode
+    with torch.Stream("simulated") if stream is None else stream, made:
+        yield
 
 
 Tensors = tuple[torch.Tensor, ...]
@@ -105,9 +94,7 @@ class _Passes:
     spec: pytree.TreeSpec  # of the outputs
     backward: Graph
     grad_outputs: MaybeTensors  # by output; None where it requires no gradient
-    grad_inputs: (
-        MaybeTensors  # by input; None where it requires none, or the outputs do not depend on it
-    )
+    grad_inputs: MaybeTensors  # by input; None without a gradient, or if no output depends on it
 
     def __init__(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], unused: bool
@@ -117,12 +104,10 @@ class _Passes:
         if isinstance(function, torch.nn.Module):
             if function._forward_hooks or function._forward_pre_hooks or function._backward_hooks:
                 raise ValueError(
-                    "make_graphed_callables takes modules without hooks: add them later"
+                    "make_graphed_callables takes no modules with hooks: add them later"
                 )
             if any(each.requires_grad for each in function.buffers()):
-                raise ValueError(
-                    "make_graphed_callables takes modules whose buffers are not trainable"
-                )
+                raise ValueError("make_graphed_callables takes no modules with trainable buffers")
             self.parameters = tuple(function.parameters())
         self.given: Tensors = tuple(pytree.arg_tree_leaves(*arguments))
         for each in self.given:

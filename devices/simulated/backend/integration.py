@@ -103,27 +103,10 @@ def _register(module: Any) -> None:
         device = ours.device
         Event = ours.Event
         Stream = ours.Stream
+        exchange_device = maybe_exchange_device = staticmethod(ours._exchange_device)
 
         class Worker:
             """What a process that compiles asks, which may not use the device."""
-
-            set_device = staticmethod(ours.set_device)
-            current_device = staticmethod(ours.current_device)
-            get_device_properties = staticmethod(ours.get_device_properties)
-
-        current_device = staticmethod(ours.current_device)
-        set_device = staticmethod(ours.set_device)
-        exchange_device = staticmethod(ours._exchange_device)
-        maybe_exchange_device = staticmethod(ours._maybe_exchange_device)
-        stream = staticmethod(ours.stream)
-        current_stream = staticmethod(ours.current_stream)
-        set_stream = staticmethod(ours.set_stream)
-        _set_stream_by_id = staticmethod(ours._set_stream_by_id)
-        synchronize = staticmethod(ours.synchronize)
-        get_device_properties = staticmethod(ours.get_device_properties)
-        memory_allocated = staticmethod(ours.memory_allocated)
-        is_available = staticmethod(ours.is_available)
-        is_initialized = staticmethod(ours.is_initialized)
 
         @staticmethod
         def device_count() -> int:
@@ -141,6 +124,15 @@ def _register(module: Any) -> None:
         def get_compute_capability(which: Any = None) -> str:
             return ""
 
+    in_workers = ("set_device", "current_device", "get_device_properties")
+    for name in in_workers:
+        setattr(SimulatedInterface.Worker, name, staticmethod(getattr(ours, name)))
+    for name in (
+        *in_workers,
+        *("stream", "current_stream", "set_stream", "_set_stream_by_id"),
+        *("synchronize", "memory_allocated", "is_available", "is_initialized"),
+    ):
+        setattr(SimulatedInterface, name, staticmethod(getattr(ours, name)))
     module.register_interface_for_device(native.NAME, SimulatedInterface)
     for index in range(ours.device_count()):
         module.register_interface_for_device(f"{native.NAME}:{index}", SimulatedInterface)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 
 from devices.simulated.backend import native
+from devices.simulated.backend.graphs import graph_pool_handle
 from devices.simulated.backend.native import index_of
 
 # -- counters
@@ -63,9 +64,7 @@ reset_accumulated_memory_stats = _of_index("reset_accumulated_memory_stats")
 mem_get_info = _of_index("get_memory_info")
 
 
-def empty_cache() -> None:
-    """Return every segment without a live block."""
-    torch.accelerator.memory.empty_cache()
+empty_cache = torch.accelerator.memory.empty_cache
 
 
 # -- limits and settings
@@ -81,9 +80,8 @@ def get_per_process_memory_fraction(device: torch.types.Device = None) -> float:
     return float(native.library.memory_fraction(index_of(device)))
 
 
-def _set_allocator_settings(env: str) -> None:
-    """Change settings of the allocator, as ``PYTORCH_ALLOC_CONF`` does. Raises ValueError for others."""
-    torch._C._accelerator_setAllocatorSettings(env)
+#: Change settings of the allocator, as ``PYTORCH_ALLOC_CONF`` does. Raises ValueError for others.
+_set_allocator_settings = torch._C._accelerator_setAllocatorSettings
 
 
 # -- an allocator of the user's own
@@ -112,9 +110,8 @@ def driver_alloc(size: int, device: torch.types.Device = None) -> int:
     return int(native.library.raw_take(size, index_of(device)))
 
 
-def driver_free(address: int, size: int) -> None:
-    """Give a range back, once work that is queued is done."""
-    native.library.raw_give(address, size)
+#: Give a range (its address, its size) back, once work that is queued is done.
+driver_free = native.library.raw_give
 
 
 # -- private pools
@@ -124,8 +121,7 @@ class MemPool:
     """A private pool: blocks that ``use_mem_pool`` made in it are given to nobody else while it lives."""
 
     def __init__(self) -> None:
-        first, second = native.library.graph_pool_handle()
-        self.id: Final = (int(first), int(second))
+        self.id: Final = graph_pool_handle()
         self._devices: set[int] = set()
 
     def use_count(self) -> int:
@@ -171,10 +167,8 @@ def _record_memory_history(enabled: str | None = "all", max_entries: int = 100_0
     native.library.record_memory_history(0 if enabled is None else max_entries)
 
 
-def _snapshot() -> dict[str, Any]:
-    """Segments with their blocks, and the history, in the form that torch's memory visualiser reads."""
-    made: dict[str, Any] = native.library.memory_snapshot()
-    return made
+#: Segments with their blocks, and the history, in the form that torch's memory visualiser reads.
+_snapshot: Callable[[], dict[str, Any]] = native.library.memory_snapshot
 
 
 def memory_snapshot() -> list[dict[str, Any]]:
@@ -202,16 +196,6 @@ def host_memory_stats_as_nested_dict() -> dict[str, Any]:
     return _nested(host_memory_stats())
 
 
-def reset_peak_host_memory_stats() -> None:
-    """Let every peak of pinned memory be what is current."""
-    native.library.reset_pinned_peaks()
-
-
-def reset_accumulated_host_memory_stats() -> None:
-    """Set every total of pinned memory to zero."""
-    native.library.reset_pinned_totals()
-
-
-def empty_host_cache() -> None:
-    """Return cached pinned memory to the system."""
-    native.library.empty_pinned_cache()
+reset_peak_host_memory_stats = native.library.reset_pinned_peaks  #: to what is current
+reset_accumulated_host_memory_stats = native.library.reset_pinned_totals  #: to zero
+empty_host_cache = native.library.empty_pinned_cache  #: Return cached pinned memory to the system.

@@ -8,62 +8,13 @@ from typing import Any
 
 import torch
 
-from devices.simulated.backend import graphs, memory, native, random, streams
-from devices.simulated.backend.graphs import (
-    Graph,
-    graph,
-    graph_pool_handle,
-    is_current_stream_capturing,
-    make_graphed_callables,
-)
-from devices.simulated.backend.memory import (
-    MemPool,
-    change_current_allocator,
-    empty_cache,
-    empty_host_cache,
-    get_per_process_memory_fraction,
-    host_memory_stats,
-    host_memory_stats_as_nested_dict,
-    max_memory_allocated,
-    max_memory_reserved,
-    mem_get_info,
-    memory_allocated,
-    memory_reserved,
-    memory_snapshot,
-    memory_stats,
-    memory_stats_as_nested_dict,
-    reset_accumulated_host_memory_stats,
-    reset_accumulated_memory_stats,
-    reset_peak_host_memory_stats,
-    reset_peak_memory_stats,
-    set_per_process_memory_fraction,
-    use_mem_pool,
-)
+from devices.simulated.backend import memory, native, random
+from devices.simulated.backend.graphs import *
+from devices.simulated.backend.memory import *
 from devices.simulated.backend.native import index_of
-from devices.simulated.backend.random import (
-    default_generators,
-    get_rng_state,
-    get_rng_state_all,
-    initial_seed,
-    manual_seed,
-    manual_seed_all,
-    seed,
-    seed_all,
-    set_rng_state,
-    set_rng_state_all,
-)
-from devices.simulated.backend.streams import (
-    Event,
-    ExternalStream,
-    Stream,
-    _set_stream_by_id,
-    busy,
-    current_stream,
-    default_stream,
-    get_stream_from_external,
-    set_stream,
-    stream,
-)
+from devices.simulated.backend.random import *
+from devices.simulated.backend.streams import *
+from devices.simulated.backend.streams import _set_stream_by_id
 
 #: Holds the current stream until it is opened: ``gate = Gate(); gate.close(); ...; gate.open()``.
 Gate: Any = None
@@ -97,18 +48,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'torch.simulated' has no attribute {name!r}")
 
 
-def _is_in_bad_fork() -> bool:
-    return bool(native.library.in_bad_fork())
-
-
-def device_count() -> int:
-    """How many devices there are: ``$SIMULATED_DEVICES``, or 2."""
-    return int(native.library.device_count())
-
-
-def current_device() -> int:
-    """The index of this thread's current device."""
-    return int(native.library.current_device())
+_is_in_bad_fork = native.library.in_bad_fork
+device_count = (
+    native.library.device_count
+)  #: How many devices there are: ``$SIMULATED_DEVICES``, or 2.
+current_device = native.library.current_device  #: The index of this thread's current device.
 
 
 def set_device(device: torch.types.Device) -> None:
@@ -118,12 +62,8 @@ def set_device(device: torch.types.Device) -> None:
         native.library.set_device(index)
 
 
-def _exchange_device(index: int) -> int:
-    """Make a device current and return the one before. A negative index changes nothing."""
-    return int(native.library.exchange_device(index))
-
-
-_maybe_exchange_device = _exchange_device
+#: Make a device current and return the one before. A negative index changes nothing.
+_exchange_device = _maybe_exchange_device = native.library.exchange_device
 
 
 class device:
@@ -191,7 +131,7 @@ def get_device_properties(device: torch.types.Device = None) -> _Properties:
     index = native.library.checked_device(index_of(device))
     total = int(native.library.total_memory())
     if native.on("device.total_memory_varies"):
-        total -= memory_reserved(index)
+        total -= memory.memory_reserved(index)
     shown = 0 if native.on("device.uuid_repeats") else index
     return _Properties(get_device_name(index), total, uuid.uuid5(_SPACE, str(shown)))
 

@@ -88,10 +88,7 @@ def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> No
 @contextlib.contextmanager
 def stream(stream: torch.Stream | None) -> Iterator[None]:
     """A stream as the current one, for a block."""
-    if stream is None:
-        yield
-        return
-    with stream:
+    with stream or contextlib.nullcontext():
         yield
 
 
