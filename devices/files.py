@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
+import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -43,13 +44,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A stream whose content takes the place of ``path`` when the block ends, all at once; nothing changes
     where the block raises. Parent folders are made. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(descriptor, "wb") as stream:
+        with temporary.open("xb") as stream:
             yield stream
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
-        temporary.chmod(mode)
+        if path.exists():
+            shutil.copymode(path, temporary)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -60,12 +60,6 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file so that readers see the old content or the new, never a part. Raises OSError."""
     with replacing(path) as stream:
         stream.write(content.encode() if isinstance(content, str) else content)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def file_name(text: str) -> str:

@@ -124,6 +124,9 @@ class CauseKind(Word):
     HARDWARE_LIMIT = "hardware-limit"
 
 
+AXES: Final = ("clause", "op", "dtype")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """One ``[[expect]]`` block: one root cause.
@@ -464,7 +467,7 @@ def _min_pass_rate(key: str, value: object, known: Collection[str] | None) -> fl
 
 
 _READERS: Final[Mapping[str, Callable[[str, object, Collection[str] | None], Any]]] = {
-    **dict.fromkeys(("clause", "op", "dtype"), _axis),
+    **dict.fromkeys(AXES, _axis),
     **dict.fromkeys(("outcome", "kind"), _choice),
     **dict.fromkeys(("raises", "reason", "issue"), _text),
     **{"layouts": _layouts, "match": _match, "when": _when},

@@ -3,21 +3,17 @@ its numbers (stats)."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Final
 
 from devices.cell import CellKey
 from devices.errors import suggestion
 from devices.lifecycle.evidence import Seen
 from devices.lifecycle.text import canonical
-from devices.manifest import Block, Condition, Manifest, place
+from devices.manifest import AXES, Block, Condition, Manifest, place
 from devices.verdicts import Judgement, Match, Matcher, conflict_text, pattern_matches
-
-_AXES: Final = ("clause", "op", "dtype")
-
 
 # -- lint -----------------------------------------------------------------------------------------
 
@@ -63,48 +59,38 @@ def lint(
 
 
 def _against_plan(here: Manifest, cells: Iterable[CellKey]) -> list[Problem]:
-    matcher, ops = Matcher(here), set()
-    met: dict[
-        int, tuple[Match, list[CellKey]]
-    ] = {}  # cells that the same blocks match share a Match
-    for key in cells:
-        ops.add(key.op)
-        match = matcher.match(key)
-        if match.blocks:
-            met.setdefault(id(match), (match, []))[1].append(key)
-    found: dict[int, list[set[str]]] = {}  # names on each axis that a block matches, by its line
-    conflicts: dict[tuple[Block, Block], list[CellKey]] = {}
-    for match, keys in met.values():
-        names = [set(each) for each in zip(*keys, strict=True)]
+    matcher = Matcher(here)
+    matches = {key: matcher.match(key) for key in cells}
+    ops = {key.op for key in matches}
+    found: defaultdict[int, list[CellKey]] = defaultdict(list)  # by the line of a matching block
+    conflicts: defaultdict[tuple[Block, Block], list[CellKey]] = defaultdict(list)
+    for key, match in matches.items():
         for block in match.blocks:
-            for held, more in zip(
-                found.setdefault(block.line, [set(), set(), set()]), names, strict=True
-            ):
-                held |= more
+            found[block.line].append(key)
         if match.conflict is not None:
-            conflicts.setdefault(match.conflict, []).extend(keys)
+            conflicts[match.conflict].append(key)
     problems = [
         Problem(f"{block.where}: {text}: correct it, or remove it", (block,))
         for block in here.blocks
-        for text in _stale(block, found.get(block.line), ops)
+        for text in _stale(block, found[block.line], ops)
     ]
     return problems + [
         Problem(conflict_text(pair, keys[0], len(keys)), pair) for pair, keys in conflicts.items()
     ]
 
 
-def _stale(block: Block, found: Sequence[set[str]] | None, ops: set[str]) -> Iterator[str]:
+def _stale(block: Block, found: Sequence[CellKey], ops: set[str]) -> Iterator[str]:
     """What in a block matches nothing: the whole block, or names; with what may be meant by unknown ops."""
     unknown = {
         op: f"unknown op '{op}'{suggestion(op, ops)}"
         for op in block.op
         if not op.endswith("*") and op not in ops
     }
-    if found is None:
+    if not found:
         why = f" ({', '.join(unknown.values())})" if unknown else ""
         yield f"the block matches no planned cell{why}"
         return
-    for axis, patterns, names in zip(_AXES, block.axes, found, strict=True):
+    for axis, patterns, names in zip(AXES, block.axes, map(set, zip(*found)), strict=True):
         for pattern in patterns:
             if axis == "op" and pattern in unknown:
                 yield f"the block names an {unknown[pattern]}"
@@ -172,7 +158,7 @@ def _more_specific(one: Block, other: Block, key: CellKey) -> list[str]:
     ranks = [list(map(_rank, _matched_by(each, key))) for each in (one, other)]
     if any(a < b for a, b in zip(*ranks, strict=True)):
         return []
-    return [axis for axis, a, b in zip(_AXES, *ranks, strict=True) if a > b]
+    return [axis for axis, a, b in zip(AXES, *ranks, strict=True) if a > b]
 
 
 def explanation_text(
@@ -218,7 +204,7 @@ def _block(part: str, block: Block, key: CellKey, by: Block | None = None) -> li
         lines[0] += f" in {', '.join(sorted(block.layouts))}"
     if block.raises:
         lines[0] += f" with {block.raises}"
-    matched = zip(_AXES, _matched_by(block, key), strict=True)
+    matched = zip(AXES, _matched_by(block, key), strict=True)
     lines.append("    matched by " + ", ".join(f"{axis} '{each}'" for axis, each in matched))
     if by is not None:
         lines.append("    less specific in " + " and ".join(_more_specific(by, block, key)))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from devices.cell import CellKey
-from devices.manifest import Block
+from devices.manifest import AXES, Block
 from devices.verdicts import any_matches, pattern_matches
 
 
@@ -101,16 +101,6 @@ class Bounds:
     may: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What remains of a block: patterns of each axis, and layouts."""
-
-    clause: tuple[str, ...]
-    op: tuple[str, ...]
-    dtype: tuple[str, ...]
-    layouts: frozenset[str] | None
-
-
 def narrowed(
     block: Block,
     covered: Collection[CellKey],
@@ -119,8 +109,8 @@ def narrowed(
     overridden: Callable[[CellKey], bool],
     unseen_dtypes: Collection[str],
     strangers: Collection[str],
-) -> list[Piece]:
-    """The pieces that remain of a block; none if nothing does.
+) -> list[Block]:
+    """The pieces that remain of a block, which are narrower copies of it; none if nothing does.
 
     ``covered`` are the planned cells that it matches, ``gone`` those that leave it. ``overridden`` says
     whether another block decides about a cell. ``unseen_dtypes`` are dtypes that no given run planned:
@@ -163,8 +153,8 @@ def narrowed(
 
 
 def _with_prefix(
-    block: Block, pieces: list[Piece], prefix: str, clauses: Sequence[str], dtypes: set[str]
-) -> list[Piece]:
+    block: Block, pieces: list[Block], prefix: str, clauses: Sequence[str], dtypes: set[str]
+) -> list[Block]:
     """Keep what a block's prefix says about ops that have none of the planned dtypes."""
     lost = [
         clause
@@ -177,12 +167,12 @@ def _with_prefix(
     for index, piece in enumerate(pieces):
         if (piece.clause, set(piece.dtype), piece.layouts) == (names, dtypes, block.layouts):
             rest = tuple(op for op in piece.op if not pattern_matches(prefix, op))
-            joined = Piece(piece.clause, (*rest, prefix), piece.dtype, piece.layouts)
+            joined = replace(piece, op=(*rest, prefix))
             return [*pieces[:index], joined, *pieces[index + 1 :]]
-    return [*pieces, Piece(names, (prefix,), tuple(sorted(dtypes)), block.layouts)]
+    return [*pieces, replace(block, clause=names, op=(prefix,), dtype=tuple(sorted(dtypes)))]
 
 
-def _keeps(piece: Piece, block: Block, prefix: str, clause: str, dtypes: Collection[str]) -> bool:
+def _keeps(piece: Block, block: Block, prefix: str, clause: str, dtypes: Collection[str]) -> bool:
     """Whether a piece still says about a clause and these dtypes what the block says of a prefix."""
     return (
         prefix in piece.op
@@ -194,8 +184,8 @@ def _keeps(piece: Piece, block: Block, prefix: str, clause: str, dtypes: Collect
 
 def _pieces(
     block: Block, cells: Mapping[CellKey, Bounds | None], forbidden: Sequence[CellKey]
-) -> list[Piece]:
-    pieces: list[Piece] = []
+) -> list[Block]:
+    pieces: list[Block] = []
     known = Box(*(frozenset(names) for names in zip(*cells, *forbidden, strict=True)))
     for layouts, members in _by_layouts(block, cells):
         others = [key for key, bound in cells.items() if not _allows(block, bound, layouts)]
@@ -241,7 +231,7 @@ def _piece(
     outside: Forbidden,
     *,
     first: bool,
-) -> Piece:
+) -> Block:
     """Patterns for a product, where possible those of the block.
 
     A prefix stays if the product may grow by all of the ``known`` names that it matches; otherwise the names
@@ -265,10 +255,11 @@ def _piece(
                 box = grown
         kept += [name for name in sorted(names) if not any_matches(kept, name)]
         patterns[axis] = tuple(kept)
-    return Piece(layouts=layouts, **patterns)
+    clause, op, dtype = (patterns[axis] for axis in AXES)
+    return replace(block, clause=clause, op=op, dtype=dtype, layouts=layouts)
 
 
-def _is_more_exact(block: Block, piece: Piece) -> bool:
+def _is_more_exact(block: Block, piece: Block) -> bool:
     """Whether a piece has names where the block had a prefix."""
-    axes = (piece.clause, piece.op, piece.dtype)
-    return any(set(now) - set(before) for now, before in zip(axes, block.axes, strict=True))
+    both = zip(piece.axes, block.axes, strict=True)
+    return any(set(now) - set(before) for now, before in both)

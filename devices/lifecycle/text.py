@@ -25,10 +25,9 @@ from typing import Any, Final
 import tomlkit
 from tomlkit.items import Array, Item, Table
 
-from devices.manifest import KEYS, Block, Manifest, comment_lines, comments_in, header_lines
+from devices.manifest import AXES, KEYS, Block, Manifest, comment_lines, comments_in, header_lines
 
 WIDTH: Final = 100
-_AXES: Final = ("clause", "op", "dtype")
 _HEADER: Final = "[[expect]]"
 _PREAMBLE: Final = "# Expected failures, one block a root cause."
 
@@ -183,7 +182,7 @@ def names_text(key: str, names: Sequence[str]) -> str | None:
     if key in ("op", "dtype") and tuple(names) == ("*",):
         return None
     listed = [string(name) for name in sorted(set(names))]
-    if key in _AXES and len(listed) == 1:
+    if key in AXES and len(listed) == 1:
         return listed[0]
     line = f"[{', '.join(listed)}]"
     if len(key) + 3 + len(line) <= WIDTH:
@@ -273,7 +272,7 @@ def _other_names(key: str, item: Item, names: Sequence[str]) -> str | None:
 
 def _value_text(key: str, value: object, item: Item) -> str | None:
     text = item.as_string().strip()
-    if key in (*_AXES, "layouts"):
+    if key in (*AXES, "layouts"):
         if comments_in(text):
             return text  # after sorting they would stand next to the wrong names
         names = [value] if isinstance(value, str) else value

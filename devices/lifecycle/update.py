@@ -25,9 +25,9 @@ from devices.lifecycle.evidence import (
     judged,
     weigh,
 )
-from devices.lifecycle.narrow import Bounds, Forbidden, Piece, decompose, narrowed
+from devices.lifecycle.narrow import Bounds, Forbidden, decompose, narrowed
 from devices.lifecycle.text import Editing
-from devices.manifest import Block, CauseKind, ExpectedOutcome, Manifest
+from devices.manifest import AXES, Block, CauseKind, ExpectedOutcome, Manifest
 from devices.verdicts import Expectation, Match, Matcher, any_matches, conflict_text, describes
 
 _ADDABLE: Final = {each.value for each in ExpectedOutcome} & {each.value for each in Outcome}
@@ -358,14 +358,13 @@ def _fault(key: CellKey, what: str) -> UpdateError:
     )
 
 
-def _changes(block: Block, piece: Piece) -> dict[str, Sequence[str]]:
+def _changes(block: Block, piece: Block) -> dict[str, Sequence[str]]:
     """How a piece differs from its block; other keys are not touched."""
     changes: dict[str, Sequence[str]] = {}
-    for axis in ("clause", "op", "dtype"):
-        names: tuple[str, ...] = getattr(piece, axis)
+    for axis, names, before in zip(AXES, piece.axes, block.axes, strict=True):
         if names == ("",):  # cases have no dtype
             names = ("*",)
-        if set(names) != set(getattr(block, axis)):
+        if set(names) != set(before):
             changes[axis] = names
     if piece.layouts != block.layouts and piece.layouts is not None:
         changes["layouts"] = sorted(piece.layouts)

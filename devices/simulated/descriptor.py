@@ -6,28 +6,10 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Mapping
-from typing import Any
 
 from devices.cpu.descriptor import DESCRIPTOR as CPU
 from devices.descriptor import Descriptor, common_facts, names
 from devices.machine import lent
-
-
-def _facts() -> Mapping[str, str]:
-    return common_facts(device_name="Simulated device")
-
-
-def _busy(milliseconds: float) -> None:
-    lent("torch.simulated").busy(milliseconds)
-
-
-def _gate() -> Any:
-    return lent("torch.simulated").Gate()
-
-
-def _fail() -> None:
-    lent("devices.simulated.backend").library.fail("planned by the suite")
 
 
 def _count() -> int:
@@ -106,9 +88,9 @@ DESCRIPTOR = Descriptor(
     stream_pool_size=16,  # of each priority: kPoolSize in csrc/stream.h
     priorities=(0, -1),  # kLeastPriority, kGreatestPriority
     concurrent_launches=16,  # each stream has a thread of its own
-    busy=_busy,
-    gate=_gate,
-    fail=_fail,
+    busy=lambda milliseconds: lent("torch.simulated").busy(milliseconds),
+    gate=lambda: lent("torch.simulated").Gate(),
+    fail=lambda: lent("devices.simulated.backend").library.fail("planned by the suite"),
     autoload="devices.simulated.autoload:autoload",
     settings=frozenset({"max_split_size_mb", "roundup_power2_divisions"}),
     captures_default_stream=False,  # begin_capture in csrc/capture.cpp, as on CUDA
@@ -138,7 +120,7 @@ DESCRIPTOR = Descriptor(
         "graph_callables": "make_graphed_callables",
     },
     workers_per_device=max(1, CPU.workers_per_device // _count()),  # they share its processors
-    facts=_facts,
+    facts=lambda: common_facts(device_name="Simulated device"),
     unavailable=missing_tools,
     device_count=_count,
 )

@@ -25,8 +25,6 @@ from devices.files import converted, read_toml
 
 ENVIRONMENT: Final = "SIMULATED_FAULTS"
 
-_FILE: Final = Path(__file__).with_name("faults.toml")
-
 
 class FaultsError(ConformError):
     """``faults.toml`` is malformed. The text names the file, the fault, and what to do."""
@@ -65,7 +63,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     fault: list[dict[str, Any]]
 
 
-def read(path: Path) -> tuple[dict[str, Fault], dict[str, str]]:
+def read(path: Path) -> tuple[Mapping[str, Fault], Mapping[str, str]]:
     """The faults by name, and why clauses have none. Raises FaultsError."""
     file = read_toml(path, _File, FaultsError)
     faults: dict[str, Fault] = {}
@@ -83,16 +81,12 @@ def read(path: Path) -> tuple[dict[str, Fault], dict[str, str]]:
                 )
             globs += file.radius.get(each, (each,))
         faults[fault.name] = msgspec.structs.replace(fault, radius=tuple(globs))
-    return faults, file.unplanted
+    return MappingProxyType(faults), MappingProxyType(file.unplanted)
 
 
-_faults, _unplanted = read(_FILE)
-
-#: Every fault by name.
-FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(_faults)
-
-#: Clauses that no fault of this device can trip, and why. A clause with neither a fault nor a reason fails the tests.
-UNPLANTED: Final[Mapping[str, str]] = MappingProxyType(_unplanted)
+#: Every fault by name, and the clauses that no fault of this device can trip, and why. A clause with neither a fault
+#: nor a reason fails the tests.
+FAULTS, UNPLANTED = read(Path(__file__).with_name("faults.toml"))
 
 #: The names of the faults that must trip a clause, by clause.
 BY_CLAUSE: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(

@@ -103,11 +103,9 @@ class _Passes:
         self.parameters: Tensors = ()
         if isinstance(function, torch.nn.Module):
             if function._forward_hooks or function._forward_pre_hooks or function._backward_hooks:
-                raise ValueError(
-                    "make_graphed_callables takes no modules with hooks: add them later"
-                )
+                raise ValueError("graphed modules must be without hooks: add them later")
             if any(each.requires_grad for each in function.buffers()):
-                raise ValueError("make_graphed_callables takes no modules with trainable buffers")
+                raise ValueError("graphed modules must be without trainable buffers")
             self.parameters = tuple(function.parameters())
         self.given: Tensors = tuple(pytree.arg_tree_leaves(*arguments))
         for each in self.given:
