@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
-from devices.cell import CallKey, CellKey, CellOutcome
-
-
-class Record(Protocol):
-    """What a guard reads of a cell's record."""
-
-    @property
-    def key(self) -> CellKey: ...
-    @property
-    def troubles(self) -> int: ...
-    def told(self) -> CellOutcome: ...
+from conformance.checks.cells import CellRecord
+from devices.cell import CallKey
 
 
 class Guard:
     """Does nothing. Used outside of a run (tests, minimising, exploring); in a run,
     ``conformance.run`` provides one that survives crashes and hangs."""
 
-    def begin(self, group: Sequence[str], records: Sequence[Record], at_least: float = 0.0) -> None:
+    def begin(
+        self, group: Sequence[str], records: Sequence[CellRecord], at_least: float = 0.0
+    ) -> None:
         """A group of clauses that share their calls is about to run. ``records`` are the selected ones. They may
         take ``at_least`` this many seconds, even where their limit is lower."""
 

@@ -22,7 +22,7 @@ from typing import Any
 if "PYTEST_XDIST_WORKER" in os.environ and "PLANTED_START" in os.environ:
     os._exit(int(os.environ["PLANTED_START"]))  # before torch is loaded, which takes seconds
 
-from conformance.checks.guard import Record
+from conformance.checks.cells import CellRecord
 from conformance.checks.ops.context import ItemContext
 from conformance.plan import selection
 from conformance.run import worker
@@ -107,7 +107,7 @@ _preflight = worker.preflight
 
 
 def _planted(
-    self: Watch, group: Sequence[str], records: Sequence[Record], at_least: float = 0.0
+    self: Watch, group: Sequence[str], records: Sequence[CellRecord], at_least: float = 0.0
 ) -> None:
     _begin(self, group, records, at_least)
     cell = str(records[0].key)

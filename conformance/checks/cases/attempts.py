@@ -13,7 +13,6 @@ import torch
 
 from conformance.checks.cases.cases import Case
 from conformance.checks.cases.context import Attempt, Context, ProgramSearch, Where, in_process
-from conformance.checks.child import Ended
 from devices.failure import Failure, Kind
 from opinfo.device import Device, DeviceUnusable, open_device
 
@@ -52,7 +51,8 @@ def here(
             raise
         except BaseException as error:  # whatever the device raises is its answer: it is recorded
             made.end(error)
-            _drop(error)
+            traceback.clear_frames(error.__traceback__)  # frees tensors, which later cases count
+            error.__traceback__ = None
         made.checks, made.notes, made.program = context.checks, context.notes, context.program
         if not made.too_soon:
             break
@@ -69,7 +69,8 @@ def in_its_own_process(case: Case, where: Where) -> Attempt:
         if not made.too_soon:
             break
     if made.passes and not (made.answered and made.ended.well):
-        made.failure = died(made.ended)
+        last = f": {made.ended.last_line}" if made.ended.last_line else ""
+        made.failure = Failure(kind=Kind.ENDED, detail=f"its process {made.ended.how}{last}")
     return made
 
 
@@ -100,18 +101,6 @@ def as_it_was(context: Context) -> Iterator[None]:
         for stream in streams:
             torch.accelerator.set_stream(stream)
         torch.accelerator.set_device_index(index)
-
-
-def died(ended: Ended) -> Failure:
-    """What the end of a process says about the device."""
-    last = f": {ended.last_line}" if ended.last_line else ""
-    return Failure(kind=Kind.ENDED, detail=f"its process {ended.how}{last}")
-
-
-def _drop(error: BaseException) -> None:
-    """Free what the frames of an error hold: tensors, which later cases count."""
-    traceback.clear_frames(error.__traceback__)
-    error.__traceback__ = None
 
 
 def reproduce(case: Case, where: Where, dies: bool = False) -> int:

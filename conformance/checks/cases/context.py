@@ -374,12 +374,7 @@ class Context:
         """What each function returns, each in its own thread: see :func:`.in_flight.together`."""
         return together(functions, 60.0)
 
-    def child(
-        self,
-        function: Callable[..., Any],
-        *arguments: Any,
-        fresh: bool = False,
-    ) -> Result:
+    def child(self, function: Callable[..., Any], *arguments: Any, fresh: bool = False) -> Result:
         """Run ``function(context, *arguments)`` in a subprocess. If it is ``fresh``, the
         device's module is imported there, and nothing has used the device.
 
@@ -450,20 +445,6 @@ class Result(Attempt):
     raised: str = ""  # "Type: message" of an exception that is not a failed check
 
 
-@dataclass(frozen=True, slots=True)
-class _Orders:
-    """What a subprocess runs."""
-
-    module: str
-    function: str
-    arguments: tuple[Any, ...]
-    where: Where
-    seed: str
-    default: Kind
-    patience: float
-    fresh: bool
-
-
 def in_process(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
@@ -481,7 +462,7 @@ def in_process(
     """
     module = SCRIPT if function.__module__ == "__main__" else function.__module__
     name = function.__qualname__
-    orders = _Orders(module, name, arguments, where, seed, default, patience, fresh)
+    orders = (module, name, arguments, where, seed, default, patience, fresh)
     target = "conformance.checks.cases.context:serve"
     limits = Limits(start=START_SECONDS, total=seconds, exit=seconds)
     child = Child(target, _packed(orders), limits, environment or {}, where.preamble)
@@ -494,18 +475,18 @@ def in_process(
 
 def serve(given: str, tell: Tell) -> None:
     """In the subprocess: call the function with a new context, and report the result."""
-    orders = _unpacked(given)
+    module, name, arguments, where, seed, default, patience, fresh = _unpacked(given)
     try:
-        opened = open_device(orders.where.described(), unused=orders.fresh)
+        opened = open_device(where.described(), unused=fresh)
     except ConformError as error:
         tell(_packed(Result(not_shown=f"the device cannot be opened: {error}")))
         return
-    context = Context(opened, orders.seed, orders.patience, orders.where, default=orders.default)
-    function = attrgetter(orders.function)(importlib.import_module(orders.module))
+    context = Context(opened, seed, patience, where, default=default)
+    function = attrgetter(name)(importlib.import_module(module))
     result = Result(answered=True)
     tell.ready()  # from now on its own time runs
     try:
-        result.value = ast.literal_eval(repr(function(context, *orders.arguments)))
+        result.value = ast.literal_eval(repr(function(context, *arguments)))
     except Exception as error:  # the parent's case says whether it should have been raised
         result.end(error)
         if not isinstance(error, (CheckFailed, NotShown)):

@@ -73,7 +73,10 @@ class Hold:
         judged for that elsewhere. Where the host was kept waiting until the gate opened by itself,
         raises CheckFailed.
         """
-        self._must_have_gone_on()
+        if self._opened_late:
+            subject = "the host continues while work is in flight"
+            blocked = f"it was blocked for {self._limit:g} s"
+            raise CheckFailed.of(Kind.STATE, subject, found=blocked)
         if self._gate is None and not self._released and self.stream.query():
             raise NotInFlight(
                 f"nothing was shown: {self._milliseconds:g} ms of work finished before they "
@@ -98,14 +101,6 @@ class Hold:
             self.must_be_in_flight()
             self.release()
         return call
-
-    def _must_have_gone_on(self) -> None:
-        if self._opened_late:
-            raise CheckFailed.of(
-                Kind.STATE,
-                "the host continues while work is in flight",
-                found=f"it was blocked for {self._limit:g} s",
-            )
 
     def _open_late(self) -> None:
         gate = self._gate

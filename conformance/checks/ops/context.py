@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from conformance.checks.ops.script import (
 )
 from devices.cell import CallKey
 from devices.failure import Difference, Failure, Kind
-from opinfo.catalog import Op, database_entry, drawn_sample
+from opinfo.catalog import Op, drawn_sample
 from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Wrong
 from opinfo.device import Device, Guarded
 from opinfo.exceptions import Exceptions
@@ -278,7 +278,7 @@ class ItemContext:
             if tensor.layout != torch.strided:
                 found.append(interned(Geometry(tuple(tensor.shape), (), 0, 0)))
                 continue
-            layout = case.first if place == 0 else case.rest
+            layout = case.layout(place)
             geometry = layout.geometry(tensor.shape)
             if geometry.expanded is not None and (
                 place in mutable or not may_expand(self._rule, geometry.expanded, tensor.dim())
@@ -400,6 +400,20 @@ class ItemContext:
             )
         return self._values[key]
 
+    def answer_for(
+        self, sample: Sample, make: Callable[..., Any], *given: Any, mutates: bool = False
+    ) -> Part:
+        """The CPU's result for ``make(values, *given)``, when it is first asked for."""
+        values = ", ".join(["values", *map(repr, given)])
+        more = ", mutates=True" if mutates else ""
+
+        def answer() -> ValueAnswer:
+            made = make(sample.tensors, *given)
+            return value_answer(self.op.function, sample.call.on, made, mutates=mutates)
+
+        code = f"value_answer(op, arguments, {make.__name__}({values}){more})"
+        return Part(cache(answer), code, (value_answer, make))
+
     def stride_answer(
         self, laid: Laid, function: Callable[..., Any] | None = None, variant: str = ""
     ) -> StrideAnswer:
@@ -491,9 +505,9 @@ class CallScript:
         ]
         if any(geometries) or "Geometry(" in repr(self.given):
             functions.append(Geometry)
-        op = self._function(self.ctx.op.function, functions)
+        op = function_source(self.ctx.op, self.ctx.op.function, functions)
         same = self.made.function is self.ctx.op.function
-        function = "op" if same else self._function(self.made.function, functions)
+        function = "op" if same else function_source(self.ctx.op, self.made.function, functions)
         given = "".join(f", {literal(each)}" for each in self.given)
         inputs = "laid_out(values, geometries, move)"
         return [
@@ -512,16 +526,6 @@ class CallScript:
             ")",
             f"answer = {self.procedure.__name__}(call{given})",
         ]
-
-    def _function(self, function: Callable[..., Any], functions: list[Any]) -> str:
-        op, variants = self.ctx.op, ("method", "inplace", "operator", "inplace_operator")
-        field = next(
-            (f"{each}_variant" for each in variants if getattr(op, each) == function), "op"
-        )
-        text = function_source(op.id, function, "op" if function == op.function else field)
-        if text.startswith("database_entry("):
-            functions.append(database_entry)
-        return text
 
     def complete(self, failure: Failure) -> Failure:
         """The failure with its call and the geometry of its inputs and targets."""

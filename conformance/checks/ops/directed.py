@@ -28,7 +28,6 @@ from conformance.checks.ops.script import (
     written,
 )
 from devices.failure import Failure
-from opinfo.catalog import database_entry
 from opinfo.compare import Wrong, raised
 from opinfo.samples import Sample
 
@@ -125,10 +124,8 @@ class DirectedScript:
 
     def __call__(self) -> str:
         ctx, op = self.ctx, self.ctx.op
-        name = function_source(op.id, self.function, "inplace_variant" if self.inplace else "op")
         functions: list[Any] = [self.check, NotApplicable, report_check]
-        functions += [database_entry] if name.startswith("database_entry(") else []
-        lines, more = [f"op = {name}"], ""
+        lines, more = [f"op = {function_source(op, self.function, functions)}"], ""
         if self.sample is not None:
             functions.append(dense)
             lines += ["", "# The inputs", *inputs_source(self.sample.call, self.sample.tensors)]

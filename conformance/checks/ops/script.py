@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from conformance.checks.source import bound, names_of, text_of
+from opinfo.catalog import Op, database_entry
 from opinfo.compare import Call, Wrong, raised, replace_tensors
 
 _OURS = ("conformance", "opinfo", "devices", "reports", "tests")
@@ -311,10 +312,15 @@ class Named:
         return self.name
 
 
-def function_source(op_id: str, function: Callable[..., Any], field: str = "op") -> str:
-    """How a script gets hold of a function: by its public name, or from torch's database if the entry has its
-    own function."""
-    return public_name(function) or f"database_entry({op_id!r}).{field}"
+def function_source(op: Op, function: Callable[..., Any], functions: list[Any]) -> str:
+    """How a script gets hold of a function of an op: by its public name, or from torch's database if the entry has its
+    own function. Adds what that names to ``functions``."""
+    if name := public_name(function):
+        return name
+    functions.append(database_entry)
+    kinds = ("function", "method", "inplace", "operator", "inplace_operator")
+    kind = next((each for each in kinds if getattr(op, each) == function), "function")
+    return f"database_entry({op.id!r}).{'op' if kind == 'function' else f'{kind}_variant'}"
 
 
 _SPACES = (

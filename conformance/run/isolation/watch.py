@@ -33,7 +33,8 @@ try:
 except ImportError:  # Windows: a case that needs a device alone may share it there
     fcntl = None  # type: ignore[assignment]
 
-from conformance.checks.guard import Guard, Record
+from conformance.checks.cells import CellRecord
+from conformance.checks.guard import Guard
 from conformance.run.outcomes import GroupCall, Guilty, Lost, LostCells
 from devices.cell import CallKey, CellKey, CellOutcome, Outcome
 from devices.errors import ConformError
@@ -301,7 +302,7 @@ class Watch(Guard):
     _guilty: Guilty = field(default_factory=Guilty)
     _item: tuple[str, str] = ("", "")
     _group: str = ""
-    _records: Sequence[Record] = ()
+    _records: Sequence[CellRecord] = ()
     _known: int = 0  # troubles of the group that were looked into
     _looks: int = 0
     _call: GroupCall | None = None
@@ -320,7 +321,9 @@ class Watch(Guard):
             self._journal.end()
             self._lock.release()
 
-    def begin(self, group: Sequence[str], records: Sequence[Record], at_least: float = 0.0) -> None:
+    def begin(
+        self, group: Sequence[str], records: Sequence[CellRecord], at_least: float = 0.0
+    ) -> None:
         self._group, self._records, self._call = group[0], records, None
         self._known, self._looks = self._troubles(), 0
         cell = records[0].key

@@ -25,10 +25,10 @@ from conformance.checks.ops.calls import (
     differs,
     strided,
 )
-from conformance.checks.ops.context import ItemContext, Judge, Laid, Part, Reference
+from conformance.checks.ops.context import ItemContext, Judge, Laid, Reference
 from opinfo.compare import Wrong, bit_equal, raised, replace_tensors, tensors_of
 from opinfo.device import Guarded, identity
-from opinfo.reference import OutputSpec, output_specs, significant, value_answer
+from opinfo.reference import OutputSpec, output_specs, significant
 from opinfo.samples import Sample
 from opinfo.torch_private import negated, storage_id
 
@@ -194,13 +194,11 @@ def outside_storage(out: torch.Tensor) -> Wrong | None:
 def judge_inputs(call: Call, answer: Answer, reference: Any) -> Found:
     """The elements of inputs, and the bytes between them, are as they were."""
     for place, damage in enumerate(damages(call, answer)):
-        if not isinstance(call.inputs[place], Guarded):
-            continue
         if damage and (damage.between or (damage.inside and place not in reference.mutable)):
             found = f"{damage.inside} changed bytes in its elements, {damage.between} between them"
             found = f"{found}, the first at storage byte {damage.first_offset}"
             yield Wrong("bytes", "no change", found, f"input {place}")
-        else:
+        elif isinstance(call.inputs[place], Guarded):
             yield None
 
 
@@ -210,14 +208,14 @@ def judge_bounds(call: Call, answer: Answer, reference: Any) -> Found:
         each = call.inputs[place]
         if not isinstance(each, Guarded):
             continue
+        wrong = None
         if damage and damage.outside:
+            found = f"{damage.outside} changed bytes, the first at storage byte"
             found = (
-                f"{damage.outside} changed bytes, the first at storage byte {damage.first_offset}"
+                f"{found} {damage.first_offset} (the view begins at element {each.geometry.offset})"
             )
-            found = f"{found} (the view begins at element {each.geometry.offset})"
-            yield Wrong("bytes", "no change outside its elements", found, f"input {place}")
-        else:
-            yield None
+            wrong = Wrong("bytes", "no change outside its elements", found, f"input {place}")
+        yield wrong
 
 
 def judge_views(call: Call, answer: Answer, reference: Any) -> Found:
@@ -328,30 +326,15 @@ def _lazy_bits(ctx: ItemContext) -> None:
 
 
 def _turned(ctx: ItemContext, sample: Sample, turn: str) -> None:
-    lazy, resolved = (
-        value_answer(ctx.op.function, sample.call.on, values(sample.tensors, turn))
-        for values in (turned, turned_and_resolved)
-    )
-    if lazy.raises is not None or resolved.raises is not None:
+    lazy, resolved = (ctx.answer_for(sample, make, turn) for make in (turned, turned_and_resolved))
+    if any(each.value().raises is not None for each in (lazy, resolved)):
         return
     try:
-        resolve(lazy.result)
-        resolve(resolved.result)
+        for each in (lazy, resolved):
+            resolve(each.value().result)
     except NotImplementedError:
         return  # the CPU cannot read its own result: complex32 with both bits set
-    laid = ctx.first(sample)
-    parts = {
-        name: Part(
-            found,
-            f"value_answer(op, arguments, {make.__name__}(values, {turn!r}))",
-            (value_answer, make),
-        )
-        for name, found, make in (
-            ("lazy", lazy, turned),
-            ("resolved", resolved, turned_and_resolved),
-        )
-    }
-    reference = Reference(ctx, laid, turn=turn, **parts)
+    reference = Reference(ctx, ctx.first(sample), turn=turn, lazy=lazy, resolved=resolved)
     ctx.judge({"layout.views": judge_turned}, called_turned, (turn,), reference, layout=turn)
 
 
@@ -513,14 +496,10 @@ def precision(ctx: ItemContext) -> None:
     with ctx.running(PRECISION):
         for sample in ctx.samples:
             laid = ctx.plain(sample)
-            wide = value_answer(
-                ctx.op.function, sample.call.on, doubled(sample.tensors), mutates=True
-            )
-            if wide.raises is not None or ctx.expected(laid).raises is not None:
+            wide = ctx.answer_for(sample, doubled, mutates=True)
+            if wide.value().raises is not None or ctx.expected(laid).raises is not None:
                 continue
-            code = "value_answer(op, arguments, doubled(values), mutates=True)"
-            reference = Reference(ctx, laid, wide=Part(wide, code, (value_answer, doubled)))
-            judges = {PRECISION: judge_precision}
+            reference, judges = Reference(ctx, laid, wide=wide), {PRECISION: judge_precision}
             ctx.judge(judges, called_precisely, (), reference, layout="highest")
 
 

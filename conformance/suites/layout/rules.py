@@ -10,6 +10,7 @@ import torch
 from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.directed import run
 from conformance.checks.ops.script import NotApplicable
+from conformance.suites.layout.reads import outside_storage
 from opinfo.compare import Wrong, raised
 from opinfo.torch_private import FakeTensorMode
 
@@ -147,11 +148,8 @@ def allocates(
         return Wrong("shape", f"shape {size}", tuple(made.shape))
     if tuple(made.stride()) != stride:
         return Wrong("strides", f"strides {stride}", tuple(made.stride()))
-    last = sum((n - 1) * s for n, s in zip(size, stride)) + 1 if made.numel() else 0
-    need = (made.storage_offset() + last) * made.element_size()
-    have = made.untyped_storage().nbytes()
-    if have < need:
-        return Wrong("storage", f"a storage of {need} bytes or more", have)
+    if (wrong := outside_storage(made)) is not None:
+        return wrong
     if made.numel() and not overlaps(size, stride):
         values = (torch.arange(made.numel()) % 2).reshape(size).to(getattr(torch, dtype))
         made.copy_(move(values))

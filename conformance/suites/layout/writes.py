@@ -26,7 +26,7 @@ from conformance.checks.ops.context import ItemContext, Laid, Part, Reference
 from opinfo.compare import Wrong, raised, replace_tensors, tensors_of
 from opinfo.device import Guarded, Move, identity
 from opinfo.layouts import CONTIGUOUS, Geometry, Layout
-from opinfo.reference import fake_strided, significant, value_answer
+from opinfo.reference import fake_strided, significant
 from opinfo.samples import Sample
 from opinfo.torch_private import FakeTensorMode
 
@@ -415,11 +415,8 @@ def variants(ctx: ItemContext) -> None:
                 if ctx.expected(laid).raises is not None:
                     continue
                 result = ctx.expected(laid).result
-            function = Part(
-                plain,
-                "called_on_copies(replace_call(call, op))",
-                (called_on_copies, replace_call),
-            )
+            code = "called_on_copies(replace_call(call, op))"
+            function = Part(plain, code, (called_on_copies, replace_call))
             refuses = partial(_refuses_in_place, ctx, laid)
             for name, variant, procedure, given in _others(ctx, sample, result):
                 reference = Reference(
@@ -659,13 +656,7 @@ def _overlapping(ctx: ItemContext, sample: Sample, name: str, made: _Attempt) ->
         on_cpu = replace(_on_cpu(ctx, laid), function=function)
         return is_refused(made.procedure(on_cpu, *made.given))
 
-    mutates = ", mutates=True" if ctx.mutates else ""
-    values = first_repeated(sample.tensors, made.expanded)
-    functional = Part(
-        lambda: value_answer(ctx.op.function, sample.call.on, values, mutates=ctx.mutates),
-        f"value_answer(op, arguments, first_repeated(values, {made.expanded}){mutates})",
-        (value_answer, first_repeated),
-    )
+    functional = ctx.answer_for(sample, first_repeated, made.expanded, mutates=ctx.mutates)
     idempotent = rule and ctx.device.fake_only
     reference = Reference(ctx, laid, must=must, idempotent=idempotent, functional=functional)
     ctx.judge(
