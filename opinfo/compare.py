@@ -23,6 +23,22 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
     return []
 
 
+def outputs_of(result: Any) -> list[torch.Tensor] | None:
+    """The tensors that ``out=`` takes for this result; None if it takes none."""
+    found = [result] if isinstance(result, torch.Tensor) else result
+    if not isinstance(found, (tuple, list)) or not found:
+        return None
+    if not all(isinstance(each, torch.Tensor) and each.layout == torch.strided for each in found):
+        return None
+    return [each.resolve_conj().resolve_neg() for each in found]
+
+
+def fits_in(target: Any, result: Any) -> bool:
+    """Whether an in-place variant can write this result to its first argument."""
+    tensors = isinstance(target, torch.Tensor) and isinstance(result, torch.Tensor)
+    return tensors and result.shape == target.shape and torch.can_cast(result.dtype, target.dtype)
+
+
 def replace_tensors(value: Any, swap: Callable[[torch.Tensor], Any]) -> Any:
     """A copy of the structure with each tensor exchanged, in the order of :func:`tensors_of`."""
     if isinstance(value, torch.Tensor):

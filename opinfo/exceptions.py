@@ -44,10 +44,9 @@ class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def covers(self, clause: str, op: str, dtype: str, *, fake_only: bool) -> bool:
         """Whether this entry takes the cell out. ``fake_only``: FakeTensor is the only stride reference."""
-        if self.fake_only and not fake_only:
-            return False
         return (
-            any(names(pattern, clause) for pattern in self.clauses)
+            fake_only >= self.fake_only
+            and any(names(pattern, clause) for pattern in self.clauses)
             and any(names(pattern, op) for pattern in self.ops)
             and (not self.dtypes or dtype in self.dtypes)
         )
@@ -68,10 +67,8 @@ class Exceptions(
         return frozenset(f.name for f in self.families if any(names(p, op) for p in f.ops))
 
     def excluded(self, clause: str, op: str, dtype: str, *, fake_only: bool) -> Exclusion | None:
-        for exclusion in self.exclusions:
-            if exclusion.covers(clause, op, dtype, fake_only=fake_only):
-                return exclusion
-        return None
+        covering = (e for e in self.exclusions if e.covers(clause, op, dtype, fake_only=fake_only))
+        return next(covering, None)
 
 
 def names(pattern: str, op: str) -> bool:
@@ -108,7 +105,5 @@ def op_family(op: str, kind: str = "") -> str:
     if space in _OP_FAMILIES.namespaces and rest:
         return space
     name = op.removeprefix("nn.functional.").partition(".")[0]
-    for word, family in _OP_FAMILIES.words.items():
-        if word in name:
-            return family
-    return re.sub(r"_copy$|\d*d?$", "", name) or name
+    found = (family for word, family in _OP_FAMILIES.words.items() if word in name)
+    return next(found, re.sub(r"_copy$|\d*d?$", "", name) or name)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from opinfo.catalog import Op
-from opinfo.compare import Call, tensors_of
+from opinfo.compare import Call, fits_in, outputs_of, tensors_of
 from opinfo.exceptions import Exceptions
 from opinfo.layouts import EXPAND, Layout
 from opinfo.reference import value_answer
@@ -239,7 +239,9 @@ def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Trait
     )
     selves = _strided(sample.call.args[0] for sample in samples)
     operands = [len(s.tensors) for s in samples if len(s.tensors) == len(_strided(s.tensors))]
-    facts = _returns(op, samples, mutates=mutates(families))
+    returned = _returned(op, samples, mutates(families))
+    outputs = [found for _, result in returned if (found := outputs_of(result))]
+    fits = any(fits_in(first, result) and outputs_of(result) for first, result in returned)
     return Traits(
         op=op.id,
         dtype=dtype,
@@ -247,8 +249,8 @@ def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Trait
         families=families,
         has_out=op.has_out,
         has_inplace=op.inplace is not None,
-        comparable_variants=facts.returns
-        and (bool(op.method and selves) or facts.fits_self or (op.has_out and facts.tensors)),
+        comparable_variants=bool(returned)
+        and bool((op.method and selves) or (op.inplace and fits) or (op.has_out and outputs)),
         declares_view=op.declares_view or "views" in families,
         takes_memory_format=op.takes_memory_format,
         takes_python_scalar=op.takes_python_scalar,
@@ -258,13 +260,13 @@ def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Trait
         two_operands=any(count > 1 for count in operands),
         reads_strided=any(t.numel() for s in samples for t in _strided(s.tensors)),
         reads_expandable=expandable,
-        returns_strided=facts.strided,
-        returns_tensors=facts.tensors,
+        returns_strided=any(_strided(tensors_of(result)) for _, result in returned),
+        returns_tensors=bool(outputs),
         writes_self=bool(selves),
         overlaps=any(n > 1 for t in selves if t.numel() for n in t.shape),
-        returns_long=facts.long,
+        returns_long=any(t[0].numel() and any(n > 1 for n in t[0].shape) for t in outputs),
         samples=len(samples),
-        returns=facts.returns,
+        returns=bool(returned),
     )
 
 
@@ -272,39 +274,12 @@ def _strided(values: Iterable[Any]) -> list[torch.Tensor]:
     return [v for v in values if isinstance(v, torch.Tensor) and v.layout == torch.strided]
 
 
-@dataclass
-class _Results:
-    """What the CPU returns over all samples of an op."""
-
-    returns: bool = False  # something
-    strided: bool = False  # a strided tensor
-    tensors: bool = False  # one strided tensor, or a tuple of nothing else: what ``out=`` can take
-    long: bool = False  # … whose first has elements and a dimension longer than 1
-    fits_self: bool = False  # a result that an in-place variant can write to its first argument
-
-
-def _returns(op: Op, samples: list[Sample], *, mutates: bool) -> _Results:
-    found = _Results()
+def _returned(op: Op, samples: list[Sample], mutates: bool) -> list[tuple[Any, Any]]:
+    """The first argument of each sample that the CPU accepts, and what it returns."""
     with warnings.catch_warnings(), torch.no_grad(), direct_seeding():
         warnings.simplefilter("ignore")
-        for sample in samples:
-            answer = value_answer(op.function, sample.call.on, sample.tensors, mutates=mutates)
-            if answer.raises is not None:
-                continue
-            found.returns = True
-            tensors = tensors_of(answer.result)
-            strided = _strided(tensors)
-            found.strided |= bool(strided)
-            single = isinstance(answer.result, torch.Tensor)
-            whole = single or (
-                isinstance(answer.result, (tuple, list)) and len(tensors) == len(answer.result)
-            )
-            if not strided or len(strided) < len(tensors) or not whole:
-                continue
-            found.tensors = True
-            found.long |= strided[0].numel() > 0 and any(n > 1 for n in strided[0].shape)
-            first = sample.call.args[0]
-            if single and op.inplace is not None and isinstance(first, torch.Tensor):
-                same = answer.result.shape == first.shape
-                found.fits_self |= same and torch.can_cast(answer.result.dtype, first.dtype)
-    return found
+        answers = [
+            value_answer(op.function, sample.call.on, sample.tensors, mutates=mutates)
+            for sample in samples
+        ]
+    return [(s.call.args[0], a.result) for s, a in zip(samples, answers) if a.raises is None]

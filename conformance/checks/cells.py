@@ -183,10 +183,3 @@ class Recorder:
 
     def get(self, clause: str) -> CellRecord | None:
         return self._tried.get(clause)
-
-    def __contains__(self, clause: str) -> bool:
-        return clause in self._tried
-
-    def __bool__(self) -> bool:
-        """Whether there is anything to try."""
-        return bool(self._tried)

@@ -370,9 +370,7 @@ class Context:
 
     # -- threads and processes
 
-    def together(self, *functions: Callable[[], Any]) -> list[Any]:
-        """What each function returns, each in its own thread: see :func:`.in_flight.together`."""
-        return together(functions, 60.0)
+    together = staticmethod(together)
 
     def child(self, function: Callable[..., Any], *arguments: Any, fresh: bool = False) -> Result:
         """Run ``function(context, *arguments)`` in a subprocess. If it is ``fresh``, the

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -180,8 +180,8 @@ def value_behind(hold: Hold, function: Callable[[], Any]) -> Any:
     return call.value
 
 
-def together(functions: Sequence[Callable[[], Any]], seconds: float) -> list[Any]:
-    """Start all functions at one barrier. Returns their results in order.
+def together(*functions: Callable[[], Any], seconds: float = 60.0) -> list[Any]:
+    """Start all functions at one barrier, each in its own thread. Returns their results in order.
 
     Raises what the first of them raised, or CheckFailed if one has not ended after ``seconds``
     (it keeps running, because a thread cannot be stopped from outside).

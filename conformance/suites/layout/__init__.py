@@ -3,6 +3,9 @@ function of its traits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from conformance.checks.cases.cases import OpCheck, Suite
 from conformance.suites.layout import reads, rules, writes
 from opinfo.samples import Traits
@@ -51,6 +54,19 @@ def _memory_format(t: Traits) -> bool:
     return t.takes_memory_format and t.returns_strided and here
 
 
+def _views(t: Traits) -> bool:
+    return t.declares_view and t.returns_strided and t.reads_strided
+
+
+def _fp32_precision(t: Traits) -> bool:
+    return t.dtype == "float32" and "fp32_precision" in t.families
+
+
+def _in_a_family(prefix: str) -> Callable[[Traits], bool]:
+    return lambda t: any(family.startswith(prefix) for family in t.families)
+
+
+_Unsampled = partial(OpCheck, sampled=False)
 _READS = (reads.reads,)
 _BOUNDS = (reads.reads, writes.out_kept, writes.in_place)
 
@@ -66,40 +82,16 @@ SUITE = Suite(
         OpCheck(writes.OUT_RESIZE, _takes_out, (writes.out_resize,)),
         OpCheck(writes.IN_PLACE, lambda t: t.has_inplace and t.writes_self, (writes.in_place,)),
         OpCheck(writes.VARIANTS, lambda t: t.comparable_variants, (writes.variants,)),
-        OpCheck(
-            "layout.views",
-            lambda t: t.declares_view and t.returns_strided and t.reads_strided,
-            _READS,
-        ),
+        OpCheck("layout.views", _views, _READS),
         OpCheck(writes.OVERLAP, _overlap, (writes.overlap,)),
         OpCheck("layout.expanded_read", lambda t: t.reads_expandable, _READS),
-        OpCheck(
-            rules.AS_STRIDED,
-            lambda t: any(f.startswith("as_strided.") for f in t.families),
-            (rules.as_strided,),
-            sampled=False,
-        ),
-        OpCheck(rules.MEMORY_FORMAT, _memory_format, (rules.memory_format,), sampled=False),
-        OpCheck(rules.TYPE_PROMOTION, _promotion, (rules.type_promotion,), sampled=False),
-        OpCheck(rules.SPECIAL_VALUES, _special, (rules.special_values,), sampled=False),
-        OpCheck(
-            rules.BETA_ZERO,
-            lambda t: any(f.startswith("beta_zero.") for f in t.families),
-            (rules.beta_zero,),
-            sampled=False,
-        ),
-        OpCheck(
-            rules.EMPTY_REDUCE,
-            lambda t: t.ufunc == "reduction",
-            (rules.empty_reduce,),
-            sampled=False,
-        ),
-        OpCheck(
-            reads.PRECISION,
-            lambda t: t.dtype == "float32" and "fp32_precision" in t.families,
-            (reads.precision,),
-            sampled=False,
-        ),
+        _Unsampled(rules.AS_STRIDED, _in_a_family("as_strided."), (rules.as_strided,)),
+        _Unsampled(rules.MEMORY_FORMAT, _memory_format, (rules.memory_format,)),
+        _Unsampled(rules.TYPE_PROMOTION, _promotion, (rules.type_promotion,)),
+        _Unsampled(rules.SPECIAL_VALUES, _special, (rules.special_values,)),
+        _Unsampled(rules.BETA_ZERO, _in_a_family("beta_zero."), (rules.beta_zero,)),
+        _Unsampled(rules.EMPTY_REDUCE, lambda t: t.ufunc == "reduction", (rules.empty_reduce,)),
+        _Unsampled(reads.PRECISION, _fp32_precision, (reads.precision,)),
         OpCheck(reads.DETERMINISM, lambda t: True, (reads.determinism,)),
     ),
 )

@@ -492,7 +492,7 @@ FLOAT32_LEVEL = 1e-5
 
 
 def precision(ctx: ItemContext) -> None:
-    """Compare every sample with the CPU in float64, at matmul precision "highest"."""
+    """Compare every sample with the CPU in float64, at matmul precision "highest", which every check has."""
     with ctx.running(PRECISION):
         for sample in ctx.samples:
             laid = ctx.plain(sample)
@@ -500,22 +500,12 @@ def precision(ctx: ItemContext) -> None:
             if wide.value().raises is not None or ctx.expected(laid).raises is not None:
                 continue
             reference, judges = Reference(ctx, laid, wide=wide), {PRECISION: judge_precision}
-            ctx.judge(judges, called_precisely, (), reference, layout="highest")
+            ctx.judge(judges, called, (), reference, layout="highest")
 
 
 def doubled(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The values with floating-point tensors in float64."""
     return [each.double() if each.is_floating_point() else each for each in values]
-
-
-def called_precisely(call: Call) -> Answer:
-    """Make the call at matmul precision "highest"."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        return called(call)
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def judge_precision(call: Call, answer: Answer, reference: Any) -> Found:

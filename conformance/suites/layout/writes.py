@@ -23,7 +23,7 @@ from conformance.checks.ops.calls import (
     views,
 )
 from conformance.checks.ops.context import ItemContext, Laid, Part, Reference
-from opinfo.compare import Wrong, raised, replace_tensors, tensors_of
+from opinfo.compare import Wrong, fits_in, outputs_of, raised, replace_tensors, tensors_of
 from opinfo.device import Guarded, Move, identity
 from opinfo.layouts import CONTIGUOUS, Geometry, Layout
 from opinfo.reference import fake_strided, significant
@@ -36,18 +36,6 @@ VARIANTS, OVERLAP = "layout.variants", "layout.overlap_raises"
 
 
 # -- ``out=``
-
-
-def outputs_of(result: Any) -> list[torch.Tensor] | None:
-    """The tensors that ``out=`` takes for this result; None if it takes none."""
-    found = [result] if isinstance(result, torch.Tensor) else result
-    if not isinstance(found, (tuple, list)):
-        return None
-    if not found or not all(
-        isinstance(each, torch.Tensor) and each.layout == torch.strided for each in found
-    ):
-        return None
-    return [each.resolve_conj().resolve_neg() for each in found]
 
 
 def wanted_outputs(reference: Any) -> list[torch.Tensor] | None:
@@ -433,8 +421,7 @@ def _others(
     op, first = ctx.op, sample.call.args[0]
     plain = len(sample.call.args) == 2 and not sample.call.kwargs
     if isinstance(first, torch.Tensor):
-        fits = isinstance(result, torch.Tensor) and result.shape == first.shape
-        fits = fits and torch.can_cast(result.dtype, first.dtype)
+        fits = fits_in(first, result)
         for name, variant, possible in (
             ("method", op.method, True),
             ("operator", op.operator, plain),
