@@ -1,7 +1,5 @@
 """Memory: counted, reused, returned."""
 
-from __future__ import annotations
-
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.allocator import blocks, counters, limits, pools, programs
 

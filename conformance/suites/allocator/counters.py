@@ -29,7 +29,6 @@ from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)
 
-
 #: Around the limits of what allocators treat differently: less than a granule, small and large segments, separate segments.
 _SIZES = {
     "one_byte": 1,
@@ -108,10 +107,6 @@ def _as_before(context: Context, before: Counters) -> None:
         context.same(now.requested, before.requested, "`requested` is as before when all is freed")
 
 
-def _reset_peaks(context: Context, index: int = 0) -> None:
-    torch.accelerator.memory.reset_peak_memory_stats(context.at(index))
-
-
 @cases("allocator.ordering")
 def at_every_moment(context: Context) -> None:
     """The counters are in order after each of a hundred requests and frees."""
@@ -146,7 +141,7 @@ def totals(context: Context) -> None:
 @cases("allocator.peaks")
 def running_maximum(context: Context) -> None:
     """`peak` is the most that was ever current since its reset."""
-    _reset_peaks(context)
+    torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
     start = context.counters()
     first = context.bytes_of(300 * KIB)
     second = context.bytes_of(500 * KIB)
@@ -169,7 +164,7 @@ def reset(context: Context) -> None:
     context.bytes_of(4 * MIB)
     before = context.counters()
     context.must(before.peak > before.allocated, "more was allocated than is now")
-    _reset_peaks(context)
+    torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
     after = context.counters()
     wrong = [each for each in peaks(after) if each[1] != each[2]]
     context.same(wrong, [], "every peak equals the current value")
@@ -197,26 +192,24 @@ def of_one_index(context: Context) -> None:
         context.bytes_of(2 * MIB, index)
     before = context.counters(0)
     context.must(before.peak > before.allocated, "more was allocated on index 0 than is now")
-    _reset_peaks(context, 1)
+    torch.accelerator.memory.reset_peak_memory_stats(context.at(1))
     reset_totals(context, 1)
     context.same(dict(context.counters(0).all), dict(before.all), "index 0 keeps its statistics")
 
 
-@cases(
-    "allocator.device_isolation", indices=2, over={"first_index": (0, 1), "second_index": (1, 0)}
-)
-def others_stay(context: Context, used: int, other: int) -> None:
+@cases("allocator.device_isolation", indices=2, over={"first_index": (0,), "second_index": (1,)})
+def others_stay(context: Context, used: int) -> None:
     """Allocation on one index moves no counter of another."""
-    mine, theirs = context.counters(used), context.counters(other)
+    mine, theirs = context.counters(used), context.counters(1 - used)
     blocks = [context.bytes_of(size, used) for size in (100, 60_000, 5 * MIB)]
     context.same(blocks[0].device.index, used, "the blocks are where they were asked for")
     now = context.counters(used)
     context.check(now.allocated > mine.allocated, f"the counters of index {used} moved")
-    context.same(dict(context.counters(other).all), dict(theirs.all), "no other counter moved")
+    context.same(dict(context.counters(1 - used).all), dict(theirs.all), "no other counter moved")
     del blocks
     after = context.counters(used).allocated
     context.same(after, mine.allocated, "frees are counted on the index of the blocks")
-    context.same(dict(context.counters(other).all), dict(theirs.all), "and on no other index")
+    context.same(dict(context.counters(1 - used).all), dict(theirs.all), "and on no other index")
 
 
 _ACTIONS = ("alloc", "free_requested", "free_completed")

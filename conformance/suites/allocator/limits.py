@@ -182,9 +182,6 @@ def invalid(context: Context, fraction: float) -> None:
         context.same(get(), before, "the fraction is as before")
 
 
-# -- allocator.settings: strings that change the allocator, as PYTORCH_ALLOC_CONF does
-
-
 #: A value of each key that c10/core/AllocatorConfig.h and the CUDA allocator's documentation allow.
 _VALUES = {
     "max_split_size_mb": "200",

@@ -14,7 +14,6 @@ from conformance.checks.cases.context import Context, Counters
 KIB, MIB = 2**10, 2**20
 #: Bytes that no device has: 32 TiB, well below the exabyte above which torch itself refuses.
 TOO_MUCH = 2**45
-POOLS = ("all", "small_pool", "large_pool")
 
 
 def kept(context: Context, *names: str) -> bool:
@@ -32,7 +31,7 @@ def granule(context: Context, size: int) -> int:
 def ordered(context: Context, now: Counters) -> None:
     """reserved >= active >= allocated >= 0, and no current value above its peak."""
     names = [n for n in ("reserved_bytes", "active_bytes", "allocated_bytes") if kept(context, n)]
-    for pool in POOLS:
+    for pool in ("all", "small_pool", "large_pool"):
         values = [now.get(f"{name}.{pool}.current") for name in names]
         falls = values == sorted(values, reverse=True) and min(values) >= 0
         context.check(falls, f"{' >= '.join(names)} >= 0 in {pool}", found=values)

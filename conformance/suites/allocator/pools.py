@@ -25,15 +25,13 @@ from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)
 
-
 _SIZES = {"small": (64 * KIB,), "large": (MIB + 512 * KIB,)}
 
 
 @cases("allocator.record_stream", over=_SIZES)
 def not_handed_out(context: Context, size: int) -> None:
     """A marked block is not handed out before the other stream has passed the point of its free."""
-    mine, other = context.stream(), context.stream()
-    context.must(mine != other, "the two streams differ")
+    mine, other = context.streams()
     with mine:
         place = freed(context, size)
         again = inside(context.bytes_of(size), [place])
@@ -79,8 +77,7 @@ def bytes_stay(context: Context, size: int) -> None:
 @cases("allocator.cross_stream", over=_SIZES)
 def own_stream_only(context: Context, size: int) -> None:
     """A freed block goes to requests on the stream that it was allocated on, and to no other."""
-    mine, other = context.stream(), context.stream()
-    context.must(mine != other, "the two streams differ")
+    mine, other = context.streams()
     fresh(context)
     with mine:
         place = freed(context, size)
@@ -104,9 +101,6 @@ def after_release(context: Context) -> None:
     with other:
         block = context.bytes_of(6 * MIB).fill_(3)
         context.same(int(block[-1]), 3, "another stream takes and uses memory")
-
-
-# -- allocator.pools: private pools, whose blocks are used only inside the pool
 
 
 @cases("allocator.pools", over={"small": (64 * KIB,), "large": (5 * MIB,)})
@@ -167,9 +161,6 @@ def lives_with_its_tensors(context: Context) -> None:
         del kept
 
 
-# -- allocator.pluggable: an allocator of the user's own in place of the device's
-
-
 @cases("allocator.pluggable", slow=True)
 def sees_all(context: Context) -> None:
     """A plugged-in allocator sees every allocation and every free."""
@@ -218,9 +209,6 @@ def changed_after_use(context: Context) -> None:
         RuntimeError, lambda: change(pluggable(lambda *_: 0, lambda *_: None)), text=text
     )
     keeps(context, filled(context, 100, 1), 1, "the allocator still works")
-
-
-# -- allocator.host: the cache of pinned host memory
 
 
 def _pinned(size: int) -> torch.Tensor:

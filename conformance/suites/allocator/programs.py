@@ -86,9 +86,6 @@ def in_threads(context: Context, size: int, index: int) -> None:
     context.together(*(partial(work, seed) for seed in range(4)))
 
 
-# -- what is seen, and judged
-
-
 class Watch:
     """The counters of every index, step by step; judges one clause."""
 
@@ -168,9 +165,6 @@ class Watch:
         self.context.check(True, "all live blocks were read")
 
 
-# -- operations
-
-
 class Running:
     """A run: the model of its steps, and what their operations work on."""
 
@@ -183,12 +177,6 @@ class Running:
         self.views: dict[int, torch.Tensor] = {}
         self.pools: dict[int, Any] = {}
         perform(self, self.lowering.begin())
-
-    def drop(self) -> None:
-        """Let go of everything."""
-        self.blocks.clear()
-        self.views.clear()
-        self.pools.clear()
 
 
 #: How a script names what is in the tables of a run.
@@ -336,9 +324,6 @@ def release(run: Running) -> None:
     fresh(run.context)
 
 
-# -- from steps to operations
-
-
 #: The steps of a program, and the numbers that each takes. One with an index moves the counters of that index alone.
 NUMBERS = {
     "take": ("size", "stream", "index"),
@@ -470,9 +455,6 @@ class Lowering:
         yield free(block.number)
 
 
-# -- running programs
-
-
 def replay(context: Context, clause: str, program: Sequence[Step]) -> None:
     """Run a program that was written down."""
     run = Running(context, clause)
@@ -509,9 +491,6 @@ def validate(clause: str, program: Sequence[Step]) -> None:
         whole = all(type(number) is int and number >= 0 for number in numbers)
         if name not in NUMBERS or len(NUMBERS[name]) != len(numbers) or not whole:
             raise ValueError(f"not a step: {(name, *numbers)!r}")
-
-
-# -- drawing programs
 
 
 _DRAWN = Drawn(replay, lambda _, program: told(program), validate, source)
@@ -564,7 +543,8 @@ def _machine() -> Any:
                 return
             if self.goes_on:
                 self.trial.run(self.literal, partial(perform, run, run.lowering.end()))
-            run.drop()
+            for table in (run.blocks, run.views, run.pools):  # the frames of an error refer to them
+                table.clear()
 
     def rule_of(step: str, name: str) -> Any:
         def act(self: Drawing, **numbers: int) -> None:

@@ -17,10 +17,6 @@ from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
 
-
-# -- device.count: indices, and which one is current
-
-
 TWO: dict[str, Any] = {"requires": {"multi_device"}, "indices": 2}
 
 current = torch.accelerator.current_device_index
@@ -142,9 +138,6 @@ def of_the_thread(context: Context) -> None:
     context.same(here, 0, "another thread's index is not current here")
     context.same(seen, [1, 1], "a thread keeps its own index whatever another sets")
     context.same(current(), 0, "the main thread's index is as before")
-
-
-# -- device.placement: tensors are where they say, and where they were requested
 
 
 #: Every kind of factory, with a keyword argument ``device`` or none.

@@ -24,7 +24,6 @@ cases = Cases(Kind.STATE)
 
 # -- what other suites use too
 
-
 FORK_SECONDS = 8.0
 SCRIPT_SECONDS = 180.0
 
@@ -97,9 +96,6 @@ def source(context: Context, text: str, **named: Any) -> str:
         kind=context.kind,
         **named,
     )
-
-
-# -- device.fork, device.lazy_init, device.autoload, device.clean_exit: the device and processes
 
 
 @cases("device.fork", seconds=60.0)
@@ -254,9 +250,6 @@ def with_everything_alive(context: Context) -> None:
     context.ended_well(done, "the process exits with status 0")
 
 
-# -- device.async_error: a failure on the device is raised by the next synchronise
-
-
 def _fail(context: Context) -> list[torch.Tensor]:
     """Queue work that fails: by the descriptor's own way, or an index that is out of range; what it gives."""
     if context.descriptor.fail is not None:
@@ -306,13 +299,10 @@ def _behind_other_work(context: Context) -> None:
 
 
 @cases(
-    "device.async_error",
-    over={"behind_other_work": ("_behind_other_work",)},
-    requires={"streams"},
+    "device.async_error", over={"behind_other_work": ("_behind_other_work",)}, requires={"streams"}
 )
 @cases(
-    "device.async_error",
-    over={"surfaces": ("_surfaces",), "later_results": ("_later_results",)},
+    "device.async_error", over={"surfaces": ("_surfaces",), "later_results": ("_later_results",)}
 )
 def fails(context: Context, check: str) -> None:
     """The failure of a kernel is raised by a synchronise after it, and no later result is silently wrong."""

@@ -12,17 +12,11 @@ import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
+from conformance.checks.cases.endings import failure_of
 from devices.descriptor import DTYPES
 from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
-
-
-# -- device.capability: what the descriptor declares works; what works undeclared is reported
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
 
 
 def _values(dtype: torch.dtype) -> torch.Tensor:
@@ -57,7 +51,7 @@ def _each_declared(context: Context, text: str, wrong: Callable[[torch.dtype], s
     """Check every declared dtype with ``wrong``, which returns what is wrong with it."""
     declared = (getattr(torch, name) for name in sorted(context.descriptor.dtypes))
     found = {
-        name: _first_line(raised) if raised else problem
+        name: failure_of(raised).detail if raised else problem
         for name, problem, raised in _each(context, declared, wrong)
         if problem or raised
     }
@@ -136,9 +130,6 @@ def undeclared(context: Context) -> None:
         context.note(f"works undeclared: {', '.join(found)}")
 
 
-# -- device.properties and device.peers: what a device says of itself and of its neighbours
-
-
 _BLOCK = 8 * 2**20
 
 
@@ -151,15 +142,11 @@ def _uuid(properties: Any) -> bytes:
     return bytes(raw)
 
 
-def _properties(context: Context, index: int) -> Any:
-    return context.own("properties")(index)
-
-
 @cases("device.properties")
 def name(context: Context) -> None:
     """The name is a text, the same at every call."""
     for index in context.indices:
-        first, second = (_properties(context, index).name for _ in range(2))
+        first, second = (context.own("properties")(index).name for _ in range(2))
         context.check(isinstance(first, str) and first.strip(), "the name is a string", found=first)
         context.same(second, first, "the name is the same at every call")
 
@@ -168,14 +155,16 @@ def name(context: Context) -> None:
 def total_memory(context: Context) -> None:
     """The total memory is positive, and stays while memory is taken."""
     for index in context.indices:
-        before = _properties(context, index).total_memory
+        before = context.own("properties")(index).total_memory
         context.check(isinstance(before, int) and before > 0, "it is positive", found=before)
         block = context.bytes_of(_BLOCK, index)
         context.must(block.numel() == _BLOCK, "the block was there")
-        taken = _properties(context, index).total_memory
+        taken = context.own("properties")(index).total_memory
         context.same(taken, before, f"the total memory stays while {_BLOCK} bytes are taken")
         del block
-        context.same(_properties(context, index).total_memory, before, "and when they are free")
+        context.same(
+            context.own("properties")(index).total_memory, before, "and when they are free"
+        )
 
 
 @cases("device.properties", requires={"allocator_memory_info"})
@@ -183,7 +172,7 @@ def total_is_one(context: Context) -> None:
     """The total memory of the properties is that of get_memory_info."""
     for index in context.indices:
         _, total = torch.accelerator.memory.get_memory_info(context.at(index))
-        own = _properties(context, index).total_memory
+        own = context.own("properties")(index).total_memory
         context.same(own, total, "the properties and get_memory_info give one total")
 
 
@@ -191,7 +180,7 @@ def total_is_one(context: Context) -> None:
 def uuid(context: Context) -> None:
     """The uuid has 16 bytes, not all of them zero, and is the same at every call."""
     for index in context.indices:
-        first, second = (_uuid(_properties(context, index)) for _ in range(2))
+        first, second = (_uuid(context.own("properties")(index)) for _ in range(2))
         context.same(len(first), 16, "a uuid has 16 bytes")
         context.check(any(first), "a uuid is not zero")
         context.same(second, first, "a uuid is the same at every call")
@@ -200,7 +189,7 @@ def uuid(context: Context) -> None:
 @cases("device.properties", indices=2)
 def uuids_differ(context: Context) -> None:
     """No two indices have one uuid."""
-    found = [_uuid(_properties(context, index)) for index in context.indices]
+    found = [_uuid(context.own("properties")(index)) for index in context.indices]
     context.same(len(set(found)), len(found), "each index has a different uuid")
 
 
@@ -214,27 +203,21 @@ def answers(context: Context) -> None:
         context.same(can(here, there), answer, "the answer is unchanged")
 
 
-def _sources(context: Context) -> dict[str, torch.Tensor]:
+@cases("device.peers", indices=2, over={"up": (0, 1), "down": (1, 0)})
+def copies(context: Context, here: int, there: int) -> None:
+    """Copies from one index to another are right, whatever can_access_peer answers."""
     numbers = torch.arange(24, dtype=torch.float32)
-    strided = {
-        "transposed": numbers.view(4, 6).t(),
-        "stepped": numbers[3::5],
-        "expanded": numbers[:3].view(3, 1).expand(3, 4),
-    }
-    return {
+    sources = {
         "contiguous": numbers,
         "integers": torch.arange(-5, 5),
         "nothing": torch.empty(0),
         "a scalar": torch.tensor(7.5),
         "many": torch.arange(300_000),
-        **(strided if context.has("strides") else {}),
     }
-
-
-@cases("device.peers", indices=2, over={"up": (0, 1), "down": (1, 0)})
-def copies(context: Context, here: int, there: int) -> None:
-    """Copies from one index to another are right, whatever can_access_peer answers."""
-    for text, host in _sources(context).items():
+    if context.has("strides"):
+        sources["transposed"], sources["stepped"] = numbers.view(4, 6).t(), numbers[3::5]
+        sources["expanded"] = numbers[:3].view(3, 1).expand(3, 4)
+    for text, host in sources.items():
         base = host.to(context.at(here))
         context.equal(base.to(context.at(there)), host, f"to(), {text}")
         target = torch.zeros(host.shape, dtype=host.dtype, device=context.at(there))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 
@@ -13,13 +13,14 @@ from devices.failure import Kind
 cases = Cases(Kind.NOT_RAISED)
 
 
-def _calls(context: Context) -> dict[str, Any]:
-    """By op, a call that reads element 7 of 3, or -7."""
+@cases("dispatch.device_assert", own_process=True, seconds=120.0)
+def out_of_range(context: Context) -> None:
+    """An index out of range raises by the next synchronise, whatever has been asserted before."""
     three = context.to_device(torch.tensor([1.0, 2.0, 3.0]))
     table = context.to_device(torch.ones(3, 2))
     far = context.to_device(torch.tensor([7]))
     below = context.to_device(torch.tensor([-7]))
-    return {
+    calls: dict[str, Callable[[], torch.Tensor]] = {  # of element 7 of 3, or of -7
         "index_select": lambda: three.index_select(0, far),
         "index_select of a negative index": lambda: three.index_select(0, below),
         "gather": lambda: three.gather(0, far),
@@ -30,13 +31,8 @@ def _calls(context: Context) -> dict[str, Any]:
         "scatter": lambda: three.scatter(0, far, 5.0),
         "index_add": lambda: three.index_add(0, far, far.to(torch.float32)),
     }
-
-
-@cases("dispatch.device_assert", own_process=True, seconds=120.0)
-def out_of_range(context: Context) -> None:
-    """An index out of range raises by the next synchronise, whatever has been asserted before."""
     accepted = []
-    for name, call in _calls(context).items():
+    for name, call in calls.items():
         try:
             result = call()
             context.settle()

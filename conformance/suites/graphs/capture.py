@@ -30,10 +30,6 @@ from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
 
-
-# -- graphs.capture_defers, graphs.nesting, graphs.devices: what a capture records, and what it does not
-
-
 WRITES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "in_place": lambda x: x.add_(1),
     "out": lambda x: torch.add(x, 1, out=x),
@@ -135,12 +131,6 @@ def capture_on_another_index(context: Context) -> None:
     with context.on(1):
         replay(context, graph, stream=context.stream(1))
     context.equal(y, counting(4) * 3, "the replay's result")
-
-
-# -- graphs.errors, graphs.recovery, graphs.modes: what a capture refuses, and how the device goes on
-
-
-MIB = 2**20
 
 
 # The state after a refused call is undefined on some devices, so this runs in a subprocess.
@@ -247,7 +237,7 @@ def _asks_for_a_segment(context: Context) -> bool:
     """Whether a request that no cached memory can meet is met on a stream of this thread."""
     try:
         with context.stream():
-            context.bytes_of(48 * MIB)
+            context.bytes_of(48 * 2**20)
     except RuntimeError:
         return False
     return True
@@ -304,9 +294,6 @@ def alone(context: Context, mode: str) -> None:
     context.equal(y, counting(4) * 5, "the replay's result")
 
 
-# -- graphs.lifecycle, graphs.callables: graphs kept, reset, dumped, destroyed; callables made into graphs
-
-
 @cases("graphs.lifecycle", over={"kept": (False,), "kept_and_instantiated": (True,)})
 def keep_graph(context: Context, ask: bool) -> None:
     """A kept graph is instantiated on request, or by its first replay."""
@@ -346,12 +333,9 @@ def captured_again(context: Context) -> None:
     context.equal(x, (counting(4) + 1) * 9, "the new work, twice")
 
 
-@cases(
-    "graphs.lifecycle",
-    over={"reset_while_queued": ("reset",), "destroyed_while_queued": ("deleted",)},
-    requires={"streams"},
-)
-def destroyed_while_queued(context: Context, how: str) -> None:
+@cases("graphs.lifecycle", over={"destroyed_while_queued": (False,)}, requires={"streams"})
+@cases("graphs.lifecycle", over={"reset_while_queued": (True,)}, requires={"streams"})
+def destroyed_while_queued(context: Context, reset: bool) -> None:
     """What is queued of a graph is done, though the graph is gone by then; its memory is not reused before."""
     x, stream = there(context, counting(4096)), context.stream()
     with captured(context, stream) as graph:
@@ -361,7 +345,7 @@ def destroyed_while_queued(context: Context, how: str) -> None:
     context.settle()
     with context.hold(stream), stream:
         graph.replay()
-        if how == "reset":
+        if reset:
             graph.reset()
         del graph
         noise = [torch.zeros(4096, device=context.device) for _ in range(4)]

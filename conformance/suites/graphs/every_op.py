@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from operator import attrgetter
@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from conformance.checks.cells import CellRecord
 from conformance.checks.ops.calls import Call, differs
 from conformance.checks.ops.context import ItemContext, Reference
 from conformance.suites.graphs.capturing import OwnGraph, chain, general_graph
@@ -51,16 +50,12 @@ def check(ctx: ItemContext) -> None:
             if answer.refused is not None:
                 refusals.append(answer.refused)
         if not record.checks:
-            _tell(record, refusals)
-
-
-def _tell(record: CellRecord, refusals: Sequence[Exception]) -> None:
-    for refusal in refusals:
-        if isinstance(refusal, NotImplementedError):
-            record.refuse(refusal)
-    if not record.unsupported and refusals:
-        first = refusals[0]
-        record.error(f"no sample ran eagerly: {type(first).__name__}: {first}")
+            for refusal in refusals:
+                if isinstance(refusal, NotImplementedError):
+                    record.refuse(refusal)
+            if not record.unsupported and refusals:
+                first = refusals[0]
+                record.error(f"no sample ran eagerly: {type(first).__name__}: {first}")
 
 
 @dataclass(slots=True)

@@ -59,9 +59,6 @@ WRITES: tuple[Make, ...] = (
 )
 
 
-# -- operations
-
-
 @dataclass(slots=True)
 class Running:
     """What the operations of a run work on. Stream 0 is the capturing one."""
@@ -160,9 +157,6 @@ def lowered(program: Iterable[Step], *, streams: bool) -> Lowering:
     return made
 
 
-# -- what is judged
-
-
 def inputs(number: int) -> list[torch.Tensor]:
     made = torch.Generator().manual_seed(number)
     return [torch.randint(-9, 10, SHAPE, generator=made).float() for _ in range(INPUTS)]
@@ -258,9 +252,6 @@ def validate(program: Sequence[Step]) -> None:
 def told(program: Sequence[Step]) -> str:
     """A program in one line."""
     return "; ".join(" ".join(map(str, step)) for step in program)
-
-
-# -- drawing programs
 
 
 @cache

@@ -25,10 +25,6 @@ from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
 
-
-# -- graphs.replay_equals_eager, graphs.addresses: a replay is the recorded work on what the inputs hold then
-
-
 #: What is captured, of two inputs: several results.
 BODIES: dict[str, Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]] = {
     "pointwise": lambda x, y: (x * 2 + y, (x * 2 + y - 1).abs()),
@@ -158,9 +154,6 @@ def handed_to_nobody(context: Context, count: int) -> None:
     context.equal(second, torch.full((count,), 2.0), "the graph's own result")
 
 
-# -- graphs.pool: whose memory a graph's is, and when it comes back
-
-
 SIZE = 4096  # elements
 
 
@@ -263,9 +256,6 @@ def memory_comes_back_after_an_error(context: Context) -> None:
     broken(stream, new_graph(context), work)
     made.clear()
     context.same(_reserved(context) - before, 0, "bytes that are still reserved")
-
-
-# -- graphs.fork_join: side streams in a capture
 
 
 #: Ways to let the second stream go on after the first.
@@ -391,9 +381,6 @@ def side_stream_is_free_again(context: Context) -> None:
     context.equal(y, counting(4) * 2, "eager work on the side stream")
 
 
-# -- graphs.random: replays draw as eager execution does
-
-
 SEED = 1234
 
 #: What draws on a device, with a generator or the default one (None).
@@ -405,10 +392,6 @@ DRAWS: dict[str, Callable[[torch.device, Any], torch.Tensor]] = {
 }
 
 
-def _draw(context: Context, name: str, generator: Any = None) -> torch.Tensor:
-    return DRAWS[name](context.device, generator)
-
-
 def _seed(generator: Any = None) -> None:
     (torch if generator is None else generator).manual_seed(SEED)
 
@@ -418,25 +401,22 @@ def _capture(context: Context, name: str, generator: Any = None) -> tuple[Any, t
     if generator is not None and hasattr(graph, "register_generator_state"):
         graph.register_generator_state(generator)
     with captured(context, graph=graph):
-        drawn = _draw(context, name, generator)
+        drawn = DRAWS[name](context.device, generator)
     return graph, drawn
 
 
 def _eager(context: Context, name: str, times: int, generator: Any = None) -> list[torch.Tensor]:
     _seed(generator)
-    return [context.from_device(_draw(context, name, generator)) for _ in range(times)]
+    return [context.from_device(DRAWS[name](context.device, generator)) for _ in range(times)]
 
 
-_KINDS = {"default": False, "registered": True}
+_KINDS = ("default", "registered")
 
 
-@cases(
-    "graphs.random",
-    over={f"{name}_{kind}": (name, own) for name in DRAWS for kind, own in _KINDS.items()},
-)
-def as_eager(context: Context, name: str, registered: bool) -> None:
+@cases("graphs.random", over={f"{name}_{kind}": (name, kind) for name in DRAWS for kind in _KINDS})
+def as_eager(context: Context, name: str, kind: str) -> None:
     """Replays draw what eager calls draw from the same seed, one after another; so does what comes after."""
-    generator = torch.Generator(device=context.device) if registered else None
+    generator = torch.Generator(device=context.device) if kind == "registered" else None
     eager = _eager(context, name, 4, generator)
     context.must(not torch.equal(eager[0], eager[1]), "eager draws differ from one another")
     graph, drawn = _capture(context, name, generator)
@@ -445,7 +425,7 @@ def as_eager(context: Context, name: str, registered: bool) -> None:
         for step in range(3):
             replay(context, graph)
             context.equal(drawn, eager[step], f"replay {step}{again}")
-        later = _draw(context, name, generator)
+        later = DRAWS[name](context.device, generator)
         context.equal(later, eager[3], f"an eager draw after three replays{again}")
 
 
@@ -454,9 +434,9 @@ def capture_draws_nothing(context: Context) -> None:
     """A capture leaves the generator as it was."""
     first, second = _eager(context, "uniform", 2)
     _seed()
-    context.equal(_draw(context, "uniform"), first, "the first draw")
+    context.equal(DRAWS["uniform"](context.device, None), first, "the first draw")
     _capture(context, "uniform")
-    context.equal(_draw(context, "uniform"), second, "the draw after a capture")
+    context.equal(DRAWS["uniform"](context.device, None), second, "the draw after a capture")
 
 
 @cases("graphs.random")
@@ -478,7 +458,7 @@ def generators_are_apart(context: Context) -> None:
     graph, _ = _capture(context, "uniform", mine)
     _seed(other)
     replay(context, graph, times=2)
-    context.equal(_draw(context, "uniform", other), want, "the other generator's draw")
+    context.equal(DRAWS["uniform"](context.device, other), want, "the other generator's draw")
 
 
 @cases("graphs.random")

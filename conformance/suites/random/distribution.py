@@ -17,7 +17,6 @@ cases = Cases(Kind.VALUES)
 
 # -- what is drawn: every function that takes a generator, with the documented properties of its samples
 
-
 #: ``draw(count, device, **named)``; a generator is named, or none is.
 Draw = Callable[..., torch.Tensor]
 Cdf = Callable[[torch.Tensor], torch.Tensor]
@@ -104,20 +103,17 @@ KNOWN: dict[str, tuple[Draw, Law]] = {
 }
 
 #: Fills in place, and their parameters.
-FILLS: dict[str, tuple[float, ...]] = dict.fromkeys(
-    (
-        *("uniform_", "normal_", "exponential_", "log_normal_", "cauchy_"),
-        *("geometric_", "bernoulli_", "random_"),
-    ),
-    (),
-) | {"geometric_": (0.3,), "bernoulli_": (0.3,)}
+FILLS: dict[str, tuple[float, ...]] = {
+    name: (0.3,) if name in ("geometric_", "bernoulli_") else ()
+    for name in KNOWN
+    if name.endswith("_")
+}
 
 
 # -- random.distribution: samples are distributed as documented, and stay inside their view
 # The test is Kolmogorov's distance with the bound of Dvoretzky, Kiefer, Wolfowitz and Massart, which holds for every
 # distribution and every number of samples: a right device exceeds it with a probability of at most ``FALSE_ALARM`` a
 # case, and never twice differently, since the seed is fixed.
-
 
 SAMPLES = 20_000
 FALSE_ALARM = 1e-9

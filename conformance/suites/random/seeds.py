@@ -16,10 +16,6 @@ from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
 
-
-# -- random.reproducible: seeds, states, generators
-
-
 _COUNT = 300
 
 
@@ -28,14 +24,10 @@ def _generator(context: Context, seed: int, index: int = 0) -> torch.Generator:
 
 
 def _draw(
-    context: Context, generator: torch.Generator | None = None, name: str = "rand"
+    context: Context, generator: torch.Generator | None = None, name: str = "rand", index: int = 0
 ) -> torch.Tensor:
-    device = context.device if generator is None else generator.device
+    device = context.named(index) if generator is None else generator.device
     return context.from_device(KNOWN[name][0](_COUNT, device, **named(generator)))
-
-
-def _rand(context: Context, index: int = 0) -> torch.Tensor:
-    return context.from_device(torch.rand(_COUNT, device=context.named(index)))
 
 
 @cases("random.reproducible", over={name: (name,) for name in KNOWN})
@@ -125,11 +117,11 @@ def independent(context: Context) -> None:
 def independent_indices(context: Context) -> None:
     """The default generators of two indices are independent, and one seed has the same effect on both."""
     torch.manual_seed(21)
-    want = _rand(context, 1)
+    want = _draw(context, index=1)
     torch.manual_seed(21)
     for _ in range(3):
-        _rand(context, 0)
-    context.equal(_rand(context, 1), want, "draws on index 0 do not move index 1")
+        _draw(context, index=0)
+    context.equal(_draw(context, index=1), want, "draws on index 0 do not move index 1")
     mine, theirs = (_draw(context, _generator(context, 21, index)) for index in (0, 1))
     context.equal(theirs, mine, "a seed gives the same values on every index")
 
@@ -146,12 +138,9 @@ def same_layout(context: Context, name: str) -> None:
     context.equal(found[1], found[0], f"{name}: one seed and one layout, the same values")
 
 
-# -- random.global_seed: torch.manual_seed, fork_rng and checkpoint
-
-
 def _all(context: Context) -> list[torch.Tensor]:
     """Drawn on every index."""
-    return [_rand(context, index) for index in context.indices]
+    return [_draw(context, index=index) for index in context.indices]
 
 
 @cases("random.global_seed")
@@ -206,16 +195,14 @@ def fork_rng(context: Context) -> None:
     torch.manual_seed(41)
     want = [_all(context) for _ in range(2)]
     torch.manual_seed(41)
-    with _forked(context):
-        torch.manual_seed(5)
-        _all(context)
-    for index, (got, wanted) in enumerate(zip(_all(context), want[0])):
-        context.equal(got, wanted, f"index {index}, after fork_rng")
-    with suppress(KeyError), _forked(context):
-        _all(context)
-        raise KeyError("ours")
-    for index, (got, wanted) in enumerate(zip(_all(context), want[1])):
-        context.equal(got, wanted, f"index {index}, where it raised")
+    for wants, where in zip(want, ("after fork_rng", "where it raised")):
+        with suppress(KeyError), _forked(context):
+            torch.manual_seed(5)
+            _all(context)
+            if where == "where it raised":
+                raise KeyError("ours")
+        for index, (got, wanted) in enumerate(zip(_all(context), wants)):
+            context.equal(got, wanted, f"index {index}, {where}")
 
 
 @cases("random.global_seed", slow=True, over={"reentrant": (True,), "not_reentrant": (False,)})
@@ -229,11 +216,11 @@ def checkpointed(context: Context, reentrant: bool) -> None:
 
     y = checkpoint(drop, x, use_reentrant=reentrant)
     torch.manual_seed(12)
-    want = [_rand(context) for _ in range(2)]
+    want = [_draw(context) for _ in range(2)]
     torch.manual_seed(12)
-    context.equal(_rand(context), want[0], "numbers are drawn between forward and backward")
+    context.equal(_draw(context), want[0], "numbers are drawn between forward and backward")
     y.sum().backward()
     assert x.grad is not None
     # An element is 4 where it was kept (2 * 1 / 0.5), and its gradient then is 4 too.
     context.equal(x.grad, y.detach(), "gradients and values have one mask")
-    context.equal(_rand(context), want[1], "backward leaves the state as it was")
+    context.equal(_draw(context), want[1], "backward leaves the state as it was")

@@ -1,11 +1,8 @@
 """Streams and events: the order of work."""
 
-from __future__ import annotations
-
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.streams import events, identity, ordering, programs
 
 SUITE = Suite(
-    "streams",
-    cases=gathered(identity.cases, ordering.cases, events.cases, programs.cases),
+    "streams", cases=gathered(identity.cases, ordering.cases, events.cases, programs.cases)
 )

@@ -14,15 +14,7 @@ import torch
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import GLANCE, WaitingCall, ends, ends_early
-from conformance.suites.streams.work import (
-    differing,
-    filled,
-    leaves,
-    queue,
-    same_everywhere,
-    step,
-    two,
-)
+from conformance.suites.streams.work import filled, leaves, queue, same_everywhere, step, two
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
@@ -32,22 +24,18 @@ cases = Cases(Kind.ORDER)
 class _Kind:
     """How events and streams of one sort are made: torch's generic ones, or the device's own."""
 
-    context: Context
     event: Callable[..., Any]
     stream: Callable[..., Any]
-
-    def two(self) -> tuple[Any, Any]:
-        return differing(self.context, self.stream(), self.stream())
 
 
 def _own(context: Context) -> _Kind:
     made = context.own("stream")
-    return _Kind(context, context.own("event"), lambda index=0: made(device=context.at(index)))
+    return _Kind(context.own("event"), lambda index=0: made(device=context.at(index)))
 
 
 def _kinds(context: Context) -> Iterator[_Kind]:
     """The generic classes, and the device's own if the descriptor names them."""
-    yield _Kind(context, context.event, context.stream)
+    yield _Kind(context.event, context.stream)
     if {"event", "stream"} <= set(context.descriptor.functions):
         yield _own(context)
 
@@ -68,7 +56,7 @@ def later_work_is_not_in_it(context: Context) -> None:
 def behind_held_work(context: Context) -> None:
     """A record after work queued first is not done while that work is held."""
     for kind in _kinds(context):
-        event, (stream, other) = kind.event(), kind.two()
+        event, (stream, other) = kind.event(), two(context, make=kind.stream)
         other.synchronize()
         with context.hold(stream) as hold:
             with stream:
@@ -95,7 +83,7 @@ def takes_the_point_of_the_call(context: Context) -> None:
 def moved_away(context: Context) -> None:
     """A second record elsewhere makes the event forget the first."""
     for kind in _kinds(context):
-        event, (busy, idle) = kind.event(), kind.two()
+        event, (busy, idle) = kind.event(), two(context, make=kind.stream)
         with context.hold(busy) as hold:
             event.record(busy)
             event.record(idle)
@@ -108,7 +96,7 @@ def moved_away(context: Context) -> None:
 def of_the_latest(context: Context, moved: bool) -> None:
     """Query and synchronize are about the latest record: synchronize returns when its work is done, not before."""
     for kind in _kinds(context):
-        event, (stream, _) = kind.event(), kind.two()
+        event, (stream, _) = kind.event(), two(context, make=kind.stream)
         if moved:
             event.record(stream)
             event.synchronize()
@@ -174,15 +162,10 @@ def grows(context: Context) -> None:
         context.check(first.elapsed_time(first) >= 0, "an event is not before itself")
 
 
-@cases(
-    "events.elapsed",
-    over={
-        "untimed": (False, "an untimed event has no time"),
-        "unrecorded": (True, "no record, no time"),
-    },
-)
-def without_time(context: Context, timed: bool, text: str) -> None:
+@cases("events.elapsed", over={"untimed": (False,), "unrecorded": (True,)})
+def without_time(context: Context, timed: bool) -> None:
     """Events without timing, and events that were never recorded, raise ValueError, at either end."""
+    text = "no record, no time" if timed else "an untimed event has no time"
     for kind in _kinds(context):
         good, bad = kind.event(enable_timing=True), kind.event(enable_timing=timed)
         stream = kind.stream()
@@ -306,7 +289,7 @@ def handle_is_stable(context: Context) -> None:
 @cases("events.ipc")
 def works_in_its_process(context: Context) -> None:
     """An interprocess event also orders the streams of its own process."""
-    first, second = _own(context).two()
+    first, second = two(context, make=_own(context).stream)
     event, tensor = context.own("event")(interprocess=True), filled(context, 1)
     with context.hold(first) as hold:
         event.record(first)

@@ -27,7 +27,6 @@ from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
 
-
 _NUMBERS = (5, -2, 7, 11, 1, 8, -9, 4, 6, 3)
 
 
@@ -207,13 +206,7 @@ def results_are_there(context: Context) -> None:
     context.equal(read, same_everywhere(want), "the result is read on the default stream")
 
 
-# -- streams.wait: what work on one stream sees of another's
-
-
-@cases(
-    "streams.wait",
-    over={"wait_event": ("event",), "event_wait": ("method",), "wait_stream": ("stream",)},
-)
+@cases("streams.wait", over={n: (n,) for n in ("wait_event", "event_wait", "wait_stream")})
 def sees_earlier_work(context: Context, way: str) -> None:
     """Work queued after a wait sees what was queued before it on the other stream."""
     first, second = two(context)
@@ -221,9 +214,9 @@ def sees_earlier_work(context: Context, way: str) -> None:
     learnt(context)
     with context.hold(first) as hold:
         queue(first, source, 4)
-        if way == "stream":
+        if way == "wait_stream":
             second.wait_stream(first)
-        elif way == "event":
+        elif way == "wait_event":
             second.wait_event(recorded(context, first))
         else:
             recorded(context, first).wait(second)
@@ -328,9 +321,6 @@ def earlier_work_is_not_held_up(context: Context) -> None:
     context.equal(tensor, same_everywhere(7), "with its result")
 
 
-# -- streams.threads: streams used from many threads at once
-
-
 _THREADS, _STEPS = 6, 25
 
 
@@ -390,9 +380,6 @@ def hand_over(context: Context) -> None:
     leaves(context, second, target, want, "the other thread's stream sees the work")
 
 
-# -- streams.autograd: the streams of a backward pass
-
-
 class _Noting(torch.autograd.Function):
     """y = 3 x; its backward notes the current stream."""
 
@@ -421,15 +408,9 @@ def _backward(output: torch.Tensor, given: torch.Tensor) -> None:
 
 def _leaf(context: Context) -> torch.Tensor:
     """A leaf whose gradient was once computed."""
-    made = torch.ones(SIZE, device=context.device).requires_grad_()
-    (made * 3).backward(_given(context, 1.0))
+    made = filled(context, 1, dtype=torch.float32).requires_grad_()
+    (made * 3).backward(filled(context, 1, dtype=torch.float32))
     made.grad = None
-    context.settle()
-    return made
-
-
-def _given(context: Context, value: float) -> torch.Tensor:
-    made = torch.full((SIZE,), value, device=context.device)
     context.settle()
     return made
 
@@ -456,7 +437,7 @@ def on_the_streams_of_forward(context: Context) -> None:
         z = _noting(y, context, seen)
     caller.wait_stream(second)
     with caller:
-        _backward(z, _given(context, 1.0))
+        _backward(z, filled(context, 1, dtype=torch.float32))
     caller.synchronize()
     context.same(seen, [second, first], "the nodes run on the streams of their forwards")
     context.must(x.grad is not None, "the leaf has a gradient")
@@ -468,7 +449,8 @@ def on_the_streams_of_forward(context: Context) -> None:
 def caller_waits_for_backward(context: Context) -> None:
     """Work of the caller's stream after backward() sees the gradients."""
     forward, caller = two(context)
-    (x, y), given, target = _tripled(context, forward), _given(context, 1.0), _given(context, 0.0)
+    x, y = _tripled(context, forward)
+    given, target = (filled(context, value, dtype=torch.float32) for value in (1, 0))
 
     def backward() -> None:
         with caller:
@@ -490,7 +472,7 @@ def caller_waits_for_backward(context: Context) -> None:
 def backward_waits_for_the_caller(context: Context) -> None:
     """The first nodes see the gradient that the caller's stream computes."""
     forward, caller = two(context)
-    (x, y), given = _tripled(context, forward), _given(context, 1.0)
+    (x, y), given = _tripled(context, forward), filled(context, 1, dtype=torch.float32)
 
     def backward() -> None:
         with caller:

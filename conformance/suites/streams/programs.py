@@ -189,9 +189,6 @@ def program_of(
     return Program(indices, tuple(streams), made, tuple(released))
 
 
-# -- what a program orders, and what it computes
-
-
 class Order:
     """What has gone before what: by stream and event, a clock of all streams. Clocks are replaced, never changed.
 
@@ -249,9 +246,6 @@ def on_the_cpu(program: Program) -> list[torch.Tensor]:
     run = Tables(defaultdict(nullcontext), dict(enumerate(buffers)))
     perform(run, filter(writes, program.instructions))
     return buffers
-
-
-# -- a run, as operations
 
 
 @operation
@@ -431,9 +425,6 @@ def validate(*literal: Any) -> None:
             raise ValueError(f"nothing orders {each.literal!r} after what went before")
         order.take(each)
     on_the_cpu(program)
-
-
-# -- drawing programs
 
 
 _DRAWN = Drawn(replay, lambda *literal: str(program_of(*literal)), validate, source)

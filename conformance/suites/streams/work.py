@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -13,19 +13,20 @@ from conformance.checks.cases.context import Context
 SIZE = 64
 
 
-def two(context: Context, index: int = 0) -> tuple[Any, Any]:
-    """Two streams that are not one."""
-    return differing(context, context.stream(index), context.stream(index))
-
-
-def differing(context: Context, first: Any, second: Any) -> tuple[Any, Any]:
+def two(
+    context: Context, index: int = 0, make: Callable[[int], Any] | None = None
+) -> tuple[Any, Any]:
+    """Two streams that are not one, of the generic class if no other way to ``make`` one is given."""
+    first, second = ((make or context.stream)(index) for _ in range(2))
     context.must(first != second, "two new streams differ")
     return first, second
 
 
-def filled(context: Context, value: int, index: int = 0) -> torch.Tensor:
+def filled(
+    context: Context, value: int, index: int = 0, dtype: torch.dtype = torch.int32
+) -> torch.Tensor:
     """A tensor that every stream may use, as nothing of it is in flight."""
-    made = torch.full((SIZE,), value, dtype=torch.int32, device=context.at(index))
+    made = torch.full((SIZE,), value, dtype=dtype, device=context.at(index))
     context.settle()
     return made
 

@@ -13,10 +13,6 @@ from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
 
-
-# -- Layouts that copies must keep the values of: one shape, many strides
-
-
 SHAPE: Final = (2, 3, 4)
 
 
@@ -79,9 +75,6 @@ def laid_out(values: torch.Tensor, form: Form, device: torch.device | str) -> to
 def numbered(dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Other values everywhere, on the CPU; each is one of int8 too."""
     return torch.arange(1, 25).reshape(SHAPE).to(dtype)
-
-
-# -- transfer.strides, view_destination: values, strides, and the memory around them
 
 
 #: Dtypes of the source and the destination.
@@ -178,8 +171,6 @@ def special(context: Context) -> None:
         context.equal(there.clone().copy_(values), values, "a copy into it keeps the values")
         context.equal(torch.empty_like(values).copy_(there), values, "and comes back")
 
-
-# -- views as destinations
 
 _VIEWS = {
     "sliced": Form((20, 4, 1), 4),

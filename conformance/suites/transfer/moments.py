@@ -11,10 +11,6 @@ from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
 
-
-# -- transfer.snapshot, non_blocking: when a copy is done
-
-
 _SIZE = 1000
 
 
@@ -32,9 +28,6 @@ def _to_host(source: torch.Tensor, way: str) -> torch.Tensor:
     if way == "copy":
         return torch.zeros(_SIZE).copy_(source)
     return source.cpu() if way == "cpu" else source.to("cpu")
-
-
-# -- blocking
 
 
 @cases("transfer.snapshot", over={"to_device": ("to",), "copy_to_device": ("copy",)})
@@ -102,9 +95,6 @@ def result_behind_work(context: Context, way: str) -> None:
     context.equal(made, _numbers(4), "the copy is whole when the call returns")
 
 
-# -- not blocking
-
-
 def _pinned(context: Context, start: int) -> torch.Tensor:
     made = _numbers(start)
     return made.pin_memory() if context.has("pinned_memory") else made
@@ -149,10 +139,7 @@ def to_host_in_order(context: Context) -> None:
     context.equal(host, torch.full((_SIZE,), 5.0), "it has the value of its turn")
 
 
-@cases(
-    "transfer.non_blocking",
-    over={name: (name,) for name in ("stream", "event", "device", "query")},
-)
+@cases("transfer.non_blocking", over={n: (n,) for n in ("stream", "event", "device", "query")})
 def complete_after(context: Context, what: str) -> None:
     """A copy to the host is whole when the stream, an event after it or the device is waited for."""
     stream, (there, host) = context.stream(), _stand(context)
@@ -200,9 +187,6 @@ def to_without_waiting(context: Context) -> None:
         back = there.add(1).to("cpu", non_blocking=True)
     stream.synchronize()
     context.equal(back, _numbers(3), "there and back")
-
-
-# -- transfer.pinned: host memory for copies that do not block
 
 
 _BLOCK = 3000  # elements of no other case's pinned blocks: none of theirs is cached

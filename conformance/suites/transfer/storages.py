@@ -18,9 +18,6 @@ from devices.failure import Kind
 cases = Cases(Kind.VALUES)
 
 
-# -- resizing
-
-
 def _resized(context: Context, there: torch.Tensor, count: int) -> torch.UntypedStorage:
     """The tensor's storage, for so many elements now."""
     storage = there.untyped_storage()
@@ -88,9 +85,6 @@ def frees_memory(context: Context) -> None:
     context.must(context.counters().allocated > before, "memory was taken")
     there.untyped_storage().resize_(0)
     context.same(context.counters().allocated, before, "the memory is given back")
-
-
-# -- writing down
 
 
 def _saved(value: Any, **named: Any) -> io.BytesIO:

@@ -18,9 +18,6 @@ from devices.failure import Kind
 cases = Cases(Kind.VALUES)
 
 
-# -- transfer.scalars, numpy_refused: values of the device that Python sees
-
-
 def _python_type(dtype: torch.dtype) -> type:
     if dtype == torch.bool:
         return bool
@@ -111,9 +108,6 @@ def printed(context: Context) -> None:
         context.check(named or default, "it says the device", found=text)
 
 
-# -- after work in flight
-
-
 #: Ways to see a value, and what they give for 3.
 _READS: dict[str, tuple[Callable[[torch.Tensor], Any], Any]] = {
     "item": (torch.Tensor.item, 3.0),
@@ -124,11 +118,7 @@ _READS: dict[str, tuple[Callable[[torch.Tensor], Any], Any]] = {
 }
 
 
-@cases(
-    "transfer.scalars",
-    over={f"{name}_behind_work": (name,) for name in _READS},
-    requires={"streams"},
-)
+@cases("transfer.scalars", over={f"{n}_behind_work": (n,) for n in _READS}, requires={"streams"})
 def behind_work(context: Context, name: str) -> None:
     """item, tolist, bool, equal and repr see the work that was queued before them."""
     read, want = _READS[name]
@@ -154,9 +144,6 @@ def after_work(context: Context, name: str) -> None:
         there.add_(1.0).mul_(2.0).sub_(1.0)
         context.same(read(there), want, "the work queued before is seen")
         there.fill_(0.0)
-
-
-# -- numpy
 
 
 @cases("transfer.numpy_refused", over={"numpy": ("numpy",), "array": ("array",)})
@@ -185,9 +172,6 @@ def forced(context: Context) -> None:
     there.add_(1)
     shared = got.tolist()[0][0] == 1.0
     context.same(shared, there.device.type == "cpu", "only the host's memory is shared")
-
-
-# -- transfer.dlpack: one memory, two libraries
 
 
 @cases("transfer.dlpack")
