@@ -105,7 +105,6 @@ class Watch:
         return self.clause == f"allocator.{clause}"
 
     def look(self) -> None:
-        """See the counters now."""
         self.last = {index: self.context.counters(index) for index in self.indices}
         for index, counters in self.last.items():
             self.top[index] = max(self.top[index], counters.allocated)
@@ -159,7 +158,6 @@ class Watch:
             context.same(counted, self.ooms[index], "num_ooms counts each", at=at)
 
     def read(self, live: Sequence[Block]) -> None:
-        """Read blocks back."""
         for block in live:
             self.context.equal(block.tensor, block.want, "a live block keeps its bytes")
         self.context.check(True, "all live blocks were read")
@@ -478,7 +476,6 @@ def source(descriptor: Descriptor, clause: str, program: Sequence[Step]) -> str:
 
 
 def told(program: Sequence[Step]) -> str:
-    """A program in a line."""
     steps = (f"{name}({', '.join(map(str, numbers))})" for name, *numbers in program)
     return "; ".join(steps) or "nothing"
 

@@ -167,17 +167,11 @@ def error_inputs(ctx: ItemContext) -> None:
 
 
 def raises(op: Any, move: Any, back: Any, id: Any, which: Any, device: Any) -> Wrong | None:
-    wrong: Wrong | None = judged(op, list(listed_errors(id, device))[which])[0]
-    return wrong
-
-
-def listed_errors(id: Any, device: Any) -> Any:
-    """The error inputs of an op, in order."""
     info = database_entry(id)
-    return info.error_inputs_func(info, device)
+    return judged(op, list(info.error_inputs_func(info, device))[which])[0]
 
 
-def judged(op: Any, given: Any) -> Any:
+def judged(op: Any, given: Any) -> tuple[Wrong | None, str]:
     """What is wrong with how a call is refused, or None; and a message that is not the documented one."""
     call = given.sample_input
     try:
@@ -315,13 +309,12 @@ def lacks(op: Any, move: Any, back: Any, name: Any) -> Wrong | None:
 def refuses_dtype(
     op: Any, move: Any, back: Any, tensors: Any, arguments: Any, dtype: Any, drawn: Any, free: Any
 ) -> Wrong | None:
-    wrong: Wrong | None = given_dtype(op, move, back, tensors, arguments, dtype, drawn, free)[1]
-    return wrong
+    return given_dtype(op, move, back, tensors, arguments, dtype, drawn, free)[1]
 
 
 def given_dtype(
     op: Any, move: Any, back: Any, tensors: Any, arguments: Any, dtype: Any, drawn: Any, free: Any
-) -> Any:
+) -> tuple[bool, Wrong | None]:
     """Whether the call returns when its tensors of the drawn dtype have another, and what is wrong with that."""
     kind, own = getattr(torch, dtype), getattr(torch, drawn)
     given = [t.to(kind) if t.dtype == own else t for t in tensors]

@@ -250,7 +250,6 @@ def validate(program: Sequence[Step]) -> None:
 
 
 def told(program: Sequence[Step]) -> str:
-    """A program in one line."""
     return "; ".join(" ".join(map(str, step)) for step in program)
 
 

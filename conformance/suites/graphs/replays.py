@@ -10,7 +10,7 @@ import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.suites.allocator.memory import inside, span
+from conformance.suites.allocator.memory import fresh, inside, span
 from conformance.suites.graphs.capturing import (
     broken,
     captured,
@@ -196,22 +196,16 @@ def unshared_in_any_order(context: Context) -> None:
 
 def _reserved(context: Context) -> int:
     """Bytes that are reserved when nothing is cached."""
-    context.settle()
-    torch.accelerator.empty_cache()
+    fresh(context)
     return context.counters().reserved
-
-
-def _before(context: Context) -> int:
-    """The same before a case, when what others left is gone."""
-    gc.collect()
-    return _reserved(context)
 
 
 @cases("graphs.pool", over={"small": (1000,), "large": (2**19,)}, requires={"allocator_statistics"})
 def memory_comes_back(context: Context, count: int) -> None:
     """After a graph has died, with no tensor of its pool alive, empty_cache returns the pool's memory."""
     x, stream = there(context, counting(1)), context.stream()
-    before = _before(context)
+    gc.collect()  # what others left
+    before = _reserved(context)
     with captured(context, stream) as graph:
         y = x.expand(count) + 1
     context.must(_reserved(context) > before, "the capture took memory, which the graph holds")
@@ -228,7 +222,8 @@ def memory_comes_back(context: Context, count: int) -> None:
 def a_shared_pool_lives_on(context: Context) -> None:
     """A pool lives until the last of its graphs is gone, which goes on being right."""
     x, stream = there(context, counting(SIZE)), context.stream()
-    before = _before(context)
+    gc.collect()  # what others left
+    before = _reserved(context)
     with captured(context, stream) as first:
         (x + 1).sum()
     with captured(context, stream, new_graph(context, pool=first.pool())) as second:
@@ -247,7 +242,8 @@ def a_shared_pool_lives_on(context: Context) -> None:
 def memory_comes_back_after_an_error(context: Context) -> None:
     """A capture that ended with an error, and its graph, hold no memory either."""
     x, stream = there(context, counting(1)), context.stream()
-    before, made = _before(context), []
+    gc.collect()
+    before, made = _reserved(context), []
 
     def work() -> None:
         made.append(x.expand(SIZE) + 1)

@@ -19,7 +19,6 @@ cases = Cases(Kind.VALUES)
 
 #: ``draw(count, device, **named)``; a generator is named, or none is.
 Draw = Callable[..., torch.Tensor]
-Cdf = Callable[[torch.Tensor], torch.Tensor]
 
 
 def named(generator: Any) -> dict[str, Any]:
@@ -41,7 +40,7 @@ def _filled(method: str, *parameters: float, dtype: torch.dtype = torch.float32)
 class Law(NamedTuple):
     """The documented properties of what is drawn."""
 
-    cdf: Cdf  # of float64 values on the CPU
+    cdf: Callable[[torch.Tensor], torch.Tensor]  # of float64 values on the CPU
     whole: bool = False  # only whole numbers
     low: float = -math.inf
     high: float = math.inf

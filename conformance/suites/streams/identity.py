@@ -250,15 +250,14 @@ def does_not_own(context: Context) -> None:
     leaves(context, owner, tensor, 7, "the owner's work is done")
 
 
-_CLAUSE = "streams.cross_device"
-
-
-@cases(_CLAUSE, indices=2, over={"target_forth": (0, 1, True), "target_back": (1, 0, True)})
-@cases(_CLAUSE, indices=2, over={"forth": (0, 1, False), "back": (1, 0, False)})
-def copied_in_order(context: Context, mine: int, other: int, target_held: bool) -> None:
+@cases(
+    "streams.cross_device", indices=2, over={"target_forth": (0, True), "target_back": (1, True)}
+)
+@cases("streams.cross_device", indices=2, over={"forth": (0, False), "back": (1, False)})
+def copied_in_order(context: Context, mine: int, target_held: bool) -> None:
     """A copy between indices sees the work of the source's current stream, and runs after that of the target's."""
-    giving, taking = context.stream(mine), context.stream(other)
-    source, target = filled(context, 1, mine), filled(context, 0, other)
+    giving, taking = context.stream(mine), context.stream(1 - mine)
+    source, target = filled(context, 1, mine), filled(context, 0, 1 - mine)
     learnt(context)
     target.copy_(source)
     context.settle()
@@ -273,7 +272,7 @@ def copied_in_order(context: Context, mine: int, other: int, target_held: bool) 
     leaves(context, taking, target, 8, "the copy runs between the work before and after it")
 
 
-@cases(_CLAUSE, indices=2)
+@cases("streams.cross_device", indices=2)
 def block_switches(context: Context) -> None:
     """`with stream:` makes the stream's index current, and restores the one before."""
     for start, other in ((0, 1), (1, 0)):
@@ -285,7 +284,7 @@ def block_switches(context: Context) -> None:
         context.same(now, start, "after the block, the previous index is current again")
 
 
-@cases(_CLAUSE, indices=2)
+@cases("streams.cross_device", indices=2)
 def set_stream_switches(context: Context) -> None:
     """set_stream makes the stream's index current."""
     for index in (1, 0, 1):
@@ -294,7 +293,7 @@ def set_stream_switches(context: Context) -> None:
         context.same(now, index, "the index of the stream is current")
 
 
-@cases(_CLAUSE, indices=2)
+@cases("streams.cross_device", indices=2)
 def record_elsewhere(context: Context) -> None:
     """Recording an event on a stream of another index than its own raises."""
     event, there = context.event(0), context.stream(1)
@@ -305,7 +304,7 @@ def record_elsewhere(context: Context) -> None:
     context.check(event.query(), "and stays as it was")
 
 
-@cases(_CLAUSE, indices=2)
+@cases("streams.cross_device", indices=2)
 def waits_across(context: Context) -> None:
     """A stream waits for an event of another index."""
     first, second = context.stream(0), context.stream(1)

@@ -141,17 +141,14 @@ def _numbers(instruction: Operation, *names: str) -> list[int]:
 
 
 def places(instruction: Operation) -> list[int]:
-    """The streams that it uses."""
     return _numbers(instruction, "on", "peer")
 
 
 def reads(instruction: Operation) -> list[int]:
-    """The buffers that it reads."""
     return _numbers(instruction, "buffer", "source")
 
 
 def writes(instruction: Operation) -> list[int]:
-    """The buffers that it writes."""
     return _numbers(instruction, "buffer", "target")
 
 
@@ -167,7 +164,6 @@ class Program:
 
     @property
     def literal(self) -> tuple[Any, ...]:
-        """The program as literals."""
         told = tuple(each.literal for each in self.instructions)
         return self.indices, self.streams, told, self.released
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -107,23 +107,6 @@ def _ends(context: Context, way: str) -> tuple[torch.device, torch.device]:
     }[way]
 
 
-#: Between which places copies go on a machine with one index.
-_WAYS = ("host_to_device", "device_to_host", "within_the_device")
-_ACROSS = "across_indices"
-_ANOTHER = "_to_another_dtype"
-
-
-@cases(
-    "transfer.strides",
-    over={_ACROSS: (_ACROSS, False), _ACROSS + _ANOTHER: (_ACROSS, True)},
-    requires={"storage"},
-    indices=2,
-)
-@cases(
-    "transfer.strides",
-    over={way + to: (way, bool(to)) for to in ("", _ANOTHER) for way in _WAYS},
-    requires={"storage"},
-)
 def pairs(context: Context, way: str, changes: bool) -> None:
     """A copy keeps the values for every pair of layouts."""
     start, end = _ends(context, way)
@@ -142,10 +125,6 @@ def pairs(context: Context, way: str, changes: bool) -> None:
                 context.equal(_values(target), want, text)
 
 
-@cases(
-    "transfer.strides", over={f"to_keeps_{_ACROSS}": (_ACROSS,)}, requires={"storage"}, indices=2
-)
-@cases("transfer.strides", over={f"to_keeps_{way}": (way,) for way in _WAYS}, requires={"storage"})
 def to_keeps(context: Context, way: str) -> None:
     """to() keeps the strides of dense tensors that do not overlap."""
     start, end = _ends(context, way)
@@ -160,6 +139,15 @@ def to_keeps(context: Context, way: str) -> None:
             text = f"to({end}, {taken}) of a {name} tensor"
             context.same(made.stride(), source.stride(), f"{text} keeps the strides")
             context.equal(_values(made), numbered(taken), f"{text} keeps the values")
+
+
+#: Between which places copies go, and how many indices that takes.
+_WAYS = {"host_to_device": 1, "device_to_host": 1, "within_the_device": 1, "across_indices": 2}
+for _way, _indices in _WAYS.items():
+    _needs: dict[str, Any] = {"requires": {"storage"}, "indices": _indices}
+    _over = {_way: (_way, False), f"{_way}_to_another_dtype": (_way, True)}
+    cases("transfer.strides", over=_over, **_needs)(pairs)
+    cases("transfer.strides", over={f"to_keeps_{_way}": (_way,)}, **_needs)(to_keeps)
 
 
 @cases("transfer.strides")
