@@ -314,7 +314,7 @@ def _cause(reason: str | None, **more: str | None) -> Cause | None:
 def _selection(
     planned: Sequence[CellKey], clauses: str | None, ops: str | None, dtypes: str | None
 ) -> Callable[[CellKey], bool]:
-    """Whether the options select a cell. Raises BadOption for a glob that matches nothing."""
+    """Whether the options select a cell. Raises ConformError for a glob that matches nothing."""
     from conformance.plan.options import matching
 
     chosen = []

@@ -24,14 +24,6 @@ from devices.simulated.faults import BY_CLAUSE
 _FOLDER: Final = Path(__file__).parent
 
 
-class ContractError(ConformError):
-    """The contract's data is malformed. The text names the file, the clause, and what to do."""
-
-
-class UnknownClause(ConformError):
-    """A glob that matches no clause. The text lists what was probably meant."""
-
-
 class _Words(msgspec.Struct, forbid_unknown_fields=True):
     """The contract's own file."""
 
@@ -39,7 +31,7 @@ class _Words(msgspec.Struct, forbid_unknown_fields=True):
     levels: tuple[str, ...]
 
 
-_WORDS: Final = read_toml(_FOLDER / "contract.toml", _Words, ContractError)
+_WORDS: Final = read_toml(_FOLDER / "contract.toml", _Words, ConformError)
 FAMILIES: Final = _WORDS.families
 #: The names of the levels by number, from 1.
 LEVELS: Final[Mapping[int, str]] = MappingProxyType(dict(enumerate(_WORDS.levels, 1)))
@@ -129,14 +121,14 @@ class Contract:
     def select(self, globs: Iterable[str]) -> tuple[Clause, ...]:
         """The clauses that match any of the globs, in the order of the contract.
 
-        Raises UnknownClause for a glob that matches nothing, so that a misspelt one is not taken
+        Raises ConformError for a glob that matches nothing, so that a misspelt one is not taken
         for a selection.
         """
         chosen: set[str] = set()
         for glob in globs:
             matched = {name for name in self.clauses if fnmatchcase(name, glob)}
             if not matched:
-                raise UnknownClause(f"no clause matches {glob!r}{self._meant(glob)}")
+                raise ConformError(f"no clause matches {glob!r}{self._meant(glob)}")
             chosen |= matched
         return tuple(clause for clause in self.clauses.values() if clause.id in chosen)
 
@@ -158,7 +150,7 @@ class Contract:
 
 @cache
 def load() -> Contract:
-    """The contract of this suite, read once. Raises ContractError where its data is malformed."""
+    """The contract of this suite, read once. Raises ConformError where its data is malformed."""
     return read(_FOLDER / "clauses", FAMILIES)
 
 
@@ -172,11 +164,11 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def read(folder: Path, families: Sequence[str]) -> Contract:
     """Read ``<family>.toml`` of each family, in order, and check every field.
 
-    Raises ContractError for the first fault found.
+    Raises ConformError for the first fault found.
     """
     stray = {path.stem for path in folder.glob("*.toml")} - set(families)
     if stray:
-        raise ContractError(
+        raise ConformError(
             f"{folder} holds files of unknown families: {listing(stray)}; add them to"
             f" {_FOLDER / 'contract.toml'}, or remove the files"
         )
@@ -184,14 +176,14 @@ def read(folder: Path, families: Sequence[str]) -> Contract:
     kept: dict[str, Family] = {}
     for name in families:
         path = folder / f"{name}.toml"
-        file = read_toml(path, _File, ContractError)
+        file = read_toml(path, _File, ConformError)
         kept[name] = file.family
         for position, table in enumerate(file.clause, start=1):
             where = f"{path}: clause {table.get('id', position)!r}"
-            clause = converted(table, Clause, where, ContractError)
+            clause = converted(table, Clause, where, ConformError)
             if clause.family != name:
-                raise ContractError(f"{where}: an id in this file starts with '{name}.'")
+                raise ConformError(f"{where}: an id in this file starts with '{name}.'")
             if clause.id in clauses:
-                raise ContractError(f"{path}: the id '{clause.id}' is used twice; rename one")
+                raise ConformError(f"{path}: the id '{clause.id}' is used twice; rename one")
             clauses[clause.id] = clause
     return Contract(MappingProxyType(clauses), MappingProxyType(kept))

@@ -31,10 +31,6 @@ from reports.summary import one_line
 Say = Callable[[str], object]
 
 
-class InitError(ConformError):
-    """The device cannot be described: an argument is wrong, or the device does not answer."""
-
-
 @dataclass(frozen=True, slots=True)
 class InitOptions:
     name: str
@@ -50,7 +46,7 @@ class InitOptions:
         return self.output or Path(self.name)
 
     def question(self) -> Question:
-        """The question to the device. Raises InitError."""
+        """The question to the device. Raises ConformError."""
         _matched(
             r"[a-z][a-z0-9_-]*",
             self.name,
@@ -74,19 +70,19 @@ class InitOptions:
 def _matched(pattern: str, text: str, wanted: str) -> re.Match[str]:
     if found := re.fullmatch(pattern, text):
         return found
-    raise InitError(f"{wanted}, got {text!r}")
+    raise ConformError(f"{wanted}, got {text!r}")
 
 
 def begin(options: InitOptions, say: Say) -> int:
-    """Write the folder. Returns the exit code; raises InitError."""
+    """Write the folder. Returns the exit code; raises ConformError."""
     question = options.question()
     folder = options.folder
     if folder.exists() and any(folder.iterdir()):
-        raise InitError(f"{folder} is not empty: give another folder with -o, or remove it")
+        raise ConformError(f"{folder} is not empty: give another folder with -o, or remove it")
     say(f"asking {options.device_string} what it supports")
     reply = ask(question)
     if reply.error:
-        raise InitError(f"{options.device_string} cannot be described: {reply.error}")
+        raise ConformError(f"{options.device_string} cannot be described: {reply.error}")
     with _writing(folder):
         write_whole(folder / "__init__.py", f'"""The device {options.name}."""\n')
         write_whole(folder / "descriptor.py", drafting.descriptor(question, reply))
@@ -106,7 +102,7 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InitError(f"{path} cannot be written: {error.strerror or error}") from None
+        raise ConformError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def _run(options: InitOptions, number: int, say: Say) -> Run:
@@ -127,13 +123,13 @@ def _run(options: InitOptions, number: int, say: Say) -> Run:
             done = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, check=False)
     if done.returncode not in (ExitCode.GREEN, ExitCode.REGRESSION, ExitCode.INCOMPLETE):
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        raise InitError(
+        raise ConformError(
             f"run {number} failed with exit code {done.returncode} and has no results: "
             f"{lines[-1] if lines else 'no message'} (log: {log}; {options.folder} has the descriptor but no "
             "manifest)"
         )
     if not (results / RECORD_FILE).is_file():
-        raise InitError(f"run {number} wrote no results; see the end of {log}")
+        raise ConformError(f"run {number} wrote no results; see the end of {log}")
     run = load_run(results)
     say(
         f"  {time.monotonic() - began:.0f} s: {len(run.results):,} cells, {len(_failing(run)):,} fail, "
@@ -152,7 +148,7 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> None:
     manifest = Manifest.load(path, {"clause": load().clauses, "layouts": known})
     left = _left_over(manifest, runs[0]) - set(apart)
     if left:  # the draft must match the run that it was made from
-        raise InitError(f"{path} does not match {min(left)}, which failed: please report this")
+        raise ConformError(f"{path} does not match {min(left)}, which failed: please report this")
     say(f"wrote {path}: {len(manifest.blocks)} block(s) for {len(agreed)} cell(s)")
     if apart:
         say(

@@ -15,10 +15,6 @@ from devices.errors import ConformError, suggestion
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-class BadOption(ConformError):
-    """An option's value does not fit. The text says what would."""
-
-
 class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     help: str
@@ -37,7 +33,7 @@ class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"conform_{self.key}"
 
     def read(self, value: Any) -> Any:
-        """Its value from pytest's; None if it was not given. Raises BadOption."""
+        """Its value from pytest's; None if it was not given. Raises ConformError."""
         if self.kind in ("text", "flag") or value is None:
             return value
         return _READERS[self.kind](value, self.name)
@@ -80,7 +76,7 @@ class Request:
     def read(
         cls, values: Mapping[str, Any], *, collect_only: bool, deselects: Iterable[str]
     ) -> Request:
-        """From the options' values by their ``dest``. Raises BadOption."""
+        """From the options' values by their ``dest``. Raises ConformError."""
         read = {option.key: option.read(values[option.dest]) for option in OPTIONS}
         return cls(**read, collect_only=collect_only, deselects=tuple(deselects))
 
@@ -112,33 +108,33 @@ def joined(arguments: Iterable[str]) -> tuple[str, ...]:
 
 
 def _count(text: str, option: str) -> int:
-    """A whole number, 0 or more. Raises BadOption."""
+    """A whole number, 0 or more. Raises ConformError."""
     if not (text.isascii() and text.isdigit()):
-        raise BadOption(f"{option} {text!r}: expected a whole number, 0 or more")
+        raise ConformError(f"{option} {text!r}: expected a whole number, 0 or more")
     return int(text)
 
 
 def duration(text: str, option: str = "--max-time") -> float:
-    """Seconds of ``90``, ``90s``, ``20m``, ``1h``. Raises BadOption."""
+    """Seconds of ``90``, ``90s``, ``20m``, ``1h``. Raises ConformError."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
     try:
         seconds = float(number) * _UNITS[unit]
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < float("inf"):
-        raise BadOption(f"{option} {text!r}: expected a duration such as 90s, 20m or 1h")
+        raise ConformError(f"{option} {text!r}: expected a duration such as 90s, 20m or 1h")
     return seconds
 
 
 def matching(option: str, globs: Iterable[str], names: Collection[str]) -> frozenset[str]:
-    """The names that some glob matches. Raises BadOption for a glob that matches none."""
+    """The names that some glob matches. Raises ConformError for a glob that matches none."""
     found: set[str] = set()
     for glob in globs:
         # Brackets are not special: op names hold none, and `__getitem__` must match itself.
         hits = {n for n in names if n == glob or fnmatch.fnmatchcase(n, glob)}
         if not hits:
             near = suggestion(glob, names)
-            raise BadOption(f"{option} {glob!r} matches nothing in this plan{near}")
+            raise ConformError(f"{option} {glob!r} matches nothing in this plan{near}")
         found |= hits
     return frozenset(found)
 
@@ -146,7 +142,7 @@ def matching(option: str, globs: Iterable[str], names: Collection[str]) -> froze
 def _listed(text: str, option: str) -> tuple[str, ...]:
     values = tuple(part.strip() for part in text.split(",") if part.strip())
     if not values:
-        raise BadOption(
+        raise ConformError(
             f"{option} is empty: expected names separated by commas; leave the option out to run everything"
         )
     return values

@@ -130,10 +130,6 @@ def _in_turns(items: Sequence[Item], families: Mapping[str, str]) -> list[Item]:
 # shard with the least work so far (longest processing time first: at worst a third above the optimum).
 
 
-class BadShard(ConformError):
-    """``--shard`` does not fit."""
-
-
 @dataclass(frozen=True, slots=True)
 class Shard:
     """The ``number``-th of ``count`` shards, from 1."""
@@ -143,10 +139,10 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Read ``2/8``. Raises BadShard."""
+        """Read ``2/8``. Raises ConformError."""
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text, re.ASCII)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            raise BadShard(
+            raise ConformError(
                 f"--shard {text!r}: expected the number of a shard and the number of shards, such as 2/8"
             )
         return cls(int(match[1]), int(match[2]))
@@ -183,7 +179,7 @@ def seconds_by_item(
 def cells_of(
     shard: Shard, cells: Sequence[CellKey], seconds: Mapping[CellKey, float]
 ) -> list[CellKey]:
-    """The cells of a shard, in the plan's order. Raises BadShard if there are fewer items than shards."""
+    """The cells of a shard, in the plan's order. Raises ConformError if there are fewer items than shards."""
     numbers = divided(shard.count, cells, seconds)
     return [c for c in cells if is_identity(c) or numbers[item_of(c)] == shard.number]
 
@@ -194,7 +190,7 @@ def divided(
     """The shard (from 1) of each item that only one shard runs."""
     times = seconds_by_item([cell for cell in cells if not is_identity(cell)], seconds)
     if count > max(len(times), 1):
-        raise BadShard(
+        raise ConformError(
             f"--shard …/{count}: there are only {len(times):,} items to divide; use at most that many shards"
         )
     load = [0.0] * count
@@ -237,10 +233,10 @@ def machines_own() -> Descriptor:
 
 
 def shard_of(cells: list[CellKey], request: Request) -> list[CellKey]:
-    """The cells of the shard that was asked for, or all cells. Raises BadShard, RunError."""
+    """The cells of the shard that was asked for, or all cells. Raises ConformError, RunError."""
     if request.shard is None:
         if request.shard_times is not None:
-            raise BadShard("--shard-times needs --shard I/N")
+            raise ConformError("--shard-times needs --shard I/N")
         return cells
     shard = Shard.parse(request.shard)
     seconds = times_of(request.shard_times) if request.shard_times is not None else {}
@@ -249,7 +245,7 @@ def shard_of(cells: list[CellKey], request: Request) -> list[CellKey]:
 
 def select(plan: Plan, request: Request, clauses: frozenset[str] | None) -> list[CellKey]:
     """The cells of the plan that the options leave. ``--ops`` and ``--dtypes`` leave no cases: a case has no op.
-    Raises NothingSelected, BadOption."""
+    Raises NothingSelected, ConformError."""
     selected = list(plan.cells)
     if request.ops is not None:
         ops = matching("--ops", request.ops, {c.op for c in plan.cells if not is_case(c)})

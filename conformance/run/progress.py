@@ -31,10 +31,6 @@ _STALE: Final = (
 _STALE_UNLESS_RESUMED: Final = (FILE, "repro/*/*.py")
 
 
-class CannotResume(ConformError):
-    """There is nothing to resume, or it is another run's."""
-
-
 class Identity(msgspec.Struct, frozen=True):
     """What must be the same for a run to be resumed."""
 
@@ -108,15 +104,15 @@ class Progress:
 
 
 def read_progress(folder: Path, identity: Identity) -> Done:
-    """What the run in this folder had done. Raises CannotResume."""
+    """What the run in this folder had done. Raises ConformError."""
     path = folder / FILE
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         state = "its run is complete" if (folder / RECORD_FILE).exists() else "it holds no run"
-        raise CannotResume(f"--resume: nothing to resume in {folder}: {state}") from None
+        raise ConformError(f"--resume: nothing to resume in {folder}: {state}") from None
     except OSError as error:
-        raise CannotResume(f"--resume: {path} cannot be read: {error.strerror}") from None
+        raise ConformError(f"--resume: {path} cannot be read: {error.strerror}") from None
     done: Done | None = None
     for number, line in enumerate(lines, 1):
         if not line:
@@ -126,7 +122,7 @@ def read_progress(folder: Path, identity: Identity) -> Done:
         except (msgspec.DecodeError, UnicodeDecodeError):
             if done is not None and number >= len(lines) - 1:
                 break  # cut off by what ended the run
-            raise CannotResume(_DAMAGED.format(path=path, number=number)) from None
+            raise ConformError(_DAMAGED.format(path=path, number=number)) from None
         if done is None:
             done = _begun(entry, identity, path)
         elif isinstance(entry, Finished):
@@ -136,15 +132,15 @@ def read_progress(folder: Path, identity: Identity) -> Done:
         elif isinstance(entry, Doubt) and entry.cell not in done.doubts:
             done.doubts.append(entry.cell)
     if done is None:
-        raise CannotResume(f"--resume: nothing to resume in {folder}: {path.name} is empty")
+        raise ConformError(f"--resume: nothing to resume in {folder}: {path.name} is empty")
     return done
 
 
 def _begun(entry: object, identity: Identity, path: Path) -> Done:
     if not isinstance(entry, Begun) or entry.format != _FORMAT:
-        raise CannotResume(_DAMAGED.format(path=path, number=1))
+        raise ConformError(_DAMAGED.format(path=path, number=1))
     if differences := entry.run.differences(identity):
-        raise CannotResume(
+        raise ConformError(
             f"--resume: {path.parent} is from a different run: {'; '.join(differences)}. Repeat the original "
             "command, or start again without --resume"
         )
@@ -155,7 +151,7 @@ def _begun(entry: object, identity: Identity, path: Path) -> Done:
 
 
 def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
-    """What there is to resume, before the folder is cleared. Raises CannotResume."""
+    """What there is to resume, before the folder is cleared. Raises ConformError."""
     if not resume:
         return Done()
     done = read_progress(folder, identity)

@@ -53,7 +53,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def request_of(config: pytest.Config) -> Request:
-    """What the command line asks for. Raises BadOption."""
+    """What the command line asks for. Raises ConformError."""
     given = config.option
     deselects = [name for name in _DESELECTING if getattr(given, name, None)]
     if any("::" in argument for argument in config.args):

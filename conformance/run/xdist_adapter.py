@@ -29,10 +29,6 @@ ITEMS_OF_A_WORKER: Final = 50
 SUPPORTED: Final = ("load", "worksteal")
 
 
-class BadDistribution(ConformError):
-    """xdist would distribute items in a way that loses some when a worker dies."""
-
-
 class Unreachable(ConformError):
     def __init__(self, error: Exception, tx: Sequence[str]) -> None:
         text = str(error)
@@ -48,10 +44,10 @@ class Unreachable(ConformError):
 
 
 def prepare_options(option: Any) -> None:
-    """Set the options of xdist so that a crash costs a cell and not the run. Raises BadDistribution."""
+    """Set the options of xdist so that a crash costs a cell and not the run. Raises ConformError."""
     mode = getattr(option, "dist", "no")
     if mode not in ("no", *SUPPORTED):
-        raise BadDistribution(
+        raise ConformError(
             f"--dist {mode}: expected load or worksteal. When a worker dies, its scheduler loses "
             "items or runs them forever (pytest-xdist issues 742 and 784)"
         )

@@ -36,20 +36,12 @@ from conformance.run.outcomes import (
     read_report,
     write_report,
 )
-from conformance.run.progress import (
-    FILE,
-    Begun,
-    CannotResume,
-    Doubt,
-    Finished,
-    Identity,
-    Progress,
-    read_progress,
-)
-from conformance.run.xdist_adapter import BadDistribution, prepare_options, wants_a_worker
+from conformance.run.progress import FILE, Begun, Doubt, Finished, Identity, Progress, read_progress
+from conformance.run.xdist_adapter import prepare_options, wants_a_worker
 from devices.cell import CallKey, CellKey, CellOutcome, Observed, Outcome
 from devices.cpu.descriptor import DESCRIPTOR as CPU
 from devices.descriptor import Descriptor
+from devices.errors import ConformError
 from devices.failure import Failure, Kind
 
 CELL = CellKey("layout.bounds", "mm", "int64")
@@ -288,7 +280,7 @@ def test_without_xdist_there_is_no_worker() -> None:
 
 @pytest.mark.parametrize("mode", ["loadscope", "each"])
 def test_modes_that_lose_items_are_refused(mode: str) -> None:
-    with pytest.raises(BadDistribution, match=f"--dist {mode}: expected load or worksteal"):
+    with pytest.raises(ConformError, match=f"--dist {mode}: expected load or worksteal"):
         prepare_options(options(dist=mode))
     prepare_options(options(dist="worksteal"))
 
@@ -447,7 +439,7 @@ def test_another_run_is_not_resumed_and_what_differs_is_named(tmp_path: Path) ->
     progress.add(Begun(identity(), "then"))
     other = identity(plan="def", machine=Machine("2.12", "1", "a device", "0"))
     with pytest.raises(
-        CannotResume, match=r"plan was 'abc', now it is 'def'; torch was '2.13', now it is"
+        ConformError, match=r"plan was 'abc', now it is 'def'; torch was '2.13', now it is"
     ):
         read_progress(tmp_path, other)
 
@@ -474,7 +466,7 @@ def test_a_damaged_line_is_reported(tmp_path: Path, line: bytes) -> None:
         stream.write(line + b"\n")
     progress = Progress(tmp_path)
     progress.add(Finished("gw0", passed(CELL)))
-    with pytest.raises(CannotResume, match="jsonl:2 is damaged"):
+    with pytest.raises(ConformError, match="jsonl:2 is damaged"):
         read_progress(tmp_path, identity())
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from _pytest.config.argparsing import Parser
 
-from conformance.plan.options import BadOption, Request, duration, joined, matching
+from conformance.plan.options import Request, duration, joined, matching
 from conformance.run.pytest_adapter import add_options
 from conformance.run.pytest_adapter import request_of as request
+from devices.errors import ConformError
 
 SOME = (
     "--device", "--descriptor", "--plan", "--ops", "--dtypes", "--clauses", "--expectations",
@@ -102,7 +103,9 @@ def test_options_that_say_where_and_how_do_not_narrow_the_run(parser: Parser) ->
 @pytest.mark.parametrize("option", ["--ops", "--dtypes", "--clauses"])
 @pytest.mark.parametrize("value", ["", " ", ",", " , "])
 def test_an_empty_list_is_refused(parser: Parser, option: str, value: str) -> None:
-    with pytest.raises(BadOption, match=f"{option} is empty: expected names separated by commas"):
+    with pytest.raises(
+        ConformError, match=f"{option} is empty: expected names separated by commas"
+    ):
         request_of(parser, option, value)
 
 
@@ -119,7 +122,7 @@ def test_a_duration_is_read_with_its_unit(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "m", "soon", "0", "-5s", "nan", "inf", "1d", "1e999s"])
 def test_a_duration_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(BadOption, match="expected a duration such as 90s, 20m or 1h"):
+    with pytest.raises(ConformError, match="expected a duration such as 90s, 20m or 1h"):
         duration(text)
 
 
@@ -141,12 +144,12 @@ def test_globs_select_names(globs: list[str], found: set[str]) -> None:
 
 
 def test_each_glob_must_match_something() -> None:
-    with pytest.raises(BadOption, match=r"--ops 'adm' matches nothing .* did you mean .*'add'"):
+    with pytest.raises(ConformError, match=r"--ops 'adm' matches nothing .* did you mean .*'add'"):
         matching("--ops", ["add", "adm"], NAMES)
 
 
 def test_case_matters() -> None:
-    with pytest.raises(BadOption):
+    with pytest.raises(ConformError):
         matching("--ops", ["ADD"], NAMES)
 
 

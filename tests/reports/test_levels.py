@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from conformance.contract import load
-from conformance.contract.levels import Level, LevelError, blocks, levels, ranges, read, stated
+from conformance.contract.levels import Level, blocks, levels, ranges, read, stated
 from devices.cell import CellKey
+from devices.errors import ConformError
 from reports.gate import levels_of
 from reports.model import PlanDocument, Run, RunError, checked_plan
 from tests.reports.builders import ADD, CELLS, PROVENANCE, failed, plan_document, results
@@ -66,7 +67,7 @@ def test_blocks_read_back_as_the_cells_they_were_made_of(tmp_path: Path) -> None
 )
 def test_a_malformed_list_is_told(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "1.toml").write_text(text)
-    with pytest.raises(LevelError, match="1.toml") as caught:
+    with pytest.raises(ConformError, match="1.toml") as caught:
         read(tmp_path / "1.toml", 1)
     assert said in str(caught.value)
 

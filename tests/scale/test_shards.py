@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.plan.selection import (
-    BadShard,
     Shard,
     cells_of,
     divided,
@@ -16,6 +15,7 @@ from conformance.plan.selection import (
     seconds_by_item,
 )
 from devices.cell import CellKey
+from devices.errors import ConformError
 from tests.fuzzing import examples
 
 CLAUSES = ("layout.values", "layout.bounds")
@@ -82,10 +82,12 @@ def test_cells_that_the_earlier_run_lacks_take_the_median() -> None:
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0", "-1/3", "1/3/4", "", "1/٣"])
 def test_what_is_no_shard_is_refused(text: str) -> None:
-    with pytest.raises(BadShard, match="expected the number of a shard and the number of shards"):
+    with pytest.raises(
+        ConformError, match="expected the number of a shard and the number of shards"
+    ):
         Shard.parse(text)
 
 
 def test_more_shards_than_items_are_refused() -> None:
-    with pytest.raises(BadShard, match="there are only 3 items to divide"):
+    with pytest.raises(ConformError, match="there are only 3 items to divide"):
         cells_of(Shard(1, 9), cells(3), {})

@@ -28,10 +28,6 @@ from devices.files import read_toml
 FOLDER: Final = Path(__file__).parent
 
 
-class LevelError(ConformError):
-    """A level's file is malformed. The text names the file and the place."""
-
-
 @dataclass(frozen=True, slots=True)
 class Level:
     """A level's own cells; those of the levels below it are theirs, and count for it too."""
@@ -44,7 +40,7 @@ class Level:
 
 @cache
 def levels(folder: Path = FOLDER) -> tuple[Level, ...]:
-    """The frozen levels, the lowest first. Raises LevelError."""
+    """The frozen levels, the lowest first. Raises ConformError."""
     return tuple(read(folder / f"{number}.toml", number) for number in LEVELS)
 
 
@@ -72,12 +68,12 @@ class _File(msgspec.Struct):
 
 
 def read(path: Path, number: int) -> Level:
-    """Read one level's file. Raises LevelError."""
-    file = read_toml(path, _File, LevelError)
+    """Read one level's file. Raises ConformError."""
+    file = read_toml(path, _File, ConformError)
     cells: set[CellKey] = set()
     for place, block in enumerate(file.cells, 1):
         if twice := cells & block.cells:
-            raise LevelError(f"{path}: block {place} of [[cells]] lists {min(twice)} again")
+            raise ConformError(f"{path}: block {place} of [[cells]] lists {min(twice)} again")
         cells |= block.cells
     return Level(number, LEVELS[number], file.version, frozenset(cells))
 

@@ -64,10 +64,6 @@ class NoProgress(ConformError):
     exit_code = 3
 
 
-class Refused(ConformError):
-    """A worker runs on a machine that is not like the controller's."""
-
-
 @dataclass(frozen=True, slots=True)
 class Node:
     """A worker, as the controller needs it. ``where`` it runs is for messages. ``process`` is known if this machine
@@ -147,7 +143,7 @@ class Controller:
             stale.unlink(missing_ok=True)
 
     def down(self, node: Node, error: object) -> None:
-        """A worker has ended. Raises NoProgress if workers only ever do that, Refused if it may not take part."""
+        """A worker has ended. Raises NoProgress if workers only ever do that, ConformError if it may not take part."""
         name = node.name
         self.watchdog.forget(name)
         self.in_use.pop(name, None)
@@ -161,7 +157,7 @@ class Controller:
         if isinstance(note, Unable):
             self._said = note.text
             if note.refused:
-                raise Refused(note.text)
+                raise ConformError(note.text)
         if self._vain > _VAIN * (1 + len(self._nodes)):
             entry = read_entry(self.folder, name)
             if entry is None or entry.cell is None:  # else the cell is about to be named

@@ -47,10 +47,6 @@ _CONFIRM_SECONDS = 120
 _TARGET = "conformance.search.explore.hunt:serve"
 
 
-class FindingsError(ConformError):
-    """Findings that cannot be read."""
-
-
 class Finding(msgspec.Struct, frozen=True):
     """A failure that random search found: minimised, with its script and what pinning needs.
 
@@ -348,19 +344,19 @@ def _script(folder: Path, finding: Finding) -> str | None:
 
 
 def new_findings(folder: Path) -> list[Line]:
-    """The findings in a results folder. Raises FindingsError."""
+    """The findings in a results folder. Raises ConformError."""
     path = folder / FINDINGS_FILE
     try:
         texts = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         wanted = "expected the results folder of a run with --explore"
-        raise FindingsError(f"{path}: cannot be read: {error}; {wanted}") from None
+        raise ConformError(f"{path}: cannot be read: {error}; {wanted}") from None
     found: list[Line] = []
     for number, text in enumerate(texts, 1):
         try:
             found.append(msgspec.json.decode(text, type=Line))
         except msgspec.MsgspecError as error:
-            raise FindingsError(f"{path}:{number}: not a finding: {error}") from None
+            raise ConformError(f"{path}:{number}: not a finding: {error}") from None
     return found
 
 
