@@ -83,7 +83,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     config.stash[_AUTO] = True
     _begin_loading(config)
     try:
-        return useful_workers(find_descriptor(pytest_.request_of(config)))
+        request = pytest_.request_of(config)
+        return useful_workers(find_descriptor(request.device, request.descriptor))
     except ConformError:
         return None  # pytest_configure reports what is wrong
 

@@ -302,6 +302,20 @@ def _make_current(descriptor: Descriptor, device: torch.device) -> None:
             choose(device.index)
 
 
+def has_strides(device: Device) -> bool:
+    """Whether a view has the strides that it was made with."""
+    view = device.to_device(torch.zeros(64)).as_strided((2, 3), (10, 2), 7)
+    return view.stride() == (10, 2)
+
+
+def has_storage(device: Device) -> bool:
+    """Whether a view has its offset, and shares the storage of its base, which has an address."""
+    base = device.to_device(torch.zeros(64))
+    view, storage = base.as_strided((2, 3), (10, 2), 7), base.untyped_storage()
+    shared = view.untyped_storage()._cdata == storage._cdata
+    return view.storage_offset() == 7 and shared and storage.data_ptr() != 0
+
+
 def preflight(device: Device) -> None:
     """A tiny op there and back. Raises DeviceUnusable."""
     with _unusable_if_raised(f"device {device.name!r} failed to run a tiny op"):

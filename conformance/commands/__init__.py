@@ -9,9 +9,8 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
-from devices import registry
 from devices.cell import CellKey
-from devices.descriptor import DTYPES, Descriptor
+from devices.descriptor import DTYPES
 from devices.errors import ConformError, suggestion
 from devices.manifest import CauseKind
 
@@ -81,17 +80,6 @@ def globs_of(option: str, text: str | None) -> list[str]:
             f"{option} was given an empty list: give globs separated by commas, or leave it out"
         )
     return globs
-
-
-def device_of(name: str | None, descriptor: Path | None) -> Descriptor:
-    """The device of ``--descriptor``, else of ``--device``, else the machine's, for which torch is imported."""
-    if descriptor is not None:
-        return registry.load_file(descriptor)
-    if name is not None:
-        return registry.get(name)
-    from conformance.plan.selection import machines_own
-
-    return machines_own()
 
 
 def known_cell(text: str, planned: Iterable[CellKey] = ()) -> CellKey:

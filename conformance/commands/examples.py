@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from conformance.commands import RUN, device_of, globs_of, known_cell, options
+from conformance.commands import RUN, globs_of, known_cell, options
 from devices import registry
 from devices.errors import ConformError
 
@@ -30,6 +30,7 @@ def minimise(
     CELL is written as in reports, such as 'layout.values::add[float32]'. Prints the example and its repro script. Exits 1 if the cell fails, 2 if it does not.
     """
     from conformance.checks.child import ChildDied
+    from conformance.plan.selection import find_descriptor
     from conformance.search.minimise.tasks import Bench, Task, minimised
     from conformance.search.repros import write_repro
     from conformance.suites import SEARCHED, suite_of
@@ -56,9 +57,8 @@ def minimise(
         task, plan = Task(key, result.failure), loaded.provenance.plan
         device = device or loaded.provenance.device
     path = descriptor.absolute() if descriptor is not None else None
-    bench = Bench(
-        device_of(device, path).name, str(path) if path else None, plan_spec(plan).samples, plan
-    )
+    name = find_descriptor(device, path).name
+    bench = Bench(name, str(path) if path else None, plan_spec(plan).samples, plan)
     try:
         (answer,) = minimised(bench, [task])
     except ChildDied as death:

@@ -12,16 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from conformance.commands import (
-    PATH,
-    device_of,
-    globs_of,
-    known_cell,
-    options,
-    print_first,
-    print_json,
-)
+from conformance.commands import PATH, globs_of, known_cell, options, print_first, print_json
 from conformance.contract import load
+from conformance.plan.selection import find_descriptor
 from devices import registry
 from devices.cell import CellKey
 from devices.descriptor import DTYPES, Descriptor, common_facts
@@ -60,7 +53,7 @@ class Given:
         if loaded and not named:
             self.descriptor = registry.installed().devices.get(loaded[0].provenance.device)
         elif named or path is None:
-            self.descriptor = device_of(device, descriptor)
+            self.descriptor = find_descriptor(device, descriptor)
 
     def read(self, *, may_be_new: bool = False) -> Read:
         """The manifest. Raises ConformError where none is known, or it cannot be read."""
@@ -121,7 +114,7 @@ class Given:
         from opinfo.plan import plan_spec
 
         spec = plan_spec(plan)
-        device = self.descriptor or device_of(None, None)
+        device = self.descriptor or find_descriptor(None, None)
         if (why := device.unavailable()) is not None:
             raise ConformError(
                 f"device {device.name!r} cannot be used here ({why}), so its cells cannot be planned:"

@@ -23,7 +23,7 @@ from conformance.onboarding.questions import Question, Reply
 from devices import registry
 from devices.descriptor import CAPABILITIES, DTYPES, Descriptor, common_facts
 from devices.errors import ConformError
-from opinfo.device import Device, open_device
+from opinfo.device import Device, has_storage, has_strides, open_device
 
 
 def described(question: Question) -> Descriptor:
@@ -117,21 +117,6 @@ def _of_accelerator(question: Callable[[Device], bool]) -> Callable[[Device], bo
     return asked
 
 
-def _strides(device: Device) -> bool:
-    view = device.to_device(torch.zeros(64)).as_strided((2, 3), (10, 2), 7)
-    return view.stride() == (10, 2)
-
-
-def _storage(device: Device) -> bool:
-    base = device.to_device(torch.zeros(64))
-    view = base.as_strided((2, 3), (10, 2), 7)
-    return (
-        view.storage_offset() == 7
-        and view.untyped_storage()._cdata == base.untyped_storage()._cdata
-        and base.untyped_storage().data_ptr() != 0
-    )
-
-
 @_of_accelerator
 def _streams(device: Device) -> bool:
     made = [torch.Stream(device=device.torch_device) for _ in range(2)]
@@ -209,8 +194,8 @@ def _graphs(device: Device) -> bool:
 #: The other capabilities are verified by the suite only: asking for them needs a compiler or a second process, or
 #: can lose the device, or torch has no function for it.
 _QUESTIONS: dict[str, Callable[[Device], Any]] = {
-    "strides": _strides,
-    "storage": _storage,
+    "strides": has_strides,
+    "storage": has_storage,
     "streams": _streams,
     "events": _events,
     "timed_events": _timed_events,

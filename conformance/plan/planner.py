@@ -28,9 +28,9 @@ from conformance.version import VERSION
 from devices.cell import CellKey
 from devices.descriptor import Descriptor
 from devices.files import write_whole
-from devices.pinned import Pinned, digest, read_pinned
+from devices.pinned import digest, read_pinned
 from opinfo.catalog import Op, catalogue
-from opinfo.device import LAYOUT_CAPABILITIES, Device
+from opinfo.device import LAYOUT_CAPABILITIES, Device, has_storage, has_strides
 from opinfo.exceptions import exceptions, op_family
 from opinfo.layouts import covering_set
 from opinfo.plan import Excluded, Plan, PlanSpec, build, plan_hash
@@ -173,16 +173,11 @@ _NO_SAMPLES: Final = "torch's database has no samples for this op and dtype"
 _WITHHELD: Final = "the descriptor declares that the device does not support this op for this dtype"
 
 
-def dtypes_of(op: Entry, spec: PlanSpec, descriptor: Descriptor) -> list[str]:
-    """The dtypes of an op that the plan takes on a device, in a fixed order."""
-    offered = op.dtypes & descriptor.dtypes_of(op.id)
-    return sorted(d for d in offered if spec.takes(d))
-
-
-def withheld_dtypes(op: Entry, spec: PlanSpec, descriptor: Descriptor) -> list[str]:
-    """Dtypes of the plan that the device supports, but, as it declares, not for this op."""
-    offered = op.dtypes & descriptor.dtypes
-    return sorted(d for d in offered - descriptor.dtypes_of(op.id) if spec.takes(d))
+def dtypes_of(op: Entry, spec: PlanSpec, descriptor: Descriptor) -> tuple[list[str], list[str]]:
+    """Dtypes of the plan, sorted: those of an op on a device, and those that it declares, but not for this op."""
+    mine = descriptor.dtypes_of(op.id)
+    withheld = (op.dtypes & descriptor.dtypes) - mine
+    return sorted(filter(spec.takes, op.dtypes & mine)), sorted(filter(spec.takes, withheld))
 
 
 def make_plan(spec: PlanSpec, device: Device, contract: Contract, kept: Path | None = None) -> Plan:
@@ -206,17 +201,18 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract, kept: Path | N
 
     def planned() -> Iterator[Subject]:
         for op in subjects.ops:
-            for dtype in dtypes_of(op, spec, descriptor):
+            taken, withheld = dtypes_of(op, spec, descriptor)
+            for dtype in taken:
                 subject = subjects.of(op.id, dtype)
                 if subject.returns:
                     yield subject
                     continue
                 reason = _RAISES if subject.samples else _NO_SAMPLES
                 left_out.setdefault(reason, []).append((op.id, dtype))
-            for dtype in withheld_dtypes(op, spec, descriptor):
+            for dtype in withheld:
                 left_out.setdefault(_WITHHELD, []).append((op.id, dtype))
 
-    pins = pins_of(spec, device.descriptor)
+    pins = [pin for pin in read_pinned(descriptor.folder) if not pin.dtype or spec.takes(pin.dtype)]
     recipe: dict[str, str | int] = {
         **{"suite": VERSION, "plan": spec.name, "samples": spec.samples, "sampling": RECIPE},
         **{"layouts": covering_set().version, "pinned": digest(pins)},
@@ -259,12 +255,6 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract, kept: Path | N
         plan_hash(cells, recipe),
         {op.id: op_family(op.id, op.ufunc) for op in subjects.ops if op.id in ops},
     )
-
-
-def pins_of(spec: PlanSpec, descriptor: Descriptor) -> tuple[Pinned, ...]:
-    """The pinned examples of a device that the plan takes. Raises PinnedError."""
-    pins = read_pinned(descriptor.folder)
-    return tuple(pin for pin in pins if not pin.dtype or spec.takes(pin.dtype))
 
 
 def known_layouts(descriptor: Descriptor) -> frozenset[str]:
@@ -329,16 +319,9 @@ def capability_states(
     ``answers`` came from a subprocess (conformance/onboarding/probing.py). A capability that is present and not
     declared is listed too.
     """
-    base = device.to_device(torch.zeros(64))
     try:
-        view = base.as_strided((2, 3), (10, 2), 7)
-        strides = view.stride() == (10, 2) and view.storage_offset() == 7
-        storage = (
-            view.untyped_storage()._cdata == base.untyped_storage()._cdata
-            and base.untyped_storage().data_ptr() != 0
-        )
-    except (RuntimeError, NotImplementedError):
-        # The device refuses, so it has neither: that is the answer.
+        strides, storage = has_strides(device), has_storage(device)
+    except RuntimeError:  # the device refuses, so it has neither: that is the answer
         strides = storage = False
     probed = {**answers, "strides": strides, "storage": storage}
     declared = device.descriptor.capabilities

@@ -104,15 +104,11 @@ def informative_first(
 
     Within a rank they keep the plan's order.
     """
-    first, second, others = [], [], []
+    ranks: tuple[list[Item], list[Item], list[Item]] = ([], [], [])
     for item in items:
-        if any(cell in failed for cell in item.cells):
-            first.append(item)
-        elif any(cell in expected for cell in item.cells):
-            second.append(item)
-        else:
-            others.append(item)
-    return [*first, *second, *_in_turns(others, families)]
+        informative = [any(cell in known for cell in item.cells) for known in (failed, expected)]
+        ranks[[*informative, True].index(True)].append(item)
+    return [*ranks[0], *ranks[1], *_in_turns(ranks[2], families)]
 
 
 def _in_turns(items: Sequence[Item], families: Mapping[str, str]) -> list[Item]:
@@ -211,25 +207,23 @@ class NothingSelected(ConformError):
     exit_code = 5
 
 
-def find_descriptor(request: Request) -> Descriptor:
-    """The device that was asked for, or the machine's own. Raises UnknownDevice, DescriptorError."""
-    if request.descriptor is not None:
-        found = registry.load_file(request.descriptor)
-        if request.device is not None and request.device != found.name:
+def find_descriptor(name: str | None, path: Path | None) -> Descriptor:
+    """The device of ``--descriptor`` or ``--device``, else the machine's accelerator, else ``simulated``, else ``cpu``.
+    Raises UnknownDevice, DescriptorError."""
+    if path is not None:
+        found = registry.load_file(path)
+        if name is not None and name != found.name:
             raise ConformError(
-                f"--device {request.device} and --descriptor {request.descriptor} disagree: the file "
+                f"--device {name} and --descriptor {path} disagree: the file "
                 f"describes {found.name!r}. Give one of them."
             )
         return found
-    return machines_own() if request.device is None else registry.get(request.device)
-
-
-def machines_own() -> Descriptor:
-    """The machine's accelerator, else ``simulated``, else ``cpu``."""
+    if name is not None:
+        return registry.get(name)
     import torch
 
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return registry.installed().default(found.type if found else None)
+    own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return registry.installed().default(own.type if own else None)
 
 
 def shard_of(cells: list[CellKey], request: Request) -> list[CellKey]:

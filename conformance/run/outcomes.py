@@ -14,7 +14,7 @@ import msgspec
 from devices.cell import CallKey, CellKey, CellOutcome, Outcome, Verdict
 from devices.failure import Failure, Kind
 from devices.manifest import ExpectedOutcome
-from devices.verdicts import Expectation, Matcher, judge, judge_flaky
+from devices.verdicts import Matcher, judge, judge_flaky
 from reports.model import CellResult
 
 #: Verdicts that make an item fail in pytest's eyes.
@@ -123,7 +123,7 @@ def verdict_of(matcher: Matcher, found: CellOutcome) -> tuple[Verdict, str]:
     """The verdict on a cell's outcome, and the reason. The other runs of a flaky cell count too."""
     expectation = matcher.expect(found.cell)
     expired = expectation is not None and expectation.is_expired(date.today())
-    if found.others and expectation is not None and is_flaky(expectation):
+    if found.others and expectation is not None and expectation.outcome is ExpectedOutcome.FLAKY:
         judgement = judge_flaky(expectation, [found.observed, *found.others], expired=expired)
     else:
         ran = frozenset(found.ran_layouts)
@@ -144,11 +144,6 @@ def result_of(matcher: Matcher, found: CellOutcome) -> CellResult:
 # -- flaky cells: run again, and held to their pass rate
 
 
-def is_flaky(expectation: Expectation | None) -> bool:
-    """Whether a cell with this expectation is run again."""
-    return expectation is not None and expectation.outcome is ExpectedOutcome.FLAKY
-
-
 def runs_for(rate: float | None) -> int:
     """The number of runs that allows for one failure: 10 for a rate of 0.9; from 5 to 20."""
     if rate is None or rate >= 1:
@@ -162,7 +157,7 @@ def runs_of(matcher: Matcher, cells: Iterable[CellKey]) -> Mapping[str, int]:
     return {
         clause: runs_for(expectation.min_pass_rate)
         for clause, expectation in expected.items()
-        if expectation is not None and is_flaky(expectation)
+        if expectation is not None and expectation.outcome is ExpectedOutcome.FLAKY
     }
 
 

@@ -351,7 +351,7 @@ def prepare(request: Request) -> Session:
     clauses = None
     if request.clauses is not None:
         clauses = frozenset(c.id for c in contract.select(request.clauses))
-    descriptor = selection.find_descriptor(request)
+    descriptor = selection.find_descriptor(request.device, request.descriptor)
     if (why := descriptor.unavailable()) is not None:
         raise ConformError(f"device {descriptor.name!r} cannot be used here: {why}")
     manifest, path = load_manifest(request, descriptor, contract)

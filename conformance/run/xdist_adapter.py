@@ -7,7 +7,7 @@ In the controller ``XdistHooks`` is a plugin of its own, registered if workers r
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
@@ -27,17 +27,6 @@ REPORT: Final = "conform"
 ITEMS_OF_A_WORKER: Final = 50
 #: Distribution modes of xdist whose schedulers take an item back after its worker died.
 SUPPORTED: Final = ("load", "worksteal")
-
-
-class Unreachable(ConformError):
-    def __init__(self, error: Exception, tx: Sequence[str]) -> None:
-        text = str(error)
-        if isinstance(error, execnet_adapter.HostNotFound):
-            text = f"no host answers at {error}"
-        super().__init__(
-            f"a worker of {', '.join(tx)} cannot be started: {text}. Each --tx must name a host that can be reached, "
-            "with a Python that has torch, the suite and the backend"
-        )
 
 
 # -- options
@@ -153,14 +142,24 @@ class XdistHooks:
         try:
             yield  # xdist starts the workers
         except (execnet_adapter.HostNotFound, OSError) as error:
-            self._stop(Unreachable(error, session.config.option.tx))
+            self._unreachable(error, session)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
         try:
             return (yield)  # … and the workers that replace dead ones
         except (execnet_adapter.HostNotFound, ConnectionError) as error:
-            self._stop(Unreachable(error, session.config.option.tx))
+            self._unreachable(error, session)
+
+    def _unreachable(self, error: Exception, session: pytest.Session) -> NoReturn:
+        absent = isinstance(error, execnet_adapter.HostNotFound)
+        text = f"no host answers at {error}" if absent else str(error)
+        self._stop(
+            ConformError(
+                f"a worker of {', '.join(session.config.option.tx)} cannot be started: {text}. Each --tx must name a "
+                "host that can be reached, with a Python that has torch, the suite and the backend"
+            )
+        )
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config) -> None:
