@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -99,9 +99,11 @@ class Call:
         return args, replace_tensors(self.kwargs, swap) if self._kwargs_hold else self.kwargs
 
 
+Tolerances: TypeAlias = dict[str, tuple[float, float]]
+
 #: (rtol, atol) by dtype, as ``torch.testing.assert_close`` documents them
 #: (https://docs.pytorch.org/docs/stable/testing.html). Other dtypes must be equal.
-DEFAULT_TOLERANCES: dict[str, tuple[float, float]] = {
+DEFAULT_TOLERANCES: Tolerances = {
     "float16": (1e-3, 1e-5),
     "bfloat16": (1.6e-2, 1e-5),
     "float32": (1.3e-6, 1e-5),
@@ -167,11 +169,7 @@ SUM_ROUNDINGS = 4.0
 
 
 def difference(
-    actual: Any,
-    expected: Any,
-    tolerances: dict[str, tuple[float, float]],
-    *,
-    roundings: float = 0.0,
+    actual: Any, expected: Any, tolerances: Tolerances, *, roundings: float = 0.0
 ) -> Wrong | None:
     """How ``actual`` (on the CPU) differs from ``expected``, or None. NaN equals NaN.
 
@@ -180,12 +178,12 @@ def difference(
     largest element: where terms cancel, the rounding of a sum is that of its terms.
     """
     if isinstance(actual, torch.Tensor) and isinstance(expected, torch.Tensor):
-        return tensor_difference(actual, expected, tolerances, roundings=roundings)
+        return tensor_difference(actual, expected, tolerances, roundings)
     got, want = tensors_of(actual), tensors_of(expected)
     if len(got) != len(want):
         return Wrong("count", f"{len(want)} tensors", len(got))
     for place, (a, e) in enumerate(zip(got, want, strict=True)):
-        found = tensor_difference(a, e, tolerances, roundings=roundings)
+        found = tensor_difference(a, e, tolerances, roundings)
         if found is not None:
             return found.about(f"output {place}") if len(got) > 1 else found
     if not want and not _same_plain(actual, expected):
@@ -194,11 +192,7 @@ def difference(
 
 
 def tensor_difference(
-    actual: torch.Tensor,
-    expected: torch.Tensor,
-    tolerances: dict[str, tuple[float, float]],
-    *,
-    roundings: float = 0.0,
+    actual: torch.Tensor, expected: torch.Tensor, tolerances: Tolerances, roundings: float
 ) -> Wrong | None:
     """The same for one pair of tensors on the CPU."""
     if (
@@ -226,7 +220,7 @@ def tensor_difference(
     if actual.dtype in _UNSIGNED:  # no comparison kernels
         actual, expected = _signed(actual), _signed(expected)
     if roundings and rtol:
-        atol = max(atol, roundings * rtol * _largest(expected))
+        atol = max(atol, roundings * rtol * (_largest(expected) or 0.0))
     close = torch.isclose(actual, expected, rtol=rtol, atol=atol, equal_nan=True)
     if bool(close.all()):
         return None
@@ -262,10 +256,10 @@ def _signed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(torch.int64) if tensor.dtype == torch.uint64 else tensor.to(torch.int64)
 
 
-def _largest(tensor: torch.Tensor) -> float:
+def _largest(tensor: torch.Tensor) -> float | None:
     sizes = tensor.abs()
     finite = sizes[sizes.isfinite()]
-    return float(finite.max()) if finite.numel() else 0.0
+    return float(finite.max()) if finite.numel() else None
 
 
 def _largest_error(
@@ -274,9 +268,7 @@ def _largest_error(
     if actual.dtype == torch.bool:
         return None
     wide = torch.complex128 if actual.is_complex() else torch.float64
-    gap = (actual.to(wide) - expected.to(wide)).abs()[~close]
-    finite = gap[gap.isfinite()]
-    return float(finite.max()) if finite.numel() else None
+    return _largest((actual.to(wide) - expected.to(wide))[~close])
 
 
 def _same_plain(actual: Any, expected: Any) -> bool:

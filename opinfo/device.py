@@ -97,7 +97,6 @@ class Guarded:
         return torch.equal(from_device(self.base), self.before)
 
     def damage(self, from_device: Move) -> Damage:
-        """Where bytes changed."""
         changed = from_device(self.base) != self.before
         inside = self.element_mask()
         outside = changed.clone()

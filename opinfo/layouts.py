@@ -195,16 +195,15 @@ def _memory_order(memory: str, rank: int) -> list[int]:
     return order
 
 
-def _expanded_dim(expand: str, shape: Sequence[int]) -> int | None:
-    long = [d for d, n in enumerate(shape) if n > 1]
-    if expand == "none" or not long:
-        return None
-    return long[0] if expand == "first" else long[-1]
-
-
 @cache
 def _geometry(layout: Layout, shape: tuple[int, ...], may_expand: bool) -> Geometry:
-    expanded = _expanded_dim(layout.expand, shape) if may_expand else None
+    expanded = None
+    if (
+        may_expand
+        and layout.expand != "none"
+        and (long := [d for d, n in enumerate(shape) if n > 1])
+    ):
+        expanded = long[0] if layout.expand == "first" else long[-1]
     steps: tuple[int, ...] = (2,) if layout.step == "inner" else ()
     stepped = len(shape) - (expanded is not None)  # dimensions with a stride
     if layout.step == "outer" and stepped > 1:

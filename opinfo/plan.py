@@ -35,7 +35,6 @@ class PlanSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def plan_specs() -> dict[str, PlanSpec]:
-    """The plans by name."""
     data = tomllib.loads(Path(__file__).with_name("plans.toml").read_text(encoding="utf-8"))
     return {name: msgspec.convert({"name": name, **data[name]}, PlanSpec) for name in data}
 

@@ -39,7 +39,6 @@ def here(
     search: ProgramSearch | None = None,
     default: Kind = Kind.STATE,
 ) -> Attempt:
-    """Make a check in this process."""
     for patience in PATIENCE:
         made, context = Attempt(), Context(device, seed, patience, where, search, default)
         try:
@@ -60,7 +59,6 @@ def here(
 
 
 def in_its_own_process(case: Case, where: Where) -> Attempt:
-    """Make a check in a subprocess."""
     for patience in PATIENCE:
         made = in_process(
             *(case.check, case.arguments, where, case.id, case.kind),
@@ -124,7 +122,6 @@ def reproduce(case: Case, where: Where, dies: bool = False) -> int:
 
 
 def _on_a_fresh_device(case: Case, where: Where) -> Attempt:
-    """Open the device and make the check on it."""
     descriptor, unusable = where.described(), ""
     try:
         device = open_device(descriptor)

@@ -152,16 +152,13 @@ class Context:
 
     @property
     def device(self) -> torch.device:
-        """The first device."""
         return self.opened.torch_device
 
     @property
     def indices(self) -> range:
-        """The device indices of this machine."""
         return range(self.descriptor.device_count())
 
     def at(self, index: int) -> torch.device:
-        """The device of that index."""
         return torch.device(self.kind, index)
 
     def named(self, index: int = 0) -> torch.device:
@@ -169,7 +166,6 @@ class Context:
         return self.device if self.kind == "cpu" else self.at(index)
 
     def has(self, capability: str) -> bool:
-        """Whether the descriptor declares it."""
         return capability in self.descriptor.capabilities
 
     @property
@@ -193,11 +189,9 @@ class Context:
             raise CheckFailed.of(Kind.STATE, text, expected=name, found=missing) from None
 
     def to_device(self, tensor: torch.Tensor, index: int = 0) -> torch.Tensor:
-        """A CPU tensor on the device of that index."""
         return self.opened.to_device(tensor) if index == 0 else tensor.to(self.at(index))
 
     def from_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of the device on the CPU."""
         return self.opened.from_device(tensor)
 
     def settle(self) -> None:
@@ -356,7 +350,6 @@ class Context:
     # -- memory
 
     def counters(self, index: int = 0) -> Counters:
-        """The allocator's counters now."""
         return Counters.of(self.at(index))
 
     @property
@@ -424,7 +417,6 @@ class Attempt:
         return self.failure is None and not self.not_shown and self.refused is None
 
     def end(self, error: BaseException) -> None:
-        """It raised this."""
         if isinstance(error, (NotShown, ConformError)):
             self.not_shown, self.too_soon = str(error), isinstance(error, NotInFlight)
         elif isinstance(error, NotImplementedError):

@@ -128,7 +128,6 @@ def differs(read: Any, want: Any, reference: Any) -> Wrong | None:
 
 
 def strided(result: Any) -> list[torch.Tensor]:
-    """The strided tensors of a result."""
     return [each for each in tensors_of(result) if each.layout == torch.strided]
 
 

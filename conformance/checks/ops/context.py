@@ -158,12 +158,10 @@ class Reference:
 
     @property
     def mutable(self) -> frozenset[int]:
-        """Places of the inputs whose elements the call may change."""
         return self.ctx.mutable_inputs(self.laid.sample)
 
     @cached_property
     def value(self) -> ValueAnswer:
-        """The CPU's result."""
         return self.ctx.expected(self.laid)
 
     @cached_property
@@ -290,7 +288,6 @@ class ItemContext:
     def lay(
         self, sample: Sample, case: Case, geometries: tuple[Geometry, ...] | None = None
     ) -> Laid:
-        """The sample laid out by a case."""
         geometries = geometries or self.geometries(sample, case)
         if self._held > _MOST_BYTES:
             self._built.clear()
@@ -312,7 +309,6 @@ class ItemContext:
         return self.lay(sample, uniform(CONTIGUOUS))
 
     def first(self, sample: Sample) -> Laid:
-        """The sample in the first case."""
         return self.lay(sample, self.cases[0])
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -417,7 +413,6 @@ class ItemContext:
     def stride_answer(
         self, laid: Laid, function: Callable[..., Any] | None = None, variant: str = ""
     ) -> StrideAnswer:
-        """FakeTensor's answer for this layout."""
         return self.strides.answer(
             f"{self.op.id}{variant}",
             function or self.op.function,

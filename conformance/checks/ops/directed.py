@@ -107,7 +107,6 @@ class DirectedScript:
         return (*shared, [tensor.clone() for tensor in sample.tensors], arguments)
 
     def found(self, wrong: Wrong | None) -> None:
-        """Record the finding of the check: what is wrong, or None."""
         record, sample = self.ctx.recorder.cells[self.clause], self.sample
         if self.layout:
             record.check(self.number, self.layout)
@@ -143,7 +142,6 @@ class DirectedScript:
         return function
 
     def complete(self, failure: Failure) -> Failure:
-        """The failure with its call."""
         sample = self.sample.index if self.sample is not None else None
         return msgspec.structs.replace(failure, sample=sample, call=self.call())
 

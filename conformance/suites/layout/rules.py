@@ -313,10 +313,8 @@ def keeps_bits(op: Any, move: Any, back: Any) -> Wrong | None:
     except RuntimeError as exc:
         raise NotApplicable("the CPU refuses the operands") from exc
     got = back(op(move(left), big))
-    if not torch.equal(got, want):
-        what = f"with the Python scalar {big}"
-        return Wrong("values", f"{want.tolist()} as with a tensor", got.tolist(), what)
-    return None
+    wanted, what = f"{want.tolist()} as with a tensor", f"with the Python scalar {big}"
+    return None if torch.equal(got, want) else Wrong("values", wanted, got.tolist(), what)
 
 
 def int_to_float(op: Any, move: Any, back: Any, dtype: Any, extra: Any) -> Wrong | None:
@@ -329,9 +327,8 @@ def int_to_float(op: Any, move: Any, back: Any, dtype: Any, extra: Any) -> Wrong
     got = back(op(move(values), *extra))
     if got.dtype != torch.get_default_dtype():
         return Wrong("dtype", torch.get_default_dtype(), got.dtype, f"{dtype} input")
-    if not torch.allclose(got, want, rtol=1e-5, atol=1e-6, equal_nan=True):
-        return Wrong("values", want.tolist(), got.tolist())
-    return None
+    same = torch.allclose(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)
+    return None if same else Wrong("values", want.tolist(), got.tolist())
 
 
 # -- layout.special_values: documented rules only: NaN, infinities, and bool bytes other than 0 and 1.
@@ -382,10 +379,9 @@ def bool_bytes(op: Any, move: Any, back: Any, binary: Any, extra: Any) -> Wrong 
         got = got.view(torch.uint8).bool()
     if got.dtype == torch.complex32:  # has no comparison kernels
         got, want = got.to(torch.complex64), want.to(torch.complex64)
-    if not torch.equal(got, want) and not torch.allclose(got, want, equal_nan=True):
-        what = "bytes [0, 1, 2, 255, 0, 128] as bool"
-        return Wrong("values", want.tolist(), got.tolist(), what)
-    return None
+    same = torch.equal(got, want) or torch.allclose(got, want, equal_nan=True)
+    what = "bytes [0, 1, 2, 255, 0, 128] as bool"
+    return None if same else Wrong("values", want.tolist(), got.tolist(), what)
 
 
 def spread(values: torch.Tensor, move: Any, strided: Any) -> torch.Tensor:
@@ -450,10 +446,8 @@ def sorts_nan_last(op: Any, move: Any, back: Any, dtype: Any, strided: Any) -> W
         ordered = values[back(got)]
     else:
         ordered = back(got[0] if isinstance(got, (tuple, list)) else got)
-    nans = ordered.isnan().tolist() == [False] * 4 + [True] * 2
-    if not nans or ordered[:4].tolist() != [-1.0, 0.5, 2.0, float("inf")]:
-        return Wrong("values", "[-1.0, 0.5, 2.0, inf, nan, nan]", ordered.tolist())
-    return None
+    want = "[-1.0, 0.5, 2.0, inf, nan, nan]"
+    return None if str(ordered.tolist()) == want else Wrong("values", want, ordered.tolist())
 
 
 # -- layout.beta_zero: with beta = 0 the input is not read.
@@ -493,10 +487,9 @@ def ignores_input(
     want = op(torch.zeros(shapes[0], dtype=kind), first, second, beta=0)
     full = move(torch.full(shapes[0], poison, dtype=kind))
     got = back(op(full, move(first), move(second), beta=0))
-    if not torch.allclose(got, want):
-        what = f"beta = 0 and an input full of {poison}"
-        return Wrong("values", want.tolist(), got.tolist(), what)
-    return None
+    what = f"beta = 0 and an input full of {poison}"
+    same = torch.allclose(got, want)
+    return None if same else Wrong("values", want.tolist(), got.tolist(), what)
 
 
 def overwrites(op: Any, move: Any, back: Any, shapes: Any, dtype: Any) -> Wrong | None:
@@ -510,10 +503,9 @@ def overwrites(op: Any, move: Any, back: Any, shapes: Any, dtype: Any) -> Wrong 
     first, second = (move(torch.zeros(shape, dtype=kind)) for shape in inner)
     op(given, first, second, beta=0, out=out)
     held = back(out)
-    if not torch.equal(held, torch.zeros(shapes[0], dtype=kind)):
-        what = "out= of a product over K = 0 with beta = 0"
-        return Wrong("values", "zeros", held.tolist(), what)
-    return None
+    same = torch.equal(held, torch.zeros(shapes[0], dtype=kind))
+    what = "out= of a product over K = 0 with beta = 0"
+    return None if same else Wrong("values", "zeros", held.tolist(), what)
 
 
 # -- layout.empty_reduce: reductions over nothing give the identity, or raise as the CPU does.

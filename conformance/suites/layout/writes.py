@@ -94,7 +94,6 @@ def out_kept(ctx: ItemContext) -> None:
 def called_into_guarded(
     call: Call, specs: Sequence[tuple[torch.dtype, Geometry]], form: str
 ) -> Answer:
-    """Make the call into guarded targets of these dtypes and geometries."""
     targets = [
         Guarded(torch.zeros(g.shape, dtype=dtype), g, call.move, fill=prefill(dtype))
         for dtype, g in specs
@@ -150,7 +149,6 @@ def outside_changed(target: Guarded | torch.Tensor, what: str, back: Move) -> Fo
 
 
 def out_resize(ctx: ItemContext) -> None:
-    """Targets that do not fit."""
     with ctx.running(OUT_RESIZE):
         for sample in ctx.samples:
             laid = ctx.plain(sample)
@@ -217,7 +215,6 @@ def unfit_target(shape: tuple[int, ...], dtype: torch.dtype, how: str, call: Cal
 def called_into_unfit(
     call: Call, specs: Sequence[tuple[tuple[int, ...], torch.dtype]], form: str, how: str
 ) -> Answer:
-    """Make the call into targets that do not fit."""
     targets = [unfit_target(shape, dtype, how, call) for shape, dtype in specs]
     return called_and_warned(call, targets, form)
 
@@ -272,7 +269,6 @@ def judge_unfit(call: Call, answer: Answer, reference: Any) -> Found:
 
 
 def _on_cpu(ctx: ItemContext, laid: Laid) -> Call:
-    """The same call on the CPU."""
     cpu = torch.device("cpu")
     call = replace(ctx.call(laid), device=cpu, move=identity, back=identity, settle=lambda _: None)
     return replace(call, inputs=copies(call))
@@ -435,12 +431,10 @@ def _others(
 
 
 def replace_call(call: Call, function: Callable[..., Any]) -> Call:
-    """The call of another function on the same tensors."""
     return replace(call, function=function)
 
 
 def called_on_copies(call: Call) -> Answer:
-    """Make the call on copies of the tensors."""
     return called(replace(call, inputs=copies(call)))
 
 
@@ -559,7 +553,6 @@ def _expanded_out(ctx: ItemContext, sample: Sample) -> _Attempt | None:
 def called_into_expanded(
     call: Call, specs: Sequence[tuple[torch.dtype, Geometry]], form: str
 ) -> Answer:
-    """Make the call into targets that are expanded."""
     targets = [Guarded(torch.zeros(g.shape, dtype=d), g, call.move) for d, g in specs]
     return called_and_warned(replace(call, inputs=copies(call)), targets, form)
 
