@@ -306,7 +306,5 @@ class Descriptor:
             raise DescriptorError(
                 f"init names the function {self.init!r}, but module is None: name its module"
             )
-        if self.alignment & (self.alignment - 1):
-            raise DescriptorError(
-                f"alignment must be a power of two, in bytes, got {self.alignment}"
-            )
+        if (size := self.alignment) & (size - 1):
+            raise DescriptorError(f"alignment must be a power of two, in bytes, got {size}")

@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 from devices.descriptor import DTYPES, FACTS, VERSION_FACTS
 from devices.errors import ConformError, listing, suggestion
 from devices.failure import Word
-from devices.files import tomllib
+from devices.files import explained, tomllib
 
 
 class ConditionError(ValueError):
@@ -194,12 +194,8 @@ class Manifest:
         and ``layouts``. Raises ManifestError, which names every block that has a problem.
         """
         try:
-            text = path.read_bytes().decode("utf-8-sig")
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise ManifestError(
-                f"{path}: cannot read the manifest: {reason}; give the path of an expected.toml"
-            ) from None
+            with explained(ManifestError, path, "expected the path of an expected.toml"):
+                text = path.read_bytes().decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
             raise ManifestError(
@@ -349,9 +345,7 @@ def read_block(table: Mapping[str, object], line: int, path: Path | None, known:
     """Check a block's table and build it. Raises BlockError for the first problem."""
     for key in table:
         if key not in KEYS:
-            raise BlockError(
-                f"unknown key '{key}'{suggestion(key, KEYS)} (known: {', '.join(KEYS)})"
-            )
+            raise BlockError(f"unknown key '{key}'{suggestion(key, KEYS)} (known: {listing(KEYS)})")
     for key in _REQUIRED:
         if key not in table:
             raise BlockError(f"the key '{key}' is missing: {_ADVICE[key]}")

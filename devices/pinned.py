@@ -20,7 +20,7 @@ import msgspec
 
 from devices.cell import CellKey
 from devices.errors import ConformError
-from devices.files import write_whole
+from devices.files import explained, write_whole
 
 FILE: Final = "pinned.jsonl"
 CALL, PROGRAM = 1, 2  # formats of lines
@@ -134,15 +134,11 @@ def _read(line: str, place: str) -> Pinned:
         read = _LINES.decode(line)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise PinnedError(f"{place}: not a pinned example: {error}; {advice}") from None
-    held = {
-        name: value
-        for name, value in msgspec.structs.asdict(read).items()
-        if name not in ("id", "date")
-    }
-    pinned = Pinned(**held, date=read.date.isoformat())
-    if read.id != pinned.id:
+    held = msgspec.structs.asdict(read) | {"date": read.date.isoformat()}
+    given, pinned = held.pop("id"), Pinned(**held)
+    if given != pinned.id:
         raise PinnedError(
-            f"{place}: the line has the id {read.id!r}, but its content has {pinned.id!r}; {advice}"
+            f"{place}: the line has the id {given!r}, but its content has {pinned.id!r}; {advice}"
         )
     return pinned
 
@@ -158,12 +154,10 @@ def add_pinned(folder: Path, new: Iterable[Pinned]) -> tuple[Pinned, ...]:
     fresh = {p.id: p for p in new if p.id not in before}
     path = folder / FILE
     text = "".join(line_of(p) + "\n" for p in ordered([*before.values(), *fresh.values()]))
-    try:
+    with explained(PinnedError, path, "cannot be written"):
         if not folder.is_dir():
             raise FileNotFoundError("there is no such folder")
         write_whole(path, text)
-    except OSError as error:
-        raise PinnedError(f"{path}: cannot be written: {error.strerror or error}") from None
     return ordered(fresh.values())
 
 

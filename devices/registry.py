@@ -23,7 +23,7 @@ GROUP: Final = "torch_conformance.devices"
 """The entry-point group in which other packages offer their descriptors."""
 
 _BUILT_IN: Final = Path(__file__).resolve().parent
-_VARIABLE: Final = "DESCRIPTOR"
+_NAME: Final = "DESCRIPTOR"
 
 
 class UnknownDevice(ConformError):
@@ -121,9 +121,7 @@ def load_file(path: Path) -> Descriptor:
     path = Path(path).absolute()
     file = path / "descriptor.py" if path.is_dir() else path
     if not file.is_file():
-        raise DescriptorError(
-            f"{file}: no such file: give a descriptor.py, or a folder that holds one"
-        )
+        raise DescriptorError(f"{file}: no such file: give a descriptor.py, or a folder with one")
     name = f"_torch_conformance_descriptor_{hashlib.sha256(str(file).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
@@ -155,25 +153,22 @@ def _from_folder(path: Path, folder: Path) -> Descriptor:
 def _from_entry_point(entry: importlib.metadata.EntryPoint) -> Descriptor:
     with _loading(_source(entry)):
         found = entry.load()
-    if not isinstance(found, Descriptor):
-        if not isinstance(found, ModuleType):
-            raise DescriptorError(
-                f"{_source(entry)} gives {found!r}: expected a Descriptor, or a module that holds"
-                f" one as {_VARIABLE}"
-            )
+    if isinstance(found, ModuleType):
         found = _descriptor_in(found, _source(entry))
+    if not isinstance(found, Descriptor):
+        raise DescriptorError(
+            f"{_source(entry)} gives {found!r}: expected a Descriptor, or a module that holds one as {_NAME}"
+        )
     file = getattr(sys.modules.get(entry.module), "__file__", None)
     return _placed(found, Path(file).resolve().parent) if file else found
 
 
 def _descriptor_in(module: ModuleType, source: str) -> Descriptor:
-    if not hasattr(module, _VARIABLE):
-        raise DescriptorError(
-            f"{source}: there is no {_VARIABLE}: add {_VARIABLE} = Descriptor(...)"
-        )
-    found = getattr(module, _VARIABLE)
+    if not hasattr(module, _NAME):
+        raise DescriptorError(f"{source}: there is no {_NAME}: add {_NAME} = Descriptor(...)")
+    found = getattr(module, _NAME)
     if not isinstance(found, Descriptor):
-        raise DescriptorError(f"{source}: {_VARIABLE} must be a Descriptor, got {found!r}")
+        raise DescriptorError(f"{source}: {_NAME} must be a Descriptor, got {found!r}")
     return found
 
 

@@ -261,9 +261,7 @@ def stats(
     matcher, keys = Matcher(here), list(cells or ())
     covered = Counter(_family(key.clause) for key in keys if matcher.match(key).blocks)
     expired = [block for block in blocks if block.is_expired(today)]
-    expiring = [
-        each for each in blocks if each.is_expired(today + soon) and not each.is_expired(today)
-    ]
+    expiring = [each for each in blocks if each.is_expired(today + soon) and each not in expired]
 
     def false(block: Block) -> tuple[str, ...]:
         return tuple(

@@ -126,9 +126,7 @@ def narrowed(
         cells.update({CellKey(*pair, dtype): None for pair in pairs for dtype in unseen})
         named = [op for op in strangers if any_matches(block.op, op)]
         both = (*unseen, *sorted({key.dtype for key in covered}))
-        cells.update(
-            {CellKey(c, op, dtype): None for c in clauses for op in named for dtype in both}
-        )
+        cells |= {CellKey(c, op, dtype): None for c in clauses for op in named for dtype in both}
     forbidden = sorted(leaving)
     pieces = _pieces(block, cells, forbidden)
     lost = {key for key in cells if overridden(key)}
@@ -242,9 +240,7 @@ def _piece(
         names: frozenset[str] = getattr(box, axis)
         kept: list[str] = []
         for pattern in getattr(block, axis):
-            matched = frozenset(
-                each for each in getattr(known, axis) if pattern_matches(pattern, each)
-            )
+            matched = {each for each in getattr(known, axis) if pattern_matches(pattern, each)}
             if not pattern.endswith("*"):
                 if pattern in names or (not matched and first):
                     kept.append(pattern)

@@ -403,9 +403,8 @@ class _ByParagraph(SequenceMatcher[str]):
             inner = lines.get_opcodes() if tag == "replace" else [(tag, 0, i_end - i, 0, j_end - j)]
             for kind, i1, i2, j1, j2 in inner:
                 opcode = (kind, i + i1, i + i2, j + j1, j + j2)
-                if (
-                    found and found[-1][0] == kind == "equal"
-                ):  # join what is equal on both sides of a border
+                # Join what is equal on both sides of a border.
+                if found and found[-1][0] == kind == "equal":
                     opcode = (kind, found[-1][1], opcode[2], found.pop()[3], opcode[4])
                 found.append(opcode)
         return found

@@ -78,9 +78,7 @@ DESCRIPTOR = Descriptor(
     # The CPU's kernels run here; its descriptor says why not others.
     dtypes=CPU.dtypes,
     # Their results or operands are sparse, and the device has strided tensors only.
-    dtypes_by_op={
-        op: frozenset() for op in ("sparse.mm.reduce", "sparse.sampled_addmm", "to_sparse")
-    },
+    dtypes_by_op=dict.fromkeys(names("sparse.mm.reduce sparse.sampled_addmm to_sparse"), names("")),
     alignment=512,
     granularity=512,
     # What is left of a block in a large segment is split off above 1 MiB alone (kSmallSize).

@@ -360,8 +360,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ManifestError) as caught:
         Manifest.load(tmp_path / "absent.toml")
     assert str(caught.value) == (
-        f"{tmp_path / 'absent.toml'}: cannot read the manifest: No such file or directory;"
-        " give the path of an expected.toml"
+        f"{tmp_path / 'absent.toml'}: expected the path of an expected.toml: No such file or directory"
     )
 
 

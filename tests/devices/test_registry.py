@@ -218,7 +218,7 @@ def test_a_path_that_is_not_there_says_what_to_give(tmp_path: Path, name: str) -
     with pytest.raises(DescriptorError) as caught:
         load_file(tmp_path / name)
     assert str(caught.value) == (
-        f"{tmp_path / name}: no such file: give a descriptor.py, or a folder that holds one"
+        f"{tmp_path / name}: no such file: give a descriptor.py, or a folder with one"
     )
 
 

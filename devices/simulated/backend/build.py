@@ -19,7 +19,7 @@ from typing import Any, Final, TextIO
 
 import torch
 
-from devices.files import cache_root
+from devices.files import cache_root, explained
 from devices.simulated.descriptor import missing_tools
 from devices.simulated.faults import header
 
@@ -57,8 +57,7 @@ def _key() -> str:
 
 def _load(path: Path) -> ModuleType:
     loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
-    spec = importlib.util.spec_from_file_location(NAME, path, loader=loader)
-    assert spec is not None
+    spec = importlib.machinery.ModuleSpec(NAME, loader, origin=str(path))
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     return module
@@ -72,14 +71,10 @@ def _build(folder: Path) -> ModuleType | None:
     missing = missing_tools()
     if missing is not None:
         raise BuildFailed(missing)
-    try:
+    problem = "cannot be written, but the simulated device is built here: set TORCH_CONFORMANCE_CACHE to another folder"
+    with explained(BuildFailed, folder, problem):
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".flock").open("w")
-    except OSError as error:
-        raise BuildFailed(
-            f"the simulated device is built in {folder}, which cannot be written: {error}. "
-            "Set TORCH_CONFORMANCE_CACHE to a folder that can."
-        ) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

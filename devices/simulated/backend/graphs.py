@@ -96,10 +96,8 @@ class _Passes:
     grad_outputs: MaybeTensors  # by output; None where it requires no gradient
     grad_inputs: MaybeTensors  # by input; None without a gradient, or if no output depends on it
 
-    def __init__(
-        self, function: Callable[..., Any], arguments: tuple[Any, ...], unused: bool
-    ) -> None:
-        self.function, self.arguments, self.unused = function, tuple(arguments), unused
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], unused: bool) -> None:
+        self.function, self.arguments, self.unused = function, tuple(args), unused
         self.parameters: Tensors = ()
         if isinstance(function, torch.nn.Module):
             if function._forward_hooks or function._forward_pre_hooks or function._backward_hooks:
@@ -107,7 +105,7 @@ class _Passes:
             if any(each.requires_grad for each in function.buffers()):
                 raise ValueError("graphed modules must be without trainable buffers")
             self.parameters = tuple(function.parameters())
-        self.given: Tensors = tuple(pytree.arg_tree_leaves(*arguments))
+        self.given: Tensors = tuple(pytree.arg_tree_leaves(*args))
         for each in self.given:
             if not isinstance(each, torch.Tensor):
                 raise TypeError(f"make_graphed_callables takes tensors as arguments, got {each!r}")

@@ -89,10 +89,9 @@ def _numpy(self: torch.Tensor, original: Callable[..., Any], *, force: bool = Fa
     start = native.library.device_side(self.untyped_storage().data_ptr())
     raw: Any = (ctypes.c_byte * self.untyped_storage().nbytes()).from_address(start)
     kind = original(torch.empty(0, dtype=self.dtype)).dtype
-    steps = [step * self.element_size() for step in self.stride()]
-    return np.ndarray(
-        tuple(self.shape), kind, raw, self.storage_offset() * self.element_size(), steps
-    )
+    size = self.element_size()
+    steps = [step * size for step in self.stride()]
+    return np.ndarray(tuple(self.shape), kind, raw, self.storage_offset() * size, steps)
 
 
 @_installs("transfer.slice_not_pinned", _method, "is_pinned")

@@ -14,10 +14,6 @@ import torch
 from devices.simulated.backend import native
 from devices.simulated.backend.streams import ExternalStream, current_stream, default_stream
 
-#: What consumers pass for "the default stream" and "no order wanted".
-_DEFAULT_STREAMS = (0, 1)
-_NO_ORDER = (None, -1)
-
 
 def teach_tensors() -> None:
     """Give tensors of the device DLPack's protocol. Called once, by the package.
@@ -38,7 +34,8 @@ def teach_tensors() -> None:
     def __dlpack__(self: torch.Tensor, *, stream: Any = -1, **options: Any) -> Any:
         if self.device.type != native.NAME:
             return capsule_of(self, stream=stream, **options)
-        if stream not in _NO_ORDER and not native.on("transfer.dlpack_ignores_stream"):
+        # None and -1 say that no order is wanted.
+        if stream not in (None, -1) and not native.on("transfer.dlpack_ignores_stream"):
             _order(self.device.index, stream)
         exported = self.clone() if native.on("transfer.dlpack_copies") else self
         if native.on("transfer.dlpack_ignores_offset"):
@@ -53,9 +50,8 @@ def _order(index: int, handle: object) -> None:
     """Let the consumer's stream wait for the current one. Raises TypeError for what is no handle."""
     if not isinstance(handle, int):
         raise TypeError("stream must be ``int`` or ``none``")
-    consumer = (
-        default_stream(index) if handle in _DEFAULT_STREAMS else ExternalStream(handle, index)
-    )
+    # 0 and 1 are the default stream.
+    consumer = default_stream(index) if handle in (0, 1) else ExternalStream(handle, index)
     producer = current_stream(index)
     if consumer != producer:
         consumer.wait_stream(producer)

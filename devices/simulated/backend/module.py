@@ -49,9 +49,8 @@ def __getattr__(name: str) -> Any:
 
 
 _is_in_bad_fork = native.library.in_bad_fork
-device_count = (
-    native.library.device_count
-)  #: How many devices there are: ``$SIMULATED_DEVICES``, or 2.
+#: How many devices there are: ``$SIMULATED_DEVICES``, or 2.
+device_count = native.library.device_count
 current_device = native.library.current_device  #: The index of this thread's current device.
 
 
