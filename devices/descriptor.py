@@ -153,16 +153,15 @@ class _CheckedFacts:
     def __call__(self) -> Mapping[str, str]:
         try:
             facts = self.read()
-        except Exception as error:
-            raise DescriptorError(
-                f"device '{self.device}': reading its facts raised {type(error).__name__}: {error}"
-            ) from error
-        try:
             if not isinstance(facts, Mapping):
                 raise DescriptorError(f"expected a mapping, got {facts!r}")
             return MappingProxyType({name: Fact(name, facts[name]).value for name in facts})
         except DescriptorError as error:
             raise DescriptorError(f"device '{self.device}': facts(): {error}") from error
+        except Exception as error:
+            raise DescriptorError(
+                f"device '{self.device}': reading its facts raised {type(error).__name__}: {error}"
+            ) from error
 
 
 #: The form of each field's value, and how a message says it. A rule about two fields is in _check_together.
@@ -266,8 +265,7 @@ class Descriptor:
         check_names("function", (role,), FUNCTIONS)
         if role not in self.functions:
             raise DescriptorError(
-                f"device '{self.name}' declares no function for '{role}' ({FUNCTIONS[role]}):"
-                " add it to `functions`"
+                f"device '{self.name}' declares no function for '{role}' ({FUNCTIONS[role]}): add it to `functions`"
             )
         return self.functions[role]
 

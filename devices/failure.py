@@ -21,12 +21,8 @@ def sentence(
     first: tuple[int, ...],
 ) -> str:
     """The text of a failure. It uses builtins only: repro scripts carry this function."""
-    values = [
-        f"{name} {value}"
-        for name, value in (("expected", expected), ("found", found))
-        if value != ""
-    ]
-    text = detail or ", ".join(values)
+    values = (("expected", expected), ("found", found))
+    text = detail or ", ".join(f"{name} {value}" for name, value in values if value != "")
     if count:
         text += f"; {count} of {total} differ, the first at {list(first)}"
     return ": ".join(part for part in (subject, text) if part)
@@ -133,14 +129,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """What was wrong, for people; without the layout and the call."""
         where = self.where or Difference(0, 0)
         after = f"after {self.program}" if self.program else ""
+        subject = ": ".join(part for part in (after, self.subject) if part)
         return sentence(
-            ": ".join(part for part in (after, self.subject) if part),
-            self.expected,
-            self.found,
-            self.detail,
-            where.count,
-            where.total,
-            where.first,
+            subject, self.expected, self.found, self.detail, where.count, where.total, where.first
         )
 
     def report(self, failed: int, checks: int) -> str:

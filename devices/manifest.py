@@ -77,7 +77,8 @@ class Condition:
                 " is not a version (PEP 440): let the descriptor's facts() normalise it"
             ) from None
         specifiers = _specifiers(self.fact, self.wanted)
-        if version.is_prerelease and not _names_prerelease(specifiers):
+        named = (Version(each.version.removesuffix(".*")) for each in specifiers)
+        if version.is_prerelease and not any(each.is_prerelease for each in named):
             version = Version(version.base_version)
         return specifiers.contains(version, prereleases=True)
 
@@ -99,10 +100,6 @@ def _specifiers(fact: str, wanted: str) -> SpecifierSet:
                 f" write '{specifier.operator}{public_version(specifier.version)}'"
             )
     return specifiers
-
-
-def _names_prerelease(specifiers: SpecifierSet) -> bool:
-    return any(Version(each.version.removesuffix(".*")).is_prerelease for each in specifiers)
 
 
 class ExpectedOutcome(Word):
@@ -448,8 +445,7 @@ def _when(key: str, value: object, known: Collection[str] | None) -> tuple[Condi
 def _expires(key: str, value: object, known: Collection[str] | None) -> date:
     if not isinstance(value, date) or isinstance(value, datetime):
         raise BlockError(
-            "'expires' must be a date without quotes and time, such as expires = 2027-03-01,"
-            f" got {_shown(value)}"
+            f"'expires' must be a date without quotes and time, such as expires = 2027-03-01, got {_shown(value)}"
         )
     return value
 

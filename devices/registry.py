@@ -39,9 +39,8 @@ class Registry:
 
     def get(self, name: str) -> Descriptor:
         """The device with this name. Raises UnknownDevice, or DescriptorError if it is broken."""
-        found = self.devices.get(name)
-        if found is not None:
-            return found
+        if name in self.devices:
+            return self.devices[name]
         if name in self.broken:
             raise self.broken[name]
         known = [*self.devices, *self.broken]
@@ -144,8 +143,7 @@ def _from_folder(path: Path, folder: Path) -> Descriptor:
         device = load_file(path)
     if device.name != name:
         raise DescriptorError(
-            f"{path}: the descriptor is named '{device.name}' and its folder '{name}':"
-            " give both the same name"
+            f"{path}: the descriptor is named '{device.name}' and its folder '{name}': give both the same name"
         )
     return device
 

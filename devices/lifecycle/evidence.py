@@ -9,16 +9,7 @@ from datetime import date
 from devices.cell import CellKey, Observed, Outcome, Verdict
 from devices.errors import ConformError
 from devices.manifest import ExpectedOutcome, Manifest
-from devices.verdicts import (
-    Expectation,
-    Judgement,
-    ManifestConflict,
-    Match,
-    Matcher,
-    conflict_text,
-    judge,
-    judge_flaky,
-)
+from devices.verdicts import Expectation, Judgement, Match, Matcher, judge, judge_flaky
 
 
 class EvidenceError(ConformError):
@@ -136,9 +127,8 @@ def weigh(
     matcher = Matcher(manifest)
     found = Findings()
     for key in dict.fromkeys(key for run in runs for key in run.planned):
+        matcher.expect(key)  # raises ManifestConflict
         match = found.matches[key] = matcher.match(key)
-        if match.conflict is not None:
-            raise ManifestConflict(conflict_text(match.conflict, key))
         if not wanted(key):
             continue
         seen = [run.cells[key] for run in runs if key in run.cells]

@@ -46,8 +46,7 @@ def lint(
     problems = [] if cells is None else _against_plan(manifest.active(facts), cells)
     problems += [
         Problem(
-            f"{block.where}: the block expired on {block.expires}: fix its cause, or check it again"
-            " and set a new date",
+            f"{block.where}: the block expired on {block.expires}: fix its cause, or check it again and set a new date",
             (block,),
         )
         for block in manifest.blocks
@@ -108,8 +107,7 @@ def _form(manifest: Manifest, text: str) -> list[Problem]:
     return [
         Problem(
             f"{place(manifest.path, line)}: from here on the file is not in canonical form (order of"
-            " blocks and keys, sorted names, one blank line between blocks): run `conform manifest"
-            " lint --fix`",
+            " blocks and keys, sorted names, one blank line between blocks): run `conform manifest lint --fix`",
             tuple(block for block in manifest.blocks if block.line <= line)[-1:],
         )
     ]
