@@ -135,13 +135,8 @@ def _watch_workers(config: pytest.Config, run: _Run) -> None:
         run.session.keep(known[item] for item in items)
 
     orders, server = write_orders(run.orders), config.stash.get(_SERVER, None)
-    hooks = XdistHooks(
-        run.session.controller(run.orders, partial(pytest_.say, config)),
-        orders,
-        run.stop,
-        collected,
-        server,
-    )
+    controller = run.session.controller(run.orders, partial(pytest_.say, config))
+    hooks = XdistHooks(controller, orders, run.stop, collected, server)
     config.pluginmanager.register(hooks, "conform-isolation")
     run.session.look_ahead()
 

@@ -74,8 +74,7 @@ class Given:
         write_file(path.resolve(), text.encode())
 
     def _known(self, path: Path) -> Known:
-        """The clauses, and the layouts: those of the covering set, and of the examples that are pinned for the
-        manifest or its device."""
+        """The clauses, and the layouts: the covering set's, and those pinned for the manifest or its device."""
         folders = [path.parent, self.descriptor.folder if self.descriptor is not None else None]
         pinned = {pin.layout for each in folders for pin in read_pinned(each)}
         return {"clause": self.contract.clauses, "layouts": covering_set().ids | pinned}

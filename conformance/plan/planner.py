@@ -73,8 +73,7 @@ class _File(msgspec.Struct):
 
 
 class Subjects:
-    """Answers for a device type and a number of samples. ``applicable`` gives the clauses of an op's traits;
-    ``path`` is the file of kept answers, None for none."""
+    """Answers for a device type and a number of samples. ``path`` is the file of kept answers, None for none."""
 
     def __init__(
         self, torch_type: str, samples: int, applicable: Applicable, path: Path | None
@@ -246,15 +245,9 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract, kept: Path | N
                 (cell.op, cell.dtype) for cell in plan.cells if cell.clause == check.clause
             )
             more.append(Excluded(check.clause, reason, only))
-    return Plan(
-        spec,
-        device.name,
-        cells,
-        (*plan.excluded, *more),
-        recipe,
-        plan_hash(cells, recipe),
-        {op.id: op_family(op.id, op.ufunc) for op in subjects.ops if op.id in ops},
-    )
+    families = {op.id: op_family(op.id, op.ufunc) for op in subjects.ops if op.id in ops}
+    excluded, digested = (*plan.excluded, *more), plan_hash(cells, recipe)
+    return Plan(spec, device.name, cells, excluded, recipe, digested, families)
 
 
 def known_layouts(descriptor: Descriptor) -> frozenset[str]:

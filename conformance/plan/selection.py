@@ -162,8 +162,7 @@ def is_identity(cell: CellKey) -> bool:
 def seconds_by_item(
     cells: Sequence[CellKey], seconds: Mapping[CellKey, float]
 ) -> dict[ItemId, float]:
-    """How long each item takes. A cell that the earlier run did not have takes the median of its cells; without
-    an earlier run all cells take the same."""
+    """How long each item takes. A cell of which no time is known takes the median; if none is, all take the same."""
     usual = median(seconds.values()) if seconds else 1.0
     found: dict[ItemId, float] = {}
     for cell in cells:
@@ -238,8 +237,7 @@ def shard_of(cells: list[CellKey], request: Request) -> list[CellKey]:
 
 
 def select(plan: Plan, request: Request, clauses: frozenset[str] | None) -> list[CellKey]:
-    """The cells of the plan that the options leave. ``--ops`` and ``--dtypes`` leave no cases: a case has no op.
-    Raises NothingSelected, ConformError."""
+    """The cells of the plan that the options leave: no cases with ``--ops`` or ``--dtypes``. Raises ConformError."""
     selected = list(plan.cells)
     if request.ops is not None:
         ops = matching("--ops", request.ops, {c.op for c in plan.cells if not is_case(c)})

@@ -99,7 +99,7 @@ def start_through(server: ForkServer, group: Any, watcher: Controller) -> None:
             gateway = bootstrap(io, spec)
             gateway._rinfo()  # xdist asks for this next; the gateway keeps the answer
         except (EOFError, OSError):  # its pipes are closed
-            watcher.forget(name)
+            watcher.watchdog.forget(name)
             io.kill()
             io.wait()
             for close in (io.close_read, io.close_write):

@@ -27,12 +27,11 @@ _MOST_RUNS: Final = 20
 
 
 class ItemReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a process that ran an item reports to the controller: its cells, and how many answers of the stride
-    reference were needed (``asked``) and not cached (``missed``)."""
+    """What a process that ran an item reports to the controller."""
 
     cells: tuple[CellOutcome, ...] = ()
-    asked: int = 0
-    missed: int = 0
+    asked: int = 0  # answers of the stride reference
+    missed: int = 0  # … that were not cached
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -107,8 +106,7 @@ class LostCells:
 
 
 def share_out(cells: Sequence[CellOutcome], seconds: float) -> tuple[CellOutcome, ...]:
-    """The cells of an item with the ``seconds`` that the item took divided among them. Preparing them, such as drawing
-    samples, is part of it: without that an item with few cells would seem to take almost no time."""
+    """The cells of an item with its ``seconds`` divided among them: what prepares them, such as sampling, counts too."""
     rest = max(seconds - sum(cell.seconds for cell in cells), 0.0)
     return tuple(
         msgspec.structs.replace(cell, seconds=round(cell.seconds + rest / len(cells), 6))

@@ -399,10 +399,8 @@ def load_manifest(
     request: Request, descriptor: Descriptor, contract: Contract
 ) -> tuple[Manifest, Path | None]:
     """The expectations that apply: the given file's, the device's own, or none. Raises ManifestError."""
-    if request.expectations == "none":
-        return Manifest(), None
     path = Path(request.expectations) if request.expectations else descriptor.expectations
-    if path is None:
+    if path is None or request.expectations == "none":
         return Manifest(), None
     known = {"clause": contract.clauses, "layouts": planner.known_layouts(descriptor)}
     return Manifest.load(path, known), path.absolute()

@@ -171,7 +171,6 @@ class Worker:
     def _run_op(self, item: Item) -> ItemReport:
         op_id, dtype, clauses = item
         self.littered = True
-        pins = self._pins(item)
         if op_id not in catalogue():
             return self._run_lost(item)
         op, known = catalogue()[op_id], exceptions()
@@ -183,19 +182,11 @@ class Worker:
         withheld = untried_with([op_id], self.device.descriptor, load(), clauses)[op_id]
         recorder = Recorder(op_id, dtype, clauses, self.undeclared, withheld)
         strides = StrideReference(self.device.descriptor.torch_type, cache)
-        context = ItemContext(
-            op=op,
-            dtype=dtype,
-            traits=probe(op, dtype, samples, known),
-            samples=samples,
-            device=self.device,
-            strides=strides,
-            recorder=recorder,
-            known=known,
-            guard=self.watch,
-        )
+        traits = probe(op, dtype, samples, known)
+        about = (op, dtype, traits, samples, self.device, strides)
+        context = ItemContext(*about, recorder, known, self.watch)
         run_checks(context, self.op_checks)
-        if pins:
+        if pins := self._pins(item):
             run_pins(context, pins)
         forget_dispatches()
         if cache is not None:
@@ -223,8 +214,7 @@ class Worker:
 def start_worker(
     name: str, start: bytes, orders: bytes, channel: Any, pipes: Iterable[int]
 ) -> Worker:
-    """A worker of xdist. One that cannot use its device, or is on another kind of machine, says why and ends: the
-    controller replaces it or gives up."""
+    """A worker of xdist. One that cannot take part says why and ends: the controller replaces it or gives up."""
     given = read_start(start)
     place, end = begin_worker(given, name, channel, pipes)
     try:

@@ -47,8 +47,7 @@ def prepare_options(option: Any) -> None:
 
 
 def wants_a_worker(option: Any) -> bool:
-    """Whether a run without a number of processes gets one worker, so that a crash or hang ends that worker and not the
-    run. Not with ``-n 0``, nor with options to look at one process by hand."""
+    """Whether a run gets one worker unasked: not with ``-n 0``, nor with options to look at one process by hand."""
     if not hasattr(option, "numprocesses"):  # xdist is disabled
         return False
     given = option.numprocesses is not None or option.tx or option.dist != "no"

@@ -30,7 +30,7 @@ class Watcher:
 
     def __init__(self, *, lethal: bool = False) -> None:
         self.watched: list[tuple[str, str]] = []
-        self._lethal = lethal
+        self._lethal, self.watchdog = lethal, self
 
     def watch(self, name: str, pid: int) -> None:
         self.watched.append(("watched", name))

@@ -88,17 +88,16 @@ class Death(NamedTuple):
 
 @dataclass
 class Controller:
-    """Watches a run's workers. ``judge`` says whether a lost cell is unexpected, ``is_done`` whether a cell has its
-    outcome; ``record`` records a lost cell, with the worker's name."""
+    """Watches a run's workers."""
 
     folder: Path  # of the journals
     results: Path
     items: Mapping[str, Item]
     limits: Limits
     indices: Collection[int]  # of devices
-    judge: Callable[[Lost], bool]
-    is_done: Callable[[CellKey], bool]
-    record: Callable[[Lost, str], None]
+    judge: Callable[[Lost], bool]  # whether a lost cell is unexpected
+    is_done: Callable[[CellKey], bool]  # whether a cell has its outcome
+    record: Callable[[Lost, str], None]  # a lost cell, with the worker's name
     lost: LostCells
     meet: Callable[[str], None]  # gets the name of another machine with workers
     say: Callable[[str], None]  # to the user
@@ -120,10 +119,6 @@ class Controller:
         """A worker of this machine has a process from now on, which may not be ready yet."""
         self._clear(name)
         self.watchdog.watch(name, pid)
-
-    def forget(self, name: str) -> None:
-        """A worker's process has ended."""
-        self.watchdog.forget(name)
 
     def configured(self, node: Node) -> None:
         """Before a worker starts to work."""

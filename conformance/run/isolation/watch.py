@@ -181,8 +181,7 @@ _LONG: Final = 10.0
 
 
 class DeviceLock:
-    """The lock of one device index. ``say`` is told whom it waits for, if it waits long. Raises ConformError if its
-    files cannot be made."""
+    """The lock of one device index. ``say`` is told whom it waits for, if it waits long. Raises ConformError."""
 
     def __init__(
         self, device: str, index: int, folder: Path | None = None, say: Say | None = None
@@ -388,15 +387,14 @@ class Watch(Guard):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where items run: the journal, the device's index, the cells that are lost already, the way out if the device
-    dies, and the folder of repro scripts if it is not the results folder."""
+    """Where items run."""
 
     journal: Journal
-    index: int
-    lost: LostCells
-    leave: Callable[[Lost], NoReturn]
+    index: int  # of the device
+    lost: LostCells  # already
+    leave: Callable[[Lost], NoReturn]  # if the device dies
     say: Say  # to the user
-    scripts: Path | None = None
+    scripts: Path | None = None  # the folder of repro scripts, if it is not the results folder
 
 
 def in_process(folder: Path, lost: LostCells, say: Say) -> Place:

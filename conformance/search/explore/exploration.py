@@ -229,9 +229,8 @@ def explored(
     deaths: Counter[CellKey] = Counter()
     while effort.seconds < seconds:
         left_out = [item for item in items if deaths[_process(item)] >= _DEATHS]
-        orders = Orders(
-            bench, list(items), seed, position, seconds - effort.seconds, seen, left_out
-        )
+        left = seconds - effort.seconds
+        orders = Orders(bench, list(items), seed, position, left, seen, left_out)
         up: float | None = None
         shrinking: Finding | None = None
         try:
@@ -297,8 +296,7 @@ def explore(
     say(f"exploring for {seconds:g} s, seed {seed} …")
     with (folder / FINDINGS_FILE).open("wb") as stream:
         try:
-            findings = explored(bench, items, seed, seconds, effort) if items else ()
-            for finding in findings:
+            for finding in explored(bench, items, seed, seconds, effort) if items else ():
                 new += 1
                 repro = _script(folder, finding)
                 line = Line(seed=seed, finding=finding, repro=repro)

@@ -102,11 +102,9 @@ def _peak_bytes() -> int:
 
 class Hunt:
     def __init__(self, orders: Orders, device: Device, tell: Tell) -> None:
-        self.device = device
-        self.samples = orders.bench.samples
-        self.seed = orders.seed
+        self.device, self.tell = device, tell
+        self.samples, self.seed = orders.bench.samples, orders.seed
         self.end = time.time() + orders.seconds
-        self.tell = tell
         self.where = Where(device=orders.bench.device, path=orders.bench.descriptor or "")
         self.seen = set(orders.seen)
         self.sent = time.monotonic()

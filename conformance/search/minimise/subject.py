@@ -139,8 +139,7 @@ class Subject:
         return context.recorder.cells[clause]
 
     def script_of(self, clause: str, call: CallKey, seconds: float) -> str:
-        """The script that makes one call in a child process, which may die or take more than ``seconds``. The
-        call is not made now. Empty if there is no such call."""
+        """The script that makes one call in a child process, for ``seconds`` at most; empty if there is none."""
         sample = next((each for each in self.samples if each.index == call.sample), None)
         if sample is None:
             return ""
