@@ -251,9 +251,7 @@ def catalogue() -> dict[str, Op]:
         if collecting:
             gc.enable()
     ops: dict[str, Op] = {}
-    for info in op_db:
-        op = Op(info)
-        if op.id in ops:
+    for op in map(Op, op_db):
+        if ops.setdefault(op.id, op) is not op:
             raise UnsupportedTorch(f"torch's op database has two entries named {op.id!r}")
-        ops[op.id] = op
     return ops

@@ -243,12 +243,13 @@ def bit_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
     numbers = left.dtype != torch.bool and not left.is_floating_point() and not left.is_complex()
     if numbers:  # equal values are equal bits
         return torch.equal(left, right)
-    return torch.equal(_bytes(left), _bytes(right))
+    return torch.equal(raw_bytes(left), raw_bytes(right))
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's bytes: a NaN equals itself, and -0.0 differs from 0.0."""
     # Not contiguous(): it returns a one-element tensor as it is, whatever its stride.
-    flat = tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    flat = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     return flat.view(-1).view(torch.uint8)
 
 

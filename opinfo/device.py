@@ -57,7 +57,7 @@ class Guarded:
     bytes it held, on the CPU.
     """
 
-    __slots__ = ("_mask", "base", "before", "built_as_asked", "geometry", "itemsize", "view")
+    __slots__ = ("base", "before", "built_as_asked", "geometry", "itemsize", "view")
 
     def __init__(
         self, values: torch.Tensor, geometry: Geometry, to_device: Move, *, fill: Any = None
@@ -80,7 +80,6 @@ class Guarded:
         self.base = to_device(staged)
         self.before = staged.clone() if self.base is staged else staged
         self.view = strided_view(self.base, dtype, geometry)
-        self._mask: torch.Tensor | None = None
         self.built_as_asked = self.as_asked()
 
     def as_asked(self) -> bool:
@@ -117,12 +116,10 @@ class Guarded:
 
     def element_mask(self) -> torch.Tensor:
         """One bool a storage byte: does it belong to an element of the view?"""
-        if self._mask is None:
-            mask = torch.zeros_like(self.before)
-            one = torch.ones(self.itemsize, dtype=torch.uint8).view(_BITS[self.itemsize])[0]
-            self._elements(mask).copy_(one)
-            self._mask = mask.bool()
-        return self._mask
+        mask = torch.zeros_like(self.before)
+        one = torch.ones(self.itemsize, dtype=torch.uint8).view(_BITS[self.itemsize])[0]
+        self._elements(mask).copy_(one)
+        return mask.bool()
 
     def remember(self, from_device: Move) -> None:
         """Take the bytes as they are now for the known ones."""

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -92,9 +93,7 @@ def draw(op: Op, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> list[
     samples: list[Sample] = []
     with warnings.catch_warnings(), torch.no_grad(), direct_seeding():
         warnings.simplefilter("ignore")
-        for index, raw in enumerate(op.raw_samples(getattr(torch, dtype))):
-            if index >= limit:
-                break
+        for index, raw in enumerate(islice(op.raw_samples(getattr(torch, dtype)), limit)):
             call = Call((raw.input, *raw.args), dict(raw.kwargs))
             samples.append(Sample(index, _plain(call), raw.output_process_fn_grad))
     return samples
@@ -147,8 +146,7 @@ def _features(sample: Sample) -> set[str]:
 
 def _scalars(value: Any) -> Iterator[Any]:
     if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _scalars(item)
+        yield from chain.from_iterable(map(_scalars, value))
     elif not isinstance(value, torch.Tensor):
         yield value
 

@@ -106,7 +106,7 @@ class Suite:
         return (check.clause for check in self.op_checks if check.applies(traits))
 
 
-class Cases:
+class Cases(list[Case]):
     """Collects the cases of a module; ``kind`` is the kind of failures that do not name one::
 
         cases = Cases(Kind.ORDER)
@@ -120,8 +120,8 @@ class Cases:
     """
 
     def __init__(self, kind: Kind = Kind.STATE) -> None:
+        super().__init__()
         self._kind = kind
-        self._found: list[Case] = []
 
     def __call__(
         self, clause: str, *, over: dict[str, tuple[Any, ...]] | None = None, **needs: Any
@@ -134,15 +134,10 @@ class Cases:
 
         def take(check: _Check) -> _Check:
             named = {check.__name__: ()} if over is None else over
-            self._found += [
-                Case(clause, name, check, given, **needs) for name, given in named.items()
-            ]
+            self.extend(Case(clause, name, check, given, **needs) for name, given in named.items())
             return check
 
         return take
-
-    def __iter__(self) -> Iterator[Case]:
-        return iter(self._found)
 
 
 def gathered(*modules: Iterable[Case]) -> tuple[Case, ...]:

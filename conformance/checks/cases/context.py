@@ -26,6 +26,7 @@ from conformance.checks.child import Child, Ended, Limits, Tell, ask
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from devices.failure import Difference, Failure, Kind
+from opinfo.compare import raw_bytes
 from opinfo.device import Device, open_device
 
 _NOTHING: Any = object()
@@ -249,7 +250,7 @@ class Context:
         if there.shape != want.shape:
             self.same(tuple(there.shape), tuple(want.shape), text, Kind.SHAPE, at)
         self.checks += 1
-        mine, theirs = _bits(there), _bits(want)
+        mine, theirs = raw_bytes(there), raw_bytes(want)
         if torch.equal(mine, theirs):
             return
         wrong = (mine != theirs).reshape(there.numel(), -1).any(1).nonzero().flatten()
@@ -389,12 +390,6 @@ class Context:
 
 def _at(found: str, at: str) -> str:
     return f"{found} ({at})" if found and at else found or at
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's bytes: a NaN equals itself, and -0.0 differs from 0.0."""
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return plain.reshape(-1).view(torch.uint8) if plain.numel() else plain.reshape(-1)
 
 
 # -- functions in a subprocess

@@ -475,8 +475,7 @@ def judge_same_bits(call: Call, answer: Sequence[Answer], reference: Any) -> Fou
         if one.layout != torch.strided:
             one, other = one.to_dense(), other.to_dense()
         if not bit_equal(one, other):
-            expected = "the same bits from two equal calls"
-            yield Wrong(kind, expected, "other bits", f"output {place}")
+            yield Wrong(kind, "the same bits from two equal calls", "other bits", f"output {place}")
             return
     if not pairs and first.read != second.read and first.read == first.read:
         yield Wrong(kind, f"{first.read!r} from two equal calls", repr(second.read))

@@ -4,9 +4,11 @@ other, and targets that overlap."""
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -505,19 +507,17 @@ class _Attempt(NamedTuple):
 
 def overlap(ctx: ItemContext) -> None:
     """Expanded self, expanded ``out=``, and an ``out=`` shifted by one element against the input."""
-    attempts: list[tuple[str, Callable[[ItemContext, Sample], _Attempt | None]]] = []
+    attempts: dict[str, Callable[[ItemContext, Sample], _Attempt | None]] = {}
     if ctx.op.inplace is not None:
-        attempts.append(("self=expanded", _expanded_self))
+        attempts["self=expanded"] = _expanded_self
     if ctx.op.has_out:
-        attempts += [("out=expanded", _expanded_out), ("out=partial_overlap", _partial_overlap)]
+        attempts |= {"out=expanded": _expanded_out, "out=partial_overlap": _partial_overlap}
+    done = Counter[str]()
     with ctx.running(OVERLAP):
-        done = dict.fromkeys((name for name, _ in attempts), 0)
-        for sample in ctx.samples:
-            for name, attempt in attempts:
-                made = attempt(ctx, sample) if done[name] < _ENOUGH else None
-                if made is not None:
-                    done[name] += 1
-                    _overlapping(ctx, sample, name, made)
+        for sample, (name, attempt) in product(ctx.samples, attempts.items()):
+            if done[name] < _ENOUGH and (made := attempt(ctx, sample)) is not None:
+                done[name] += 1
+                _overlapping(ctx, sample, name, made)
 
 
 def _expanded_self(ctx: ItemContext, sample: Sample) -> _Attempt | None:
@@ -539,11 +539,9 @@ def called_on_expanded(call: Call, geometry: Geometry) -> Answer:
 
 def _expanded_out(ctx: ItemContext, sample: Sample) -> _Attempt | None:
     result = _functional(ctx, sample)
-    outputs = outputs_of(result)
-    if outputs is None:
-        return None
+    outputs = outputs_of(result) or ()
     geometries = [_EXPANDED.geometry(each.shape) for each in outputs]
-    if geometries[0].expanded is None or outputs[0].numel() == 0:
+    if not outputs or geometries[0].expanded is None or outputs[0].numel() == 0:
         return None
     specs = [(t.dtype, g) for t, g in zip(outputs, geometries, strict=True)]
     plain = [CONTIGUOUS.geometry(each.shape) for each in sample.tensors]
