@@ -165,8 +165,7 @@ def reset(context: Context) -> None:
     before = context.counters()
     context.must(before.peak > before.allocated, "more was allocated than is now")
     torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
-    after = context.counters()
-    wrong = [each for each in peaks(after) if each[1] != each[2]]
+    wrong = [each for each in peaks(context.counters()) if each[1] != each[2]]
     context.same(wrong, [], "every peak equals the current value")
     del held
 

@@ -23,8 +23,7 @@ def kept(context: Context, *names: str) -> bool:
 
 def granule(context: Context, size: int) -> int:
     """Bytes by which a block may be larger than a request of this size, as declared."""
-    steps = context.descriptor.granularity_above
-    above = [step for bound, step in steps.items() if size > bound]
+    above = [step for bound, step in context.descriptor.granularity_above.items() if size > bound]
     return max((context.granularity, *above))
 
 
@@ -85,8 +84,7 @@ def span(block: torch.Tensor) -> tuple[int, int]:
 
 def overlapping(blocks: Iterable[torch.Tensor]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Pairs of neighbours, by address, that share bytes."""
-    spans = sorted(span(block) for block in blocks)
-    return [(a, b) for a, b in pairwise(spans) if b[0] < a[1]]
+    return [(a, b) for a, b in pairwise(sorted(map(span, blocks))) if b[0] < a[1]]
 
 
 def aligned(context: Context, blocks: Iterable[torch.Tensor]) -> None:

@@ -70,8 +70,7 @@ def bytes_stay(context: Context, size: int) -> None:
                 context.bytes_of(size).fill_(255)
             mine.synchronize()
         other.synchronize()
-    text = "the other stream reads what was there when its work was queued"
-    keeps(context, result, 11, text)
+    keeps(context, result, 11, "the other stream reads what was there when its work was queued")
 
 
 @cases("allocator.cross_stream", over=_SIZES)
@@ -113,8 +112,7 @@ def nobody_elses(context: Context, size: int) -> None:
     outside = [context.bytes_of(size) for _ in range(3)]
     none_inside(context, outside, place, "no request outside the pool gets its memory")
     with use(pool, 0):
-        again = inside(context.bytes_of(size), [place])
-        context.check(again, "a request in the pool gets it")
+        context.check(inside(context.bytes_of(size), [place]), "a request in the pool gets it")
     del outside, pool
     fresh(context)
 
@@ -281,8 +279,7 @@ def empties(context: Context) -> None:
     _empty(context)
     before = _statistics(context)["allocated_bytes.current"]
     _pinned(5 * MIB)
-    during = _statistics(context)["allocated_bytes.current"]
-    context.must(during > before, "a block is cached")
+    context.must(_statistics(context)["allocated_bytes.current"] > before, "a block is cached")
     _empty(context)
     after = _statistics(context)["allocated_bytes.current"]
     context.same(after, before, "it is returned to the system")

@@ -243,13 +243,11 @@ def use_elsewhere(
         hold.must_be_in_flight()
         if judged:
             wrong = [span(each) for each in early if inside(each, [place])]
-            text = "a marked block is not handed out while it is used"
-            run.context.same(wrong, [], text)
+            run.context.same(wrong, [], "a marked block is not handed out while it is used")
         del early
     run.streams[index, stream].synchronize()
     if judged:
-        want = known(size, block)
-        run.context.equal(result, want, "the other stream reads what was there")
+        run.context.equal(result, known(size, block), "the other stream reads what was there")
     del result
 
 
@@ -280,8 +278,7 @@ def ask_too_much(run: Running, index: int, judged: bool) -> None:
         found = type(error).__name__
     run.watch.ooms[index] += 1
     if judged:
-        text = "32 TiB raise torch.OutOfMemoryError"
-        run.context.same(found, "OutOfMemoryError", text)
+        run.context.same(found, "OutOfMemoryError", "32 TiB raise torch.OutOfMemoryError")
         size = run.context.bytes_of(64 * KIB, index).numel()
         run.context.same(size, 64 * KIB, "the next request that fits succeeds")
 

@@ -73,8 +73,7 @@ def statistics_past_it(context: Context) -> None:
 def set_past_it(context: Context) -> None:
     """An index at the count cannot be made current."""
     before = current()
-    calls = {"set_device_index": torch.accelerator.set_device_index}
-    _raise(context, calls, counted(context))
+    _raise(context, {"set_device_index": torch.accelerator.set_device_index}, counted(context))
     context.same(current(), before, "the current index is as before")
 
 

@@ -38,8 +38,7 @@ def counted(context: Context) -> int:
 
 def computes(device: torch.device) -> list[float]:
     """A tiny op on a device, read back."""
-    x = torch.tensor([1.0, 2.0, 3.0], device=device)
-    return list((x * 2 + 1).tolist())
+    return list((torch.tensor([1.0, 2.0, 3.0], device=device) * 2 + 1).tolist())
 
 
 def forked(function: Callable[[], str]) -> str:
@@ -82,8 +81,7 @@ def fresh(code: str) -> dict[str, Any]:
     if told is None or not ended.well:
         text = "a program in a fresh process exits with status 0"
         raise CheckFailed.of(Kind.ENDED, text, expected="exit status 0", found=str(ended))
-    found: dict[str, Any] = told
-    return found
+    return dict(told)
 
 
 def source(context: Context, text: str, **named: Any) -> str:
@@ -266,7 +264,6 @@ def _wait(context: Context, given: list[torch.Tensor]) -> None:
 
 
 def _surfaces(context: Context) -> None:
-    """The next synchronise raises the failure."""
     text = "the next synchronise raises the failure"
     context.raises(Exception, lambda: _wait(context, _fail(context)), text=text)
 

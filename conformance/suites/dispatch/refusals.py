@@ -29,8 +29,7 @@ _REPRESENTATIVE = ("float32", "int64", "bool", "complex64")
 def once(traits: Traits) -> bool:
     """Whether this dtype is the one that stands for the op."""
     dtypes = catalogue()[traits.op].dtypes
-    first = next((name for name in _REPRESENTATIVE if name in dtypes), min(dtypes))
-    return traits.dtype == first
+    return traits.dtype == next((name for name in _REPRESENTATIVE if name in dtypes), min(dtypes))
 
 
 # dispatch.cross_device: operands on two devices raise; mixes that are documented to be legal work.

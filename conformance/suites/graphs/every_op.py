@@ -38,7 +38,6 @@ def untried(descriptor: Descriptor, op: str) -> str:
 
 
 def check(ctx: ItemContext) -> None:
-    """Capture and replay each sample."""
     own = ctx.device.descriptor.functions.get("graph", "")
     with ctx.running(CLAUSE) as record:
         refusals: list[Exception] = []

@@ -78,7 +78,6 @@ def make_value(run: Running, value: int, make: Make, a: int, b: int) -> None:
 
 @operation
 def make_aside(run: Running, stream: int, value: int, make: Make, a: int, b: int) -> None:
-    """A value that a side stream makes."""
     with run.streams[stream]:
         run.values[value] = make(run.values[a], run.values[b])
 
@@ -209,7 +208,6 @@ def run(program: Iterable[Step], *given: Any) -> list[torch.Tensor]:
 
 
 def run_program(context: Context, program: Sequence[Step]) -> None:
-    """Run a program that was drawn, or written down."""
     queue = partial(run, program)
     check(context, queue, queue)
 
@@ -232,8 +230,7 @@ def source(descriptor: Descriptor, program: Sequence[Step]) -> str:
 
 def works_aside(program: Sequence[Step]) -> bool:
     """Whether a side stream makes a value."""
-    operations = lowered(program, streams=True).operations
-    return any(each.name == "make_aside" for each in operations)
+    return any(each.name == "make_aside" for each in lowered(program, streams=True).operations)
 
 
 #: How many numbers each step takes.

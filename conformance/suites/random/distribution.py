@@ -127,8 +127,7 @@ def distance(name: str, values: torch.Tensor) -> float:
     up_to = shares.cumsum(0)
     before = law.cdf(numbers - 1) if law.whole else law.cdf(numbers)
     over = (up_to - law.cdf(numbers)).abs().max()
-    under = (up_to - shares - before).abs().max()
-    return float(torch.maximum(over, under))
+    return float(torch.maximum(over, (up_to - shares - before).abs().max()))
 
 
 @cases("random.distribution", over={name: (name,) for name in KNOWN})
@@ -185,8 +184,7 @@ def permutation(context: Context) -> None:
     """randperm gives every number once."""
     for count in (0, 1, 2, 1000):
         torch.manual_seed(count)
-        drawn = torch.randperm(count, device=context.device)
-        found = sorted(context.from_device(drawn).tolist())
+        found = sorted(context.from_device(torch.randperm(count, device=context.device)).tolist())
         context.same(found, list(range(count)), f"randperm({count}) has every number once")
 
 

@@ -167,8 +167,7 @@ def pool(context: Context) -> None:
 
 def _range(context: Context) -> tuple[int, int]:
     """The least and the greatest priority: as declared, or as the device's own class says."""
-    declared = context.descriptor.priorities
-    least, greatest = declared or context.own("stream").priority_range()
+    least, greatest = context.descriptor.priorities or context.own("stream").priority_range()
     context.must(least != greatest, "there are two priorities at least")
     return int(least), int(greatest)
 

@@ -210,7 +210,6 @@ class Order:
         return sorted({stream for stream, tick in before if clock[stream] < tick})
 
     def take(self, instruction: Operation) -> None:
-        """Go on by one instruction."""
         match instruction.literal:
             case "record", event, on:
                 self.events[event] = self.clocks[on]
@@ -373,8 +372,7 @@ def afterwards(program: Program) -> list[Operation]:
 
 def run_once(context: Context, program: Program, glance: float) -> None:
     """Queue all while it is held, let it go, and compare. Raises CheckFailed."""
-    gate = context.descriptor.gate is not None
-    before, held = before_and_while_held(program, gate, glance)
+    before, held = before_and_while_held(program, context.descriptor.gate is not None, glance)
     with ExitStack() as stack:
         run = Running(context=context, stack=stack)
         perform(run, [*before, *held])
@@ -452,8 +450,7 @@ def drawn_programs(indices: int) -> Any:
 
     number, place = st.integers(0, 11), st.integers(0, _MOST_STREAMS - 1)
     kinds = ("step", "copy", "record", "wait", "add", "wait_stream", "across", "hand_over")
-    kind = st.sampled_from(kinds)
-    drawn_step = st.tuples(kind, place, number, number)
+    drawn_step = st.tuples(st.sampled_from(kinds), place, number, number)
     # Lists of no least length shrink to nothing; several of them make a program long enough.
     some = st.lists(drawn_step, max_size=12)
     streams = st.lists(st.integers(0, indices - 1), min_size=2, max_size=_MOST_STREAMS)

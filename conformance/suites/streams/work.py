@@ -55,7 +55,6 @@ def queue(stream: Any, tensor: torch.Tensor, *numbers: int) -> None:
 
 
 def recorded(context: Context, stream: Any) -> Any:
-    """A new event, recorded on a stream."""
     event = context.event()
     event.record(stream)
     return event

@@ -24,7 +24,6 @@ class Form:
     offset: int = 0
 
     def of(self, base: torch.Tensor) -> torch.Tensor:
-        """The tensor in this storage."""
         return base.as_strided(SHAPE, self.strides, self.offset)
 
     @property

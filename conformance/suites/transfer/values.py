@@ -231,8 +231,7 @@ def names_the_device(context: Context) -> None:
         kind, number = given.__dlpack_device__()
         context.same(int(number), index, "the index is the tensor's")
         context.check(int(kind) > 0, "the type is one of DLPack's", found=kind)
-        got = from_dlpack(given.__dlpack__())
-        context.equal(got, torch.ones(2), "a capsule holds the tensor")
+        context.equal(from_dlpack(given.__dlpack__()), torch.ones(2), "a capsule holds the tensor")
 
 
 @cases("transfer.dlpack")
