@@ -23,8 +23,7 @@ _Made = TypeVar("_Made")
 
 def cache_root() -> Path:
     """The folder for what this package can make again: ``$TORCH_CONFORMANCE_CACHE``, else the user's cache folder."""
-    explicit = os.environ.get("TORCH_CONFORMANCE_CACHE")
-    if explicit:
+    if explicit := os.environ.get("TORCH_CONFORMANCE_CACHE"):
         return Path(explicit)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "torch-conformance"
@@ -70,13 +69,8 @@ def file_name(text: str) -> str:
 def stays_inside(path: str) -> bool:
     """Whether a relative path that came from outside stays in its folder, on POSIX and on Windows."""
     parts = PurePosixPath(path.replace("\\", "/"))
-    return (
-        bool(path)
-        and path.isprintable()
-        and not parts.is_absolute()
-        and ".." not in parts.parts
-        and ":" not in path
-    )
+    inside = not parts.is_absolute() and ".." not in parts.parts
+    return inside and bool(path) and path.isprintable() and ":" not in path
 
 
 def read_toml(path: Path, kind: type[_Made], error: type[Exception]) -> _Made:

@@ -120,12 +120,8 @@ def read_pinned(folder: Path | None) -> tuple[Pinned, ...]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise PinnedError(f"{path}: cannot be read: {error}") from None
-    found: dict[str, Pinned] = {}
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            pinned = _read(line, f"{path}:{number}")
-            found[pinned.id] = pinned
-    return ordered(found.values())
+    read = [_read(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    return ordered({pinned.id: pinned for pinned in read}.values())
 
 
 def _read(line: str, place: str) -> Pinned:
@@ -171,7 +167,5 @@ def line_of(pinned: Pinned) -> str:
 
 def digest(pinned: Iterable[Pinned]) -> str:
     """What a plan's hash says of its pinned examples: ``none``, or 16 hex digits over their ids."""
-    ids = sorted(p.id for p in pinned)
-    if not ids:
-        return "none"
-    return hashlib.blake2b(" ".join(ids).encode(), digest_size=8).hexdigest()
+    ids = " ".join(sorted(p.id for p in pinned))
+    return hashlib.blake2b(ids.encode(), digest_size=8).hexdigest() if ids else "none"

@@ -87,10 +87,9 @@ class Matcher:
         if not matching:
             return _NOTHING
         ranks = frozenset((index, clauses[index], ops[index], dtypes[index]) for index in matching)
-        found = self._results.get(ranks)
-        if found is None:
-            found = self._results[ranks] = self._resolve(ranks)
-        return found
+        if ranks not in self._results:
+            self._results[ranks] = self._resolve(ranks)
+        return self._results[ranks]
 
     def _resolve(self, ranks: frozenset[tuple[int, int, int, int]]) -> Match:
         """The result for blocks by index, each with how specific its match is on each axis."""
@@ -247,8 +246,7 @@ def judge(
         return says(Verdict.REGRESSION, differs)
     if flaky:
         return says(Verdict.FLAKY, f"{outcome}, {expected}")
-    passed = (expectation.layouts or frozenset()) & (ran or frozenset()) - observed.layouts
-    if passed:
+    if passed := (expectation.layouts or frozenset()) & (ran or frozenset()) - observed.layouts:
         blocks = tuple(block for block in expectation.blocks if (block.layouts or set()) & passed)
         why = f"the layouts {_names(passed)} pass, but are listed at {_places(blocks)}: {_RECORD}"
         return Judgement(Verdict.IMPROVEMENT, why, blocks)

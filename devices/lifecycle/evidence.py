@@ -131,8 +131,7 @@ def weigh(
         match = found.matches[key] = matcher.match(key)
         if not wanted(key):
             continue
-        seen = [run.cells[key] for run in runs if key in run.cells]
-        if not seen:
+        if not (seen := [run.cells[key] for run in runs if key in run.cells]):
             continue
         found.judged += 1
         if not match.blocks and all(each.observed.outcome is Outcome.PASS for each in seen):

@@ -98,8 +98,7 @@ def _stale(block: Block, found: Sequence[CellKey], ops: set[str]) -> Iterator[st
 
 
 def _form(manifest: Manifest, text: str) -> list[Problem]:
-    wanted = canonical(text, manifest)
-    if wanted == text:
+    if (wanted := canonical(text, manifest)) == text:
         return []
     got, other = text.splitlines(), wanted.splitlines()
     same = (one == two for one, two in zip(got, other, strict=False))

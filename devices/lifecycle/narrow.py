@@ -204,8 +204,7 @@ def _by_layouts(
     block: Block, cells: Mapping[CellKey, Bounds | None]
 ) -> list[tuple[frozenset[str] | None, list[CellKey]]]:
     """Cells that can share a list of layouts, with the longest list that fits all of them."""
-    whole = block.layouts
-    if whole is None:
+    if (whole := block.layouts) is None:
         return [(None, list(cells))] if cells else []
     groups: list[tuple[Bounds, list[CellKey]]] = []
     for key, given in cells.items():

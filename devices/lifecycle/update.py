@@ -233,8 +233,7 @@ class _Work:
             for block in case.match.blocks:
                 if block.outcome is ExpectedOutcome.FLAKY:
                     continue
-                leaves = self._leaves(case, block)
-                if leaves:
+                if leaves := self._leaves(case, block):
                     self.gone.setdefault(block.line, set()).add(case.key)
                 if leaves or (_as_in(block, case) and (block.layouts or set()) & case.seen.passed):
                     touched[block.line] = block

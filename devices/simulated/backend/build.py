@@ -68,8 +68,7 @@ def _build(folder: Path) -> ModuleType | None:
 
     The lock is our own: torch's remains after a build that was killed, and later builds then hang.
     """
-    missing = missing_tools()
-    if missing is not None:
+    if (missing := missing_tools()) is not None:
         raise BuildFailed(missing)
     problem = "cannot be written, but the simulated device is built here: set TORCH_CONFORMANCE_CACHE to another folder"
     with explained(BuildFailed, folder, problem):
