@@ -51,7 +51,8 @@ class Outcome(Word):
 
     PASS = "pass"
     FAIL = "fail"
-    ERROR = "error"  # the check itself could not be made, or nothing was checked
+    ERROR = "error"  # the check itself could not be made, or nothing was checked: our mistake
+    BLOCKED = "blocked"  # the device made the check impossible: another clause must hold first
     UNSUPPORTED = "unsupported"  # raised NotImplementedError, or a declared refusal
     AMBIGUOUS = "ambiguous-reference"  # the references differ, and the device equals neither
     CRASH = "crash"
@@ -103,7 +104,8 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     difference seen, None if nothing was compared by value. ``failure`` is the failure that is shown, of ``failed``
     failing checks. ``note`` says why a cell is unsupported or an error, or what else is worth reporting. ``raises`` is
     the type of the exception that decided the outcome, ``said`` its text, in the device's own words, for a cell
-    without a failure. ``repro`` is a path in the results folder. ``seconds`` is wall time.
+    without a failure. ``blocked_by`` is the clause that must hold before a blocked cell can be judged. ``repro`` is a
+    path in the results folder. ``seconds`` is wall time.
     """
 
     checks: int = 0
@@ -116,6 +118,7 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     note: str = ""
     said: str | None = None
+    blocked_by: str = ""
     repro: str | None = None
     seconds: float = 0.0
     worker: str = ""

@@ -109,6 +109,7 @@ class ExpectedOutcome(Word):
     CRASH = "crash"
     HANG = "hang"
     UNSUPPORTED = "unsupported"
+    BLOCKED = "blocked"
     FLAKY = "flaky"  # passes or fails; needs `expires` and `min_pass_rate`
 
 

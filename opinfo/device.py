@@ -6,7 +6,7 @@ import importlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -182,6 +182,9 @@ class Device:
     torch_device: torch.device
     to_device: Move
     from_device: Move
+    # Waits for all work on the device: the function that modules of asynchronous devices have, such as
+    # ``torch.cuda.synchronize``. None if there is none, or if it raises although nothing was done.
+    wait: Callable[[], object] | None = None
 
     @property
     def name(self) -> str:
@@ -212,12 +215,9 @@ class Device:
             self.synchronise()
 
     def synchronise(self) -> None:
-        """Wait for all work on the device, by the function that modules of asynchronous devices have
-        (such as ``torch.cuda.synchronize``). For a module without one there is nothing to wait for."""
-        module = getattr(torch, self.torch_device.type, None)
-        wait = getattr(module, "synchronize", None)
-        if self.torch_device.type != "cpu" and wait is not None:
-            wait()
+        """Wait for all work on the device, if it can be waited for."""
+        if self.wait is not None:
+            self.wait()
 
 
 @contextmanager
@@ -265,12 +265,17 @@ def open_device(descriptor: Descriptor, index: int = 0, *, unused: bool = False)
         torch_device,
         descriptor.to_device or (identity if on_cpu else lambda tensor: tensor.to(torch_device)),
         descriptor.from_device or (identity if on_cpu else torch.Tensor.cpu),
+        None if on_cpu else getattr(getattr(torch, kind, None), "synchronize", None),
     )
     if not unused:
         try:
             preflight(device)
         except DeviceUnusable as error:
             raise DeviceUnusable(f"{error}. Nothing was tested.") from error.__cause__
+        try:
+            device.synchronise()
+        except Exception:  # device.capability fails of it, and no other clause
+            device = replace(device, wait=None)
     return device
 
 

@@ -41,7 +41,7 @@ class ExitCode(IntEnum):
 class Tally:
     """Counts of cells. Always ``passed`` of ``judged``: never only a percentage.
 
-    ``unsupported``, ``crashes``, ``hangs`` and ``errors`` count outcomes, less the cells that are
+    ``unsupported``, ``blocked``, ``crashes``, ``hangs`` and ``errors`` count outcomes, less the cells that are
     unsupported by declaration: those are ``declared``, passed over and not judged; ``expected``,
     ``regressions``, ``improvements`` and ``flaky`` count verdicts, so a cell may be in one of each.
     ``no_evidence`` are results that contradict themselves, counted nowhere else.
@@ -52,6 +52,7 @@ class Tally:
     ambiguous: int = 0
     unsupported: int = 0
     declared: int = 0
+    blocked: int = 0
     crashes: int = 0
     hangs: int = 0
     errors: int = 0
@@ -99,6 +100,7 @@ _COUNTED: Mapping[Outcome | Verdict, str] = {
     Outcome.PASS: "passed",
     Outcome.AMBIGUOUS: "ambiguous",
     Outcome.UNSUPPORTED: "unsupported",
+    Outcome.BLOCKED: "blocked",
     Outcome.CRASH: "crashes",
     Outcome.HANG: "hangs",
     Outcome.ERROR: "errors",

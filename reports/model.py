@@ -245,6 +245,7 @@ VERDICTS: Mapping[Outcome, tuple[Verdict, ...]] = {
     Outcome.ERROR: (Verdict.REGRESSION,),
     Outcome.UNSUPPORTED: (Verdict.OK, *_JUDGED),
     Outcome.AMBIGUOUS: (Verdict.OK, Verdict.REGRESSION),
+    Outcome.BLOCKED: _JUDGED,
     Outcome.CRASH: _JUDGED,
     Outcome.HANG: _JUDGED,
     Outcome.NOT_RUN: (Verdict.MISSING,),

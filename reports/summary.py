@@ -52,7 +52,7 @@ _ANNOTATIONS = 10
 # Counts of a ``Tally`` as columns; those that are not always shown are left out if all of them are zero.
 _COLUMNS = (
     "expected", "regressions", "improvements", "flaky", "ambiguous", "unsupported", "declared",
-    "crashes", "hangs", "errors", "missing",
+    "blocked", "crashes", "hangs", "errors", "missing",
 )  # fmt: skip
 _LABELS = {"declared": "by declaration", "missing": "no outcome"}
 _ALWAYS = ("expected", "regressions", "improvements", "ambiguous", "unsupported")

@@ -15,6 +15,15 @@ KEPT = 50
 #: How the message of a cell begins that passed with something to report.
 NOTED = "noted: "
 
+#: The clause whose cells say what is wrong with the calls of an op.
+VALUES = "layout.values"
+
+
+def in_a_line(error: BaseException) -> str:
+    """An exception in a line: its type and the first line of its text."""
+    line = (str(error).strip().splitlines() or [""])[0][:300]
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
 
 @dataclass(frozen=True, slots=True)
 class Failed:
@@ -49,6 +58,10 @@ class CellRecord:
     ambiguous: list[str] = field(default_factory=list)
     unsupported: list[tuple[str, str]] = field(default_factory=list)  # exception type, message
     errors: list[str] = field(default_factory=list)
+    blocked: list[tuple[str, str]] = field(default_factory=list)  # by which clause, and why
+    unread: tuple[str, str] | None = (
+        None  # type and text raised by a call that left nothing to judge
+    )
     unbuilt: list[str] = field(default_factory=list)  # pinned examples that could not be made
     notes: list[str] = field(default_factory=list)  # what a report says of a cell that passes
     undeclared: str = ""  # the capabilities that the clause requires and the descriptor lacks
@@ -77,13 +90,24 @@ class CellRecord:
         self.unsupported.append((type(exc).__name__, str(exc)))
 
     def error(self, text: str) -> None:
-        """The check itself could not be made."""
+        """The check itself could not be made: a mistake of ours."""
         self.errors.append(text)
+
+    def pass_over(self, why: str) -> None:
+        """Something was not tried, by declaration: the whole cell, if nothing else was judged."""
+        if self.checks or self.failures:
+            self.note(why)
+        else:
+            self.untried = f"by declaration: {why}"
+
+    def block(self, by: str, text: str) -> None:
+        """The device made the check impossible: the clause ``by`` must hold first."""
+        self.blocked.append((by, text))
 
     @property
     def troubles(self) -> int:
         """Failures and errors so far. A new one triggers a check whether the device still works."""
-        return self.failed + len(self.errors)
+        return self.failed + len(self.errors) + len(self.blocked)
 
     @property
     def smallest(self) -> Failed | None:
@@ -113,6 +137,8 @@ class CellRecord:
             return Outcome.FAIL, ""
         if self.errors:
             return Outcome.ERROR, self.errors[0]
+        if self.blocked:
+            return Outcome.BLOCKED, "blocked by {}: {}".format(*self.blocked[0])
         if self.unsupported:
             return Outcome.UNSUPPORTED, ": ".join(self.unsupported[0])
         if self.ambiguous:
@@ -129,6 +155,11 @@ class CellRecord:
 
     def told(self) -> CellOutcome:
         """What a worker reports of the cell."""
+        if self.unread is not None and not self.checks:
+            if self.unread[0] == NotImplementedError.__name__:
+                self.unsupported.append(self.unread)
+            else:
+                self.block(VALUES, f"every call raised, the first {': '.join(self.unread)}")
         outcome, note = self._outcome_and_note()
         shown = self.smallest if outcome is Outcome.FAIL else None
         failure = shown.failure if shown is not None else None
@@ -153,6 +184,7 @@ class CellRecord:
             failed=self.failed,
             note=note,
             said=said,
+            blocked_by=self.blocked[0][0] if outcome is Outcome.BLOCKED else "",
             seconds=round(self.seconds, 6),
         )
 

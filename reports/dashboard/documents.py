@@ -110,6 +110,7 @@ class Count(msgspec.Struct, frozen=True):
     unsupported: int
     declared: int
     errors: int
+    blocked: int
     crashes: int
     hangs: int
 

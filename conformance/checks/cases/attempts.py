@@ -114,8 +114,8 @@ def reproduce(case: Case, where: Where, dies: bool = False) -> int:
     if made.failure is not None or made.refused is not None:
         print(f"FAILS: {made.refused if made.failure is None else made.failure.message}")
         return 1
-    if made.not_shown:
-        print(made.not_shown)
+    if made.undeclared or made.not_shown:
+        print(made.undeclared or made.not_shown)
         return 2
     print(f"passes: {made.checks} checks")
     return 0

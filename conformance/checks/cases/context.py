@@ -20,7 +20,14 @@ from typing import Any, Protocol
 
 import torch
 
-from conformance.checks.cases.endings import CheckFailed, NotInFlight, NotShown, failure_of, shown
+from conformance.checks.cases.endings import (
+    CheckFailed,
+    NotDeclared,
+    NotInFlight,
+    NotShown,
+    failure_of,
+    shown,
+)
 from conformance.checks.cases.in_flight import LIMIT, Hold, together
 from conformance.checks.child import Child, Ended, Limits, Tell, ask
 from devices.descriptor import Descriptor
@@ -383,6 +390,8 @@ class Context:
         self.notes += result.notes
         if result.failure is not None and not result.raised:
             raise CheckFailed(result.failure)
+        if result.undeclared:
+            raise NotDeclared(result.undeclared)
         if result.not_shown:
             raise NotShown(f"in another process: {result.not_shown}")
         return result
@@ -402,6 +411,7 @@ class Attempt:
     checks: int = 0
     failure: Failure | None = None
     not_shown: str = ""  # why it proved nothing
+    undeclared: str = ""  # what it takes and the descriptor does not declare
     too_soon: bool = False  # … which was that work was over too soon
     refused: str | None = None  # what the device's NotImplementedError said
     program: tuple[Any, ...] | None = None  # the drawn program that failed, as literals
@@ -409,10 +419,13 @@ class Attempt:
 
     @property
     def passes(self) -> bool:
-        return self.failure is None and not self.not_shown and self.refused is None
+        shown = not self.not_shown and not self.undeclared
+        return shown and self.failure is None and self.refused is None
 
     def end(self, error: BaseException) -> None:
-        if isinstance(error, (NotShown, ConformError)):
+        if isinstance(error, NotDeclared):
+            self.undeclared = str(error)
+        elif isinstance(error, (NotShown, ConformError)):
             self.not_shown, self.too_soon = str(error), isinstance(error, NotInFlight)
         elif isinstance(error, NotImplementedError):
             self.refused = str(error)

@@ -24,6 +24,10 @@ class NotShown(Exception):
     """A precondition of the check did not hold: an error of the cell."""
 
 
+class NotDeclared(NotShown):
+    """The check takes something that the descriptor does not declare: the cell is unsupported by declaration."""
+
+
 class NotInFlight(NotShown):
     """Work that should have been in flight was already done. The case is tried again with more of it."""
 

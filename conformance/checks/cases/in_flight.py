@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from conformance.checks.cases.endings import CheckFailed, NotInFlight, NotShown
+from conformance.checks.cases.endings import CheckFailed, NotDeclared, NotInFlight
 from devices.failure import Kind
 from opinfo.device import Device
 
@@ -39,8 +39,8 @@ class Hold:
     def __enter__(self) -> Hold:
         descriptor = self._device.descriptor
         if descriptor.gate is None and descriptor.busy is None:
-            raise NotShown(
-                "the descriptor names neither `gate` nor `busy`: nothing keeps a stream occupied"
+            raise NotDeclared(
+                "the descriptor names neither `gate` nor `busy`, and nothing else keeps a stream occupied"
             )
         if self.stream is None:
             self.stream = torch.accelerator.current_stream(self._device.torch_device)

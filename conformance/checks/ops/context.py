@@ -23,7 +23,7 @@ import torch
 
 import devices.failure
 from conformance.checks.cases.cases import OpCheck
-from conformance.checks.cells import CellRecord, Failed, Recorder
+from conformance.checks.cells import VALUES, CellRecord, Failed, Recorder, in_a_line
 from conformance.checks.guard import UNWATCHED, Guard
 from conformance.checks.ops.calls import Ambiguous, Call, Found, called, laid_out, repeated
 from conformance.checks.ops.script import (
@@ -53,15 +53,15 @@ _KEPT_BYTES = 2**18
 #: Buffers of larger samples are dropped between two cases once they hold this many bytes: some devices have
 #: little memory.
 _MOST_BYTES = 2**23
-_OURS = str(Path(__file__).resolve().parents[2])
+_OURS = tuple(str(Path(__file__).resolve().parents[2] / each) for each in ("conformance", "opinfo"))
 
 
 class NotPlaced(Exception):
     """A tensor could not be put on the device: the clauses that need it cannot be checked."""
 
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(f"putting an input on the device raised {type(cause).__name__}: {cause}")
-        self.cause = cause
+    def __init__(self, cause: Exception, dtype: torch.dtype) -> None:
+        super().__init__(f"putting an input on the device raised {in_a_line(cause)}")
+        self.cause, self.dtype = cause, str(dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +211,9 @@ class ItemContext:
         """Run clauses that share their calls: watched, and with the time shared among them. Yields the record of the
         first that is wanted.
 
-        A tensor that cannot be put on the device ends them: they are unsupported if the device says that it is
-        not implemented, an error otherwise. Any other exception, such as a result that cannot be read back,
-        is an error of these cells, and the item continues.
+        What the device raises in a step of the check ends them: they are unsupported if it says that this is not
+        implemented, else blocked by the clause about that step. An exception of ours is an error of these cells. In
+        each case the item continues.
         """
         wanted = [record for record in map(self.recorder.get, clauses) if record is not None]
         self.guard.begin(clauses, wanted)
@@ -225,11 +225,20 @@ class ItemContext:
             for record in wanted:
                 if isinstance(exc.cause, NotImplementedError):
                     record.refuse(exc.cause)
+                elif exc.dtype in self.device.descriptor.dtypes:
+                    record.block("device.capability", str(exc))
                 else:
-                    record.error(str(exc))
+                    record.pass_over(
+                        f"an input is {exc.dtype}, which the descriptor does not declare"
+                    )
         except Exception as exc:  # from the device, or a fault of ours: red either way
             for record in wanted:
-                record.error(_where(exc))
+                if isinstance(exc, NotImplementedError):
+                    record.refuse(exc)
+                elif from_device(exc):
+                    record.block(VALUES, _where(exc))
+                else:
+                    record.error(_where(exc))
         finally:
             for record in wanted:
                 record.seconds += (time.perf_counter() - start) / len(wanted)
@@ -316,7 +325,7 @@ class ItemContext:
         try:
             return self.device.to_device(tensor)
         except Exception as exc:  # a vendor's copy may raise anything
-            raise NotPlaced(exc) from exc
+            raise NotPlaced(exc, tensor.dtype) from exc
 
     def release(self, sample: Sample) -> None:
         """Drop the buffers of a sample that are too large to keep for the next clause: fresh pages cost
@@ -369,7 +378,9 @@ class ItemContext:
             record = self.recorder.get(clause)
             if record is None:
                 continue
+            judged = False
             for found in judge(call, answer, reference):
+                judged = True
                 record.check(sample.index, layout)
                 if found is None and self.scripts is None:
                     continue
@@ -382,6 +393,8 @@ class ItemContext:
                     record.refuse(refused)
                 elif found is not None:
                     record.fail(failed(found, layout, sample.numel, script, script.complete, check))
+            if not judged and (error := getattr(answer, "raised", None)) is not None:
+                record.unread = record.unread or (type(error).__name__, str(error))
         return answer
 
     # -- references
@@ -435,9 +448,17 @@ class ItemContext:
 def _where(exc: Exception) -> str:
     """What a check raised, and where: the line of ours that it came through last."""
     ours = [f for f in traceback.extract_tb(exc.__traceback__) if f.filename.startswith(_OURS)]
-    place = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
-    line = (str(exc).strip().splitlines() or [""])[0][:300]
-    return f"the check itself raised {type(exc).__name__}{place}: {line}"
+    place = f", at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
+    return f"a step of the check raised {in_a_line(exc)}{place}"
+
+
+def from_device(exc: Exception) -> bool:
+    """Whether an exception comes from the device and not from a mistake of ours: torch's kernels raise RuntimeError,
+    and a vendor's Python has frames of its own."""
+    frames = traceback.extract_tb(exc.__traceback__)
+    last = frames[-1].filename if frames else ""
+    known = (*_OURS, str(Path(torch.__file__).parent))
+    return isinstance(exc, RuntimeError) or not last.startswith(known)
 
 
 def _is_plain(sample: Sample, geometries: tuple[Geometry, ...]) -> bool:

@@ -87,8 +87,8 @@ def _run_program(case: Case, pin: Pinned, record: CellRecord, device: Device, wh
     except NotRebuilt as error:
         return _lost(record, pin, str(error))
     made = run_program(case, program, device, where)
-    if made.not_shown or not (made.checks or made.failure or made.refused):
-        return _lost(record, pin, made.not_shown or "no check was executed")
+    if made.undeclared or made.not_shown or not (made.checks or made.failure or made.refused):
+        return _lost(record, pin, made.undeclared or made.not_shown or "no check was executed")
     _count(record, pin, made.checks)
     record_failure(case, record, device, made, pin.layout)
 

@@ -115,6 +115,19 @@ def says_so(context: Context) -> None:
 
 
 @cases("device.capability")
+def waits(context: Context) -> None:
+    """``synchronize`` of the device's module returns, if the module has it."""
+    wait = getattr(getattr(torch, context.descriptor.torch_type, None), "synchronize", None)
+    raised = ""
+    try:
+        if wait is not None:
+            wait()
+    except Exception as error:
+        raised = f"it raised {_first_line(error)}"
+    context.check(not raised, "synchronize of the device's module returns", found=raised)
+
+
+@cases("device.capability")
 def undeclared(context: Context) -> None:
     """An undeclared dtype raises, or converts rightly; what works is reported."""
     others = sorted(DTYPES - context.descriptor.dtypes)

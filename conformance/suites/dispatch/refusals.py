@@ -237,7 +237,12 @@ def unsupported(ctx: ItemContext) -> None:
     with ctx.running(UNSUPPORTED) as record:
         descriptor = ctx.device.descriptor
         key = key_of(descriptor.torch_type)
-        for name in (n for packet in ctx.op.packets for n in without_kernel(packet, key)):
+        # Kernels of a tensor subclass that dispatches in Python are in no table.
+        tabled = (
+            type(ctx.place(torch.ones(1))).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        )
+        packets = ctx.op.packets if tabled else ()
+        for name in (n for packet in packets for n in without_kernel(packet, key)):
             plain = name.partition("::")[2]
             packet = plain.partition(".")[0]
             if not any(fnmatchcase(packet, glob) for glob in descriptor.permitted_fallbacks):

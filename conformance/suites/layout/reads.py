@@ -75,7 +75,7 @@ def _as_asked(ctx: ItemContext, laid: Laid) -> bool:
             )
             for clause in READS:
                 if (record := ctx.recorder.get(clause)) is not None:
-                    record.error(text)
+                    record.block("layout.as_strided", text)
             return False
     return True
 

@@ -256,13 +256,16 @@ def type_promotion(ctx: ItemContext) -> None:
             extra = other_arguments(ctx)
             run(ctx, TYPE_PROMOTION, "int_to_float", int_to_float, dtype=ctx.dtype, extra=extra)
             return
-        others = dict.fromkeys((ctx.dtype, *_OTHERS))  # some ops take two of one dtype only
+        declared = sorted(ctx.device.descriptor.dtypes)
+        # Some ops take two of one dtype only.
+        others = [each for each in dict.fromkeys((ctx.dtype, *_OTHERS)) if each in declared]
         operands: list[tuple[str, Any]] = [
             (form, other) for other in others for form in ("tensors", "0-d")
         ]
         if ctx.traits.takes_python_scalar:
             operands += [("python_scalar", scalar) for scalar in _SCALARS]
         given: dict[str, Any] = {"dtype": ctx.dtype, "fake_only": ctx.device.fake_only}
+        given["declared"] = declared
         for number, (form, other) in enumerate(operands, 1):
             run(ctx, TYPE_PROMOTION, form, promotes, number, other=other, form=form, **given)
         if ctx.traits.takes_python_scalar and ctx.dtype == "int64":
@@ -270,10 +273,10 @@ def type_promotion(ctx: ItemContext) -> None:
 
 
 def promotes(
-    op: Any, move: Any, back: Any, dtype: Any, other: Any, form: Any, fake_only: Any
+    op: Any, move: Any, back: Any, dtype: Any, other: Any, form: Any, fake_only: Any, declared: Any
 ) -> Wrong | None:
     """Whether the result of two operands has the dtype that FakeTensor says, or eager CPU. ``other`` is a dtype, or
-    a Python scalar."""
+    a Python scalar. A dtype that the device does not declare is not asked of it."""
     left, is_tensor = torch.tensor([1, 1, 2, 3]).to(getattr(torch, dtype)), form != "python_scalar"
     if is_tensor:
         right = torch.tensor([1, 1, 1, 2] if form == "tensors" else 1).to(getattr(torch, other))
@@ -288,6 +291,8 @@ def promotes(
             want = op(*fakes).dtype
         except Exception as exc:
             raise NotApplicable("FakeTensor refuses the operands") from exc
+    if str(want).removeprefix("torch.") not in declared:
+        raise NotApplicable("the result has a dtype that the device does not declare")
     try:
         got = back(op(move(left), move(right) if is_tensor else right))
     except (RuntimeError, TypeError) as exc:
