@@ -192,18 +192,19 @@ def judge(
     expectation's last day has passed: a flaky block then allows nothing; other blocks still hold
     (lint reports them).
 
-    ============  ==========  ===========  ===========  ===========  ===========  ==========
-    observed      no block    fail         crash        hang         unsupported  flaky
-    ============  ==========  ===========  ===========  ===========  ===========  ==========
-    pass          ok          improvement  improvement  improvement  improvement  flaky
-    fail          regression  expected*    improvement  regression   regression   flaky*
-    unsupported   regression  regression   regression   regression   expected*    regression
-    crash         regression  regression   expected*    regression   regression   regression
-    hang          regression  regression   regression   expected*    regression   regression
-    ambiguous     ok          regression   regression   regression   regression   regression
-    error         regression  regression   regression   regression   regression   regression
-    not-run       missing     missing      missing      missing      missing      missing
-    ============  ==========  ===========  ===========  ===========  ===========  ==========
+    ============  ==========  ===========  ===========  ===========  ===========  ===========  ==========
+    observed      no block    fail         crash        hang         unsupported  blocked      flaky
+    ============  ==========  ===========  ===========  ===========  ===========  ===========  ==========
+    pass          ok          improvement  improvement  improvement  improvement  improvement  flaky
+    fail          regression  expected*    improvement  regression   regression   regression   flaky*
+    unsupported   regression  regression   regression   regression   expected*    regression   regression
+    blocked       regression  regression   regression   regression   regression   expected*    regression
+    crash         regression  regression   expected*    regression   regression   regression   regression
+    hang          regression  regression   regression   expected*    regression   regression   regression
+    ambiguous     ok          regression   regression   regression   regression   regression   regression
+    error         regression  regression   regression   regression   regression   regression   regression
+    not-run       missing     missing      missing      missing      missing      missing      missing
+    ============  ==========  ===========  ===========  ===========  ===========  ===========  ==========
 
     ``*``: a regression instead if a layout failed that is not listed, if layouts are listed and none
     failed, or if no block describes this exception; an improvement instead (not for flaky) if a

@@ -120,11 +120,18 @@ def _last_use(path: Path) -> float:
     return 0.0
 
 
+def _accelerator() -> str:
+    """The machine's accelerator, as torch sees it: the database asks for it."""
+    try:
+        return str(torch.accelerator.is_available() and torch.accelerator.current_accelerator())
+    except Exception as error:  # the device's module lacks what torch asks of it
+        return type(error).__name__
+
+
 def file_of(root: Path, torch_type: str, samples: int, machine: Machine) -> Path:
     """The file for this state of the suite, of torch, and of everything that the database depends on."""
-    accelerator = torch.accelerator.is_available() and torch.accelerator.current_accelerator()
     facts: list[Any] = [
-        *(_FORMAT, samples, sys.version, platform.machine(), str(accelerator)),
+        *(_FORMAT, samples, sys.version, platform.machine(), _accelerator()),
         *(str(torch.__version__), str(torch.version.git_version)),
         torch.backends.cpu.get_cpu_capability(),
         *sorted(machine.named.items()),

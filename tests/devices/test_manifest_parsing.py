@@ -187,7 +187,7 @@ REFUSED = {
     "unknown outcome": (
         block_with(outcome='"fails"'),
         (
-            "'outcome' must be one of 'fail', 'crash', 'hang', 'unsupported', 'flaky', got 'fails';"
+            "'outcome' must be one of 'fail', 'crash', 'hang', 'unsupported', 'blocked', 'flaky', got 'fails';"
             " did you mean 'fail'?"
         ),
     ),

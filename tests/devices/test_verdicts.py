@@ -45,15 +45,16 @@ def failing(layouts: str = "", raises: str | None = None, message: str = "") -> 
 
 
 TABLE = """
-    .                    none fail crash hang unsupported flaky
-    pass                 O    I    I     I    I           F
-    fail                 R    E    I     R    R           F
-    unsupported          R    R    R     R    E           R
-    crash                R    R    E     R    R           R
-    hang                 R    R    R     E    R           R
-    ambiguous-reference  O    R    R     R    R           R
-    error                R    R    R     R    R           R
-    not-run              M    M    M     M    M           M
+    .                    none fail crash hang unsupported blocked flaky
+    pass                 O    I    I     I    I           I       F
+    fail                 R    E    I     R    R           R       F
+    unsupported          R    R    R     R    E           R       R
+    blocked              R    R    R     R    R           E       R
+    crash                R    R    E     R    R           R       R
+    hang                 R    R    R     E    R           R       R
+    ambiguous-reference  O    R    R     R    R           R       R
+    error                R    R    R     R    R           R       R
+    not-run              M    M    M     M    M           M       M
 """
 LETTERS = {verdict.value[0].upper(): verdict for verdict in Verdict}
 _ROWS = [line.split() for line in TABLE.strip().splitlines()]
@@ -79,7 +80,7 @@ def test_the_table(seen: str, expected: str, verdict: Verdict) -> None:
 
 def _documented() -> list[list[str]]:
     """The table in ``judge``'s docstring, without its marks."""
-    rows = re.findall(r"^    (\S+) +((?:[a-z*]+ *){6})$", judge.__doc__ or "", re.MULTILINE)
+    rows = re.findall(r"^    (\S+) +((?:[a-z*]+ *){7})$", judge.__doc__ or "", re.MULTILINE)
     return [[name, *cells.replace("*", "").split()] for name, cells in rows]
 
 

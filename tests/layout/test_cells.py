@@ -27,6 +27,8 @@ def record(*what: str) -> CellRecord:
         "check": lambda: cell.check(0, "contiguous"),
         "fail": lambda: cell.fail(failure()),
         "error": lambda: cell.error("no such layout"),
+        "block": lambda: cell.block("device.capability", "no int64"),
+        "pass over": lambda: cell.pass_over("an input is int64"),
         "refuse": lambda: cell.refuse(NotImplementedError("no kernel")),
         "ambiguous": lambda: cell.ambiguous.append("the references differ"),
     }
@@ -54,6 +56,7 @@ def test_a_record_with_checks_alone_passes_and_has_nothing_to_say() -> None:
     [
         ("fail", Outcome.FAIL),
         ("error", Outcome.ERROR),
+        ("block", Outcome.BLOCKED),
         ("refuse", Outcome.UNSUPPORTED),
         ("ambiguous", Outcome.AMBIGUOUS),
     ],
@@ -63,17 +66,45 @@ def test_anything_else_beats_a_pass(event: str, outcome: Outcome) -> None:
     assert record(event, "check").outcome() is outcome
 
 
-_ORDER = ("fail", "error", "refuse", "ambiguous")
+_ORDER = ("fail", "error", "block", "refuse", "ambiguous")
 
 
 @pytest.mark.parametrize(("stronger", "weaker"), list(combinations(_ORDER, 2)))
-def test_a_failure_beats_an_error_beats_a_refusal_beats_ambiguity(
+def test_the_most_serious_of_what_happened_decides(
     stronger: str, weaker: str
 ) -> None:
     wanted = record("check", stronger)
     for events in ((stronger, weaker), (weaker, stronger)):
         found = record("check", *events)
         assert (found.outcome(), found.told().message) == (wanted.outcome(), wanted.told().message)
+
+
+def test_a_blocked_cell_names_the_clause_that_must_hold_first() -> None:
+    told = record("check", "block").told()
+    assert told.blocked_by == "device.capability"
+    assert told.message == "blocked by device.capability: no int64"
+
+
+@pytest.mark.parametrize(
+    ("raised", "outcome", "message"),
+    [
+        (("RuntimeError", "no"), Outcome.BLOCKED, "blocked by layout.values: every call raised"),
+        (("NotImplementedError", "no"), Outcome.UNSUPPORTED, "NotImplementedError: no"),
+    ],
+)
+def test_calls_that_leave_nothing_to_judge_are_no_mistake_of_ours(
+    raised: tuple[str, str], outcome: Outcome, message: str
+) -> None:
+    cell = record()
+    cell.unread = raised
+    told = cell.told()
+    assert told.outcome is outcome and told.message.startswith(message)
+
+
+def test_what_is_passed_over_hides_nothing_that_was_judged() -> None:
+    assert record("pass over").told().declared
+    assert record("fail", "pass over").outcome() is Outcome.FAIL
+    assert record("check", "pass over").told().message == "noted: an input is int64"
 
 
 def test_a_refusal_names_the_exception() -> None:
