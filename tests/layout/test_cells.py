@@ -70,9 +70,7 @@ _ORDER = ("fail", "error", "block", "refuse", "ambiguous")
 
 
 @pytest.mark.parametrize(("stronger", "weaker"), list(combinations(_ORDER, 2)))
-def test_the_most_serious_of_what_happened_decides(
-    stronger: str, weaker: str
-) -> None:
+def test_the_most_serious_of_what_happened_decides(stronger: str, weaker: str) -> None:
     wanted = record("check", stronger)
     for events in ((stronger, weaker), (weaker, stronger)):
         found = record("check", *events)

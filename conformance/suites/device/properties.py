@@ -123,7 +123,7 @@ def waits(context: Context) -> None:
         if wait is not None:
             wait()
     except Exception as error:
-        raised = f"it raised {_first_line(error)}"
+        raised = f"it {failure_of(error).detail}"
     context.check(not raised, "synchronize of the device's module returns", found=raised)
 
 
