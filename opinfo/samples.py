@@ -21,7 +21,6 @@ from opinfo.reference import value_answer
 
 
 def seed_everything(seed: int) -> None:
-    """Seed torch's default CPU generator, random and numpy directly."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)

@@ -69,7 +69,6 @@ class CellRecord:
     seconds: float = 0.0
 
     def check(self, sample: int, layout: str, count: int = 1) -> None:
-        """Note an executed comparison."""
         self.checks += count
         self.samples.add(sample)
         self.ran.add(layout)

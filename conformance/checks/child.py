@@ -268,7 +268,6 @@ class Tell:
 
 
 def serve(given: Mapping[str, Any], pipe: int) -> None:
-    """Do the work of a child."""
     module, _, name = given["target"].partition(":")
     getattr(importlib.import_module(module), name)(given["orders"], Tell(pipe))
 

@@ -268,8 +268,6 @@ class ItemContext:
         """Places of the tensors whose elements the call may change: self of an in-place op, running
         statistics in training, and weights with ``max_norm`` (which embedding renormalises)."""
         families = self.traits.families
-        if not self.mutates:
-            return frozenset()
         if "mutates.self" in families:
             return frozenset({0})
         if "mutates.running_stats" in families:
@@ -332,13 +330,11 @@ class ItemContext:
         more than copying into used ones."""
         if sum(t.numel() * t.element_size() for t in sample.tensors) > _KEPT_BYTES:
             self.rebuild(sample)
-            for key in [each for each in self._values if each[0] == sample.index]:
-                del self._values[key]
+            self._values = {k: v for k, v in self._values.items() if k[0] != sample.index}
 
     def rebuild(self, sample: Sample) -> None:
         """Drop the buffers of a sample whose tensors a call may have resized."""
-        for key in [each for each in self._built if each[0] == sample.index]:
-            del self._built[key]
+        self._built = {k: v for k, v in self._built.items() if k[0] != sample.index}
 
     # -- calls
 

@@ -389,7 +389,6 @@ _LAYOUTS = frozenset({"contiguous", "transposed", "channels_last", "contiguous+s
 
 
 def determinism(ctx: ItemContext) -> None:
-    """Call twice on the same tensors and compare bits."""
     with ctx.running(DETERMINISM):
         for sample in ctx.samples:
             for laid in ctx.laid_out(sample, _LAYOUTS):

@@ -45,7 +45,6 @@ _VIEWS = (
 
 
 def as_strided(ctx: ItemContext) -> None:
-    """Run what applies to the op's family."""
     families = ctx.traits.families
     with ctx.running(AS_STRIDED):
         for number, (size, stride, offset) in enumerate(_VIEWS):
@@ -340,7 +339,6 @@ def int_to_float(op: Any, move: Any, back: Any, dtype: Any, extra: Any) -> Wrong
 
 
 def special_values(ctx: ItemContext) -> None:
-    """Run the rules that the op's families and flags name."""
     families, policy = ctx.traits.families, ctx.op.nan_policy
     with ctx.running(SPECIAL_VALUES):
         if ctx.dtype == "bool":
