@@ -13,7 +13,7 @@ from jinja2 import Environment, StrictUndefined
 
 from conformance.onboarding.questions import Question, Reply
 from devices.cell import CellKey, Outcome
-from devices.descriptor import CAPABILITIES, FACTS
+from devices.descriptor import CAPABILITIES, DTYPES, FACTS
 from devices.lifecycle.text import render
 from devices.manifest import Block, CauseKind, ExpectedOutcome
 from reports.model import CellResult
@@ -94,6 +94,12 @@ DESCRIPTOR = Descriptor(
 {% endfor %}
         ]
     ),
+{% if silent %}
+    # What did not answer when it was asked:
+{% for name, why in silent.items() %}
+    #   {{ name }}: {{ why | one_line | truncate(100, True, "…") }}
+{% endfor %}
+{% endif %}
     tolerances={},  # {"float16": Tolerance(rtol=2e-3, atol=1e-5)} overrides the defaults
     alignment=64,  # bytes, of the start of an allocation: check
     workers_per_device=1,  # processes that may share one device: check
@@ -111,7 +117,7 @@ def descriptor(question: Question, reply: Reply, day: date | None = None) -> str
     environment = Environment(
         undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
-    environment.filters["quoted"] = json.dumps
+    environment.filters |= {"quoted": json.dumps, "one_line": one_line}
     unasked = [each for each in CAPABILITIES if reply.capabilities.get(each) is None]
     package = question.module.partition(".")[0]
     return environment.from_string(_DESCRIPTOR).render(
@@ -120,6 +126,7 @@ def descriptor(question: Question, reply: Reply, day: date | None = None) -> str
         day=day or date.today(),
         package="" if package == "torch" else package,
         missing=[fact for fact in FACTS if fact not in reply.facts],
+        silent={name: why for name, why in reply.raised.items() if name not in DTYPES},
         capabilities=[each for each in CAPABILITIES if reply.capabilities.get(each)],
         unasked=textwrap.indent("\n".join(textwrap.wrap(", ".join(unasked), 86)), "    # "),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,9 @@ import msgspec
 import torch
 
 from conformance.checks.child import Tell
-from conformance.onboarding.questions import Question, Reply
+from conformance.onboarding.questions import Question, Said
 from devices import registry
-from devices.descriptor import CAPABILITIES, DTYPES, Descriptor, common_facts
+from devices.descriptor import DTYPES, Descriptor, common_facts
 from devices.errors import ConformError
 from opinfo.device import Device, has_storage, has_strides, open_device
 
@@ -60,29 +60,29 @@ def _count_of(torch_type: str) -> int:
     return 1
 
 
-def probe(device: Device) -> Reply:
-    raised: dict[str, str] = {}
+def questions(device: Device) -> Iterator[tuple[str, Callable[[Device], Any]]]:
+    """What a device is asked, by name: its facts, capabilities and dtypes."""
+    yield "facts", lambda device: dict(device.descriptor.facts())
+    yield "device_count", lambda device: device.descriptor.device_count()
+    yield from _QUESTIONS.items()
+    for name in DTYPES:
+        yield name, partial(_holds, dtype=name)
 
-    def asked(name: str, question: Callable[[Device], Any]) -> bool:
-        """The answer; False if the API raises, which is noted."""
+
+def probe(device: Device, answered: Container[str], say: Callable[[Said], None]) -> None:
+    """Ask an open device everything that is not answered yet. Says each question before it is asked: it may end the
+    process."""
+    for name, question in questions(device):
+        if name in answered:
+            continue
+        say(Said(name))
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")
-                return bool(question(device))
+                said = Said(name, True, question(device))
         except Exception as error:  # a vendor's code: it does not work, whatever it raises
-            raised[name] = _in_short(error)
-            return False
-
-    capabilities = {
-        name: asked(name, _QUESTIONS[name]) if name in _QUESTIONS else None for name in CAPABILITIES
-    }
-    dtypes = [name for name in DTYPES if asked(name, partial(_holds, dtype=name))]
-    facts = dict(device.descriptor.facts())
-    try:
-        count = device.descriptor.device_count()
-    except Exception as error:  # a vendor's code; the device is there, so it is one
-        count, raised["device_count"] = 1, _in_short(error)
-    return Reply(capabilities, sorted(dtypes), facts, count, raised)
+            said = Said(name, True, raised=_in_short(error))
+        say(said)
 
 
 def _in_short(error: Exception) -> str:
@@ -217,10 +217,16 @@ _QUESTIONS: dict[str, Callable[[Device], Any]] = {
 }
 
 
-def serve(question: object, tell: Tell) -> None:
-    """Answer a question, in a subprocess. Errors that people can act on are part of the answer."""
+def serve(orders: Any, tell: Tell) -> None:
+    """Answer what has no answer yet, in a subprocess. Errors that people can act on are part of the answer."""
+
+    def say(said: Said) -> None:
+        tell(msgspec.to_builtins(said))
+
     try:
-        reply = probe(open_device(described(msgspec.convert(question, Question))))
+        device = open_device(described(msgspec.convert(orders["question"], Question)))
+        probe(device, orders["answered"], say)
     except ConformError as error:
-        reply = Reply(error=str(error))
-    tell(msgspec.to_builtins(reply))
+        say(Said(over=True, raised=str(error)))
+    else:
+        say(Said(over=True))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 
-from conformance.checks import child
+from conformance.checks.child import Child, Limits
+from devices.descriptor import CAPABILITIES, DTYPES, common_facts
 
-#: Seconds after which a device that does not answer is given up. Importing torch from a cold disk takes some.
-PATIENCE = 120.0
+#: Seconds after which a device that cannot be opened is given up. Importing torch from a cold disk takes some.
+PATIENCE = 180.0
+#: Seconds for one question.
+EACH = 20.0
 
 
 class Question(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,16 +47,56 @@ class Reply(Answers, frozen=True):
     error: str = ""
 
 
-def ask(question: Question) -> Reply:
-    """Ask one device. If that fails, the reply's ``error`` says why in one line."""
-    target, orders = "conformance.onboarding.probing:serve", msgspec.to_builtins(question)
-    limits, environment = child.Limits(start=PATIENCE), {"PYTHONFAULTHANDLER": "1"}
-    message, ended = child.ask(child.Child(target, orders, limits, environment))
-    if message is not None:
-        return msgspec.convert(message, Reply)
-    if ended.late:
-        return Reply(error=f"it did not answer within {PATIENCE:g} s")
-    return Reply(error=f"asking it ended the process, which {ended}")
+class Said(msgspec.Struct, frozen=True):
+    """What the subprocess says of a question: that it asks it now, or the ``answer``, or what was ``raised``.
+
+    The empty name is the end of all questions; ``raised`` then says that the device cannot be opened.
+    """
+
+    name: str = ""
+    over: bool = False
+    answer: Any = None
+    raised: str = ""
+
+
+def ask(question: Question, each: float = EACH) -> Reply:
+    """Ask one device, with a limit of ``each`` second(s) for a question. One that ends the process or does not come
+    back is noted, and the others are asked in another process. If nothing can be asked, the reply's ``error`` says why.
+    """
+    answers: dict[str, Said] = {}
+    target, limits = "conformance.onboarding.probing:serve", Limits(start=PATIENCE, silence=each)
+    while "" not in answers:
+        orders = {"question": msgspec.to_builtins(question), "answered": list(answers)}
+        asking = Said()
+        with Child(target, orders, limits, {"PYTHONFAULTHANDLER": "1"}) as process:
+            for message in process:
+                asking = msgspec.convert(message, Said)
+                if asking.over:
+                    answers[asking.name] = asking
+            ended = process.wait()
+        if not asking.name and not asking.over:  # before the first question
+            late = f"it did not answer within {PATIENCE:g} s"
+            return Reply(
+                error=late if ended.late else f"asking it ended the process, which {ended}"
+            )
+        if not asking.over:
+            how = f"no answer within {each:g} s" if ended.late else f"the process {ended.how}"
+            answers[asking.name] = Said(asking.name, True, raised=how)
+    return _reply(answers)
+
+
+def _reply(answers: dict[str, Said]) -> Reply:
+    facts, count = answers.get("facts", Said()), answers.get("device_count", Said())
+    return Reply(
+        capabilities={
+            name: bool(answers[name].answer) if name in answers else None for name in CAPABILITIES
+        },
+        dtypes=sorted(name for name in DTYPES if name in answers and answers[name].answer),
+        facts=dict(facts.answer or common_facts()),
+        device_count=int(count.answer or 1),
+        raised={name: said.raised for name, said in answers.items() if said.raised},
+        error=answers[""].raised,
+    )
 
 
 def ask_all(questions: list[Question]) -> list[Reply]:

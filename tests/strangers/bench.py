@@ -102,10 +102,10 @@ class FirstDay:
     def _selected(self) -> tuple[str, ...]:
         return (f"--ops={self.ops}",) if self.ops else ()
 
-    def init(self) -> str:
+    def init(self, *options: str) -> str:
         """Describe the device. Returns what was printed."""
         ran = self.conform(
-            *("init", self.stranger.name, "--module", self.stranger.module),
+            *("init", self.stranger.name, *options, "--module", self.stranger.module),
             *("--device-string", self.stranger.device, *self._selected),
         )
         if ran.code != 0:
