@@ -7,6 +7,7 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import date
+from pathlib import Path
 from typing import Final
 
 from jinja2 import Environment, StrictUndefined
@@ -22,94 +23,7 @@ from reports.summary import one_line
 #: A block begins with this word until a person has found its cause.
 TRIAGE: Final = "triage:"
 
-_DESCRIPTOR: Final = '''\
-"""The device {{ question.name }}.
-
-Written by `conform init` on {{ day }} from what the device answered. Check each statement: that something works
-once does not mean that you support it, and the device may support what it was not asked for.
-"""
-
-from __future__ import annotations
-
-{% if package %}
-import importlib.util
-{% endif %}
-from collections.abc import Mapping
-
-from conformance import Descriptor, common_facts
-
-
-def _unavailable() -> str | None:
-    """None if the device can be used, else one line that says why not. It must not import torch."""
-{% if package %}
-    found = importlib.util.find_spec({{ package | quoted }})
-    return None if found else {{ ("the module " ~ package ~ " is not installed") | quoted }}
-{% else %}
-    return None
-{% endif %}
-
-
-def _facts() -> Mapping[str, str]:
-    """Facts for a manifest's `when`. Add: {{ missing | join(", ") or "nothing" }}."""
-    facts = dict(common_facts())
-{% if "device_name" in reply.facts %}
-    import torch  # here, because listing devices must not import torch
-
-    module = torch.get_device_module({{ question.torch_type | quoted }})
-    facts["device_name"] = str(module.get_device_name(0))
-{% endif %}
-    return facts
-{% if reply.device_count > 1 %}
-
-
-def _count() -> int:
-    import torch  # here, because listing devices must not import torch
-
-    return int(torch.get_device_module({{ question.torch_type | quoted }}).device_count())
-{% endif %}
-
-
-DESCRIPTOR = Descriptor(
-    name={{ question.name | quoted }},
-    torch_type={{ question.torch_type | quoted }},
-    title={{ reply.facts.get("device_name", question.name) | quoted }},
-    sources=(),  # headers and pages that the statements below come from
-{% for key, value in (("module", question.module), ("init", question.init)) if value %}
-    {{ key }}={{ value | quoted }},
-{% endfor %}
-    # These work. Not asked; declare them if the device supports them:
-{{ unasked }}
-    capabilities=frozenset(
-        [
-{% for name in capabilities %}
-            {{ name | quoted }},
-{% endfor %}
-        ]
-    ),
-    # Tensors of these can be allocated and converted to and from float32.
-    dtypes=frozenset(
-        [
-{% for name in reply.dtypes %}
-            {{ name | quoted }},
-{% endfor %}
-        ]
-    ),
-{% if silent %}
-    # What did not answer when it was asked:
-{% for name, why in silent.items() %}
-    #   {{ name }}: {{ why | one_line | truncate(100, True, "…") }}
-{% endfor %}
-{% endif %}
-    tolerances={},  # {"float16": Tolerance(rtol=2e-3, atol=1e-5)} overrides the defaults
-    alignment=64,  # bytes, of the start of an allocation: check
-    workers_per_device=1,  # processes that may share one device: check
-    facts=_facts,
-    unavailable=_unavailable,
-{% if reply.device_count > 1 %}
-    device_count=_count,
-{% endif %}
-)
-'''
+_DESCRIPTOR: Final = Path(__file__).with_name("descriptor.py.jinja")
 
 
 def descriptor(question: Question, reply: Reply, day: date | None = None) -> str:
@@ -120,7 +34,7 @@ def descriptor(question: Question, reply: Reply, day: date | None = None) -> str
     environment.filters |= {"quoted": json.dumps, "one_line": one_line}
     unasked = [each for each in CAPABILITIES if reply.capabilities.get(each) is None]
     package = question.module.partition(".")[0]
-    return environment.from_string(_DESCRIPTOR).render(
+    return environment.from_string(_DESCRIPTOR.read_text("utf-8")).render(
         question=question,
         reply=reply,
         day=day or date.today(),
