@@ -100,6 +100,8 @@ def kind_of(result: CellResult) -> str:
     """How a cell failed, for people: ``values``, ``raised RuntimeError``, ``crash: killed by SIGSEGV``."""
     if result.outcome is Outcome.FAIL:
         return result.failure.title if result.failure is not None else "fail"
+    if result.outcome is Outcome.BLOCKED:
+        return f"blocked by {result.blocked_by}"
     more = result.raises
     if more is None and result.failure is not None:
         more = result.failure.found or result.failure.detail
@@ -283,6 +285,10 @@ def text_lines(
             lines.append(f"    {command}")
         if len(group.results) > 1:
             lines.append(f"    {alike(group)}")
+        if result.outcome is Outcome.ERROR:
+            lines.append(
+                "    an error is a mistake of torch-conformance, not of the device: please report it"
+            )
     if len(groups) > limit:
         lines.append(_rest(run, groups[limit:]))
     return lines

@@ -146,6 +146,21 @@ def test_the_terminal_shows_a_group_once_with_its_example_and_the_others_names(
     assert "and 1 more cell alike (values, unary, step): cos[float32]" in text
 
 
+def test_an_error_is_said_to_be_ours_and_a_blocked_cell_names_what_blocks_it(
+    tmp_path: Path,
+) -> None:
+    blocked: dict[str, object] = {"failure": None, "failed": 0, "outcome": Outcome.BLOCKED}
+    results = [
+        wrong(cell("sin"), failure=None, failed=0, outcome=Outcome.ERROR, note="no such layout"),
+        wrong(cell("cos"), **blocked, blocked_by="device.capability"),
+        wrong(cell("tan"), **blocked, blocked_by="layout.values"),
+    ]
+    text = summarise(gate(run_of(tmp_path, *results)))
+    assert text.count("an error is a mistake of torch-conformance") == 1
+    kinds = [group.key.kind for group in grouped(results, FAMILIES)]
+    assert kinds[1:] == ["blocked by device.capability", "blocked by layout.values"]
+
+
 def test_at_most_twenty_groups_are_shown_the_largest_first(tmp_path: Path) -> None:
     results = [wrong(cell(f"op{n}")) for n in range(30)]
     results += [wrong(cell("op29", dtype)) for dtype in ("int8", "int16")]
