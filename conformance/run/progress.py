@@ -13,8 +13,13 @@ from typing import Final
 
 import msgspec
 
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 from conformance.plan.selection import Machine
-from conformance.run.isolation.watch import path_of, read_entry
+from conformance.run.isolation.watch import holders, path_of, read_entry
 from conformance.run.outcomes import BAD, ItemReport, Lost
 from devices.cell import CellKey, Outcome
 from devices.errors import ConformError
@@ -89,8 +94,8 @@ class Done:
 class Progress:
     """The writing side. Raises OSError if the file cannot be written."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
+    def __init__(self, folder: Path, claimed: int | None = None) -> None:
+        self._path, self._claimed = folder / FILE, claimed
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def add(self, entry: Begun | Finished | Lost | Doubt) -> None:
@@ -101,6 +106,8 @@ class Progress:
         os.close(self._file)
         if complete:
             self._path.unlink(missing_ok=True)
+        if self._claimed is not None:
+            os.close(self._claimed)
 
 
 def read_progress(folder: Path, identity: Identity) -> Done:
@@ -168,14 +175,41 @@ def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
     return done
 
 
-def begin(folder: Path, identity: Identity, start: str, before: Done) -> Progress:
+def claim(folder: Path) -> int | None:
+    """Take the results folder for this run: until the descriptor that is returned is closed, no other run writes there.
+    None where files cannot be locked. Raises ConformError if another run writes there now."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if fcntl is None:
+            return None
+        held = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise ConformError(f"--results {folder}: cannot be written: {error}") from error
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        whose = holders(held)
+        os.close(held)
+        raise ConformError(
+            f"--results {folder}: {whose} writes the results of another run there: wait for its end, or give another "
+            "folder with --results=DIR"
+        ) from None
+    except OSError:  # a file system without locks
+        os.close(held)
+        return None
+    return held
+
+
+def begin(
+    folder: Path, identity: Identity, start: str, before: Done, claimed: int | None
+) -> Progress:
     """Clear the folder of an earlier run's files, and write what is known so far. Raises ConformError."""
     try:
         (folder / "journal").mkdir(parents=True, exist_ok=True)
         for pattern in (*_STALE, *(() if before.start else _STALE_UNLESS_RESUMED)):
             for stale in folder.glob(pattern):
                 stale.unlink(missing_ok=True)
-        progress = Progress(folder)
+        progress = Progress(folder, claimed)
         progress.add(Begun(identity, start))
         for cell in before.doubts:
             progress.add(Doubt(cell))

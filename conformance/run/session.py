@@ -369,6 +369,7 @@ def prepare(request: Request) -> Session:
         shard = f"-shard-{request.shard.replace('/', '-of-')}" if request.shard else ""
         folder = request.results or Path("conform-results") / f"{plan.device}-{spec.name}{shard}"
     folder = folder.absolute()
+    claimed = progress.claim(folder)
     failed_before = progress.failed_in(folder) if request.max_time is not None else frozenset()
     chosen = {name: value for name, value in request.selection.items() if name != "--max-time"}
     identity = Identity(plan.device, plan.hash, Machine.of(facts), chosen, request.shard or "")
@@ -385,7 +386,7 @@ def prepare(request: Request) -> Session:
         matcher=matcher,
         folder=folder,
         started=started,
-        progress=progress.begin(folder, identity, started.isoformat(), before),
+        progress=progress.begin(folder, identity, started.isoformat(), before, claimed),
         lost=LostCells(before.lost),
         facts=facts,
         failed_before=failed_before,

@@ -36,7 +36,16 @@ from conformance.run.outcomes import (
     read_report,
     write_report,
 )
-from conformance.run.progress import FILE, Begun, Doubt, Finished, Identity, Progress, read_progress
+from conformance.run.progress import (
+    FILE,
+    Begun,
+    Doubt,
+    Finished,
+    Identity,
+    Progress,
+    claim,
+    read_progress,
+)
 from conformance.run.xdist_adapter import prepare_options, wants_a_worker
 from devices.cell import CallKey, CellKey, CellOutcome, Observed, Outcome
 from devices.cpu.descriptor import DESCRIPTOR as CPU
@@ -413,6 +422,14 @@ def test_a_report_is_read_as_it_was_written() -> None:
     )
     report = ItemReport((told,), 3, 1)
     assert read_report(write_report(report)) == report
+
+
+def test_a_folder_that_a_run_writes_to_is_refused_to_another(tmp_path: Path) -> None:
+    claimed = claim(tmp_path / "results")
+    with pytest.raises(ConformError, match=f"process {os.getpid()} writes the results of another"):
+        claim(tmp_path / "results")
+    Progress(tmp_path / "results", claimed).close(complete=True)
+    assert claim(tmp_path / "results") is not None
 
 
 def test_progress_is_read_as_it_was_written(tmp_path: Path) -> None:
