@@ -16,6 +16,12 @@ class ConformError(Exception):
     exit_code: int = 4
 
 
+def in_a_line(error: BaseException) -> str:
+    """An exception in a line: its type and the first line of its text."""
+    line = (str(error).strip().splitlines() or [""])[0][:300]
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
 def listing(names: Iterable[str]) -> str:
     """The names sorted, quoted and joined by commas; 'none' where there are none."""
     return ", ".join(f"'{name}'" for name in sorted(names)) or "none"

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from operator import ge
 from typing import Final
 
 from devices.cell import CellKey, Observed, Outcome, Verdict
@@ -95,7 +96,10 @@ class Matcher:
         """The result for blocks by index, each with how specific its match is on each axis."""
         blocks = {index: self._blocks[index] for index, *_ in sorted(ranks)}
         deciding = {
-            index for index, *own in ranks if not any(_overrides(other, own) for _, *other in ranks)
+            index
+            for index, *own in ranks
+            # Another is as specific on every axis, and more specific on one.
+            if not any(other != own and all(map(ge, other, own)) for _, *other in ranks)
         }
         decide = tuple(block for index, block in blocks.items() if index in deciding)
         others = [block for index, block in blocks.items() if index not in deciding]
@@ -130,11 +134,6 @@ def conflict_text(conflict: tuple[Block, Block], key: CellKey, cells: int = 1) -
         f" {one.where} expects '{one.outcome}'; neither is more specific: narrow one of them, or"
         " add a block for just these cells"
     )
-
-
-def _overrides(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether a match is as specific as another on every axis, and more specific on one."""
-    return one != other and all(a >= b for a, b in zip(one, other, strict=True))
 
 
 _EXACT: Final = sys.maxsize  # more specific than any prefix

@@ -42,6 +42,9 @@ from reports.model import (
 __all__ = ["CellResult", "Provenance", "Run", "RunError", "load_run", "write_run"]
 
 RECORD_FILE: Final = "run.conform"
+PROGRESS_FILE: Final = (
+    ".progress.jsonl"  # there while a run goes on, and after one that was interrupted
+)
 MANIFEST_FILE: Final = "expected.toml"
 FORMAT: Final = 1
 _MAGIC: Final = b"torch-conformance-run "

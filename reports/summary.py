@@ -117,11 +117,11 @@ def place_of(layouts: tuple[str, ...]) -> str:
     ``contiguous`` where the plain layout fails, else ``offset``, ``step``, ``order`` (of the
     dimensions in memory), ``expand`` and their sums; ``out=…`` for targets; a directed check's own name.
     """
-    return min((_factors(layout) for layout in layouts), key=_simplicity, default="")
-
-
-def _simplicity(place: str) -> tuple[bool, int, str]:
-    return (place.removeprefix("out=") != "contiguous", place.count("+"), place)
+    places = (
+        (each.removeprefix("out=") != "contiguous", each.count("+"), each)
+        for each in map(_factors, layouts)
+    )
+    return min(places, default=(True, 0, ""))[-1]
 
 
 def _factors(layout: str) -> str:
@@ -280,7 +280,11 @@ def text_lines(
         result = group.example
         lines.append(f"{label}: {result.key}: {result.outcome}: {one_line(headline(result))}")
         if result.example is not None:
-            lines += [_indented(line) for line in result.example.lines()]
+            lines += [
+                " " * (4 + len(line) - len(line.lstrip(" ")))
+                + one_line(line)  # its own indentation is kept
+                for line in result.example.lines()
+            ]
         if (command := repro_command(run.folder, result)) is not None:
             lines.append(f"    {command}")
         if len(group.results) > 1:
@@ -292,11 +296,6 @@ def text_lines(
     if len(groups) > limit:
         lines.append(_rest(run, groups[limit:]))
     return lines
-
-
-def _indented(line: str) -> str:
-    """A line of an example one level deeper, its own indentation kept."""
-    return " " * (4 + len(line) - len(line.lstrip(" "))) + one_line(line)
 
 
 def alike(group: Group) -> str:

@@ -19,12 +19,6 @@ NOTED = "noted: "
 VALUES = "layout.values"
 
 
-def in_a_line(error: BaseException) -> str:
-    """An exception in a line: its type and the first line of its text."""
-    line = (str(error).strip().splitlines() or [""])[0][:300]
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
-
-
 @dataclass(frozen=True, slots=True)
 class Failed:
     """A failure as a cell keeps it: with the elements of its inputs (the smallest failure is shown), and what

@@ -175,13 +175,13 @@ def _more(row: Row) -> Iterator[tuple[str, str]]:
 @click.command()
 @click.argument("name")
 @options("init")
-def init(fast: bool, **given: Any) -> int:
+def init(fast: bool, quick: bool, **given: Any) -> int:
     """Describe a new device in a folder of its own.
 
     Asks the device for its capabilities, dtypes and facts and writes descriptor.py. Then runs plan quick, twice
     in order to find flaky cells, and writes the failing cells to expected.toml, in blocks by clause and failing
-    layouts. Each block is marked `triage:`; replace that with the cause.
+    layouts. Each block is marked `triage:`; replace that with the cause. One that was interrupted goes on where it was.
     """
     from conformance.onboarding.init import InitOptions, begin
 
-    return begin(InitOptions(runs=1 if fast else 2, **given), click.echo)
+    return begin(InitOptions(runs=1 if fast or quick else 2, quick=quick, **given), click.echo)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -94,7 +93,14 @@ def pin(
 
     lines = new_findings(run)
     if globs := globs_of("--only", only):
-        lines = [line for line in lines if _matches(str(line.finding.cell), globs)]
+        # A cell's own name matches, although it holds brackets.
+        lines = [
+            line
+            for line in lines
+            if any(
+                fnmatchcase(cell := str(line.finding.cell), glob) or cell == glob for glob in globs
+            )
+        ]
     if reason is not None and not reason.strip():
         raise click.UsageError("--reason: expected a text that is not empty")
     origin = load_run(run).provenance
@@ -118,8 +124,3 @@ def pin(
     for example in added:
         click.echo(f"pinned {example.layout}: {example.cell}: {example.kind}")
     click.echo(f"{len(added)} of {len(lines)} findings added to {device.folder / FILE}")
-
-
-def _matches(cell: str, globs: Sequence[str]) -> bool:
-    """Whether some glob matches; a cell's own name does, although it holds brackets."""
-    return any(cell == glob or fnmatchcase(cell, glob) for glob in globs)

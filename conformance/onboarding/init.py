@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
 from itertools import chain
 from pathlib import Path
+from typing import Final
 
 from conformance.contract import load
 from conformance.onboarding import drafting
 from conformance.onboarding.questions import Question, ask
 from devices.cell import CellKey, Verdict
+from devices.descriptor import CAPABILITIES
 from devices.errors import ConformError
 from devices.files import write_whole
 from devices.lifecycle.evidence import judged
@@ -25,10 +28,13 @@ from devices.registry import load_file
 from devices.verdicts import Matcher
 from reports.gate import ExitCode
 from reports.model import CellResult, Run, by_declaration, seen_of
-from reports.run import RECORD_FILE, load_run
+from reports.run import PROGRESS_FILE, RECORD_FILE, load_run
 from reports.summary import one_line
 
 Say = Callable[[str], object]
+
+#: The runs' folder, in the device's.
+_RUNS: Final = "init"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +44,19 @@ class InitOptions:
     module: str | None
     output: Path | None
     runs: int
+    quick: bool
     ops: str | None
     workers: int
 
     @property
     def folder(self) -> Path:
         return self.output or Path(self.name)
+
+    @property
+    def selection(self) -> tuple[str, ...]:
+        """Options of `conform run` for what is tried."""
+        shard = ("--shard=1/6",) if self.quick else ()
+        return (*shard, *((f"--ops={self.ops}",) if self.ops else ()))
 
     def question(self) -> Question:
         """The question to the device. Raises ConformError."""
@@ -77,24 +90,40 @@ def begin(options: InitOptions, say: Say) -> int:
     """Write the folder. Returns the exit code; raises ConformError."""
     question = options.question()
     folder = options.folder
-    if folder.exists() and any(folder.iterdir()):
+    path = folder / "descriptor.py"
+    held = {each.name for each in folder.iterdir()} if folder.exists() else set()
+    if held - {"__init__.py", "descriptor.py", "__pycache__", _RUNS}:
         raise ConformError(f"{folder} is not empty: give another folder with -o, or remove it")
+    if path.exists():
+        say(f"{path} is there already: going on with the runs")
+    else:
+        _describe(options, question, path, say)
+    described = load_file(folder)
+    if (described.torch_type, described.module or "") != (question.torch_type, question.module):
+        raise ConformError(
+            f"{path} describes another device or module: give another folder with -o"
+        )
+    runs = [_run(options, number, say) for number in range(1, options.runs + 1)]
+    _write_manifest(options, runs, say)
+    return ExitCode.GREEN.value
+
+
+def _describe(options: InitOptions, question: Question, path: Path, say: Say) -> None:
     say(f"asking {options.device_string} what it supports")
     reply = ask(question)
     if reply.error:
         raise ConformError(f"{options.device_string} cannot be described: {reply.error}")
-    with _writing(folder):
-        write_whole(folder / "__init__.py", f'"""The device {options.name}."""\n')
-        write_whole(folder / "descriptor.py", drafting.descriptor(question, reply))
-    load_file(folder)  # the file that was written can be loaded
+    with _writing(path.parent):
+        write_whole(path.with_name("__init__.py"), f'"""The device {options.name}."""\n')
+        write_whole(path, drafting.descriptor(question, reply))
     has = sorted(name for name, answer in reply.capabilities.items() if answer)
     say(
-        f"wrote {folder / 'descriptor.py'}: {len(reply.dtypes)} dtypes; capabilities that work: "
-        f"{', '.join(has) or 'none'}"
+        f"wrote {path}: {len(reply.dtypes)} dtypes; capabilities that work: {', '.join(has) or 'none'}"
     )
-    runs = [_run(options, number, say) for number in range(1, options.runs + 1)]
-    _write_manifest(options, runs, say)
-    return ExitCode.GREEN.value
+    if silent := sorted(reply.raised.keys() & {*CAPABILITIES, "facts", "device_count"}):
+        say(
+            f"  {len(silent)} question(s) had no answer; the descriptor says why: {', '.join(silent)}"
+        )
 
 
 @contextmanager
@@ -107,24 +136,24 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _run(options: InitOptions, number: int, say: Say) -> Run:
     """Run plan quick without expectations, in a subprocess: a crash costs one of its workers."""
-    results = Path("conform-results").absolute() / f"{options.name}-init-{number}"
-    log = results.parent / f"{results.name}.log"
+    results = (options.folder / _RUNS / f"run-{number}").absolute()
+    log, begun = results.with_suffix(".log"), (results / PROGRESS_FILE).exists()
     say(f"run {number} of {options.runs}: plan quick, {options.workers} worker(s); log: {log}")
     command = [
         *(sys.executable, "-m", "conformance.cli", "run", "-q", "--tb=no", "--no-header"),
         *("-n", str(options.workers), "--plan=quick", "--expectations=none"),
-        *(f"--descriptor={options.folder.absolute()}", f"--results={results}"),
-        *((f"--ops={options.ops}",) if options.ops else ()),
+        *(f"--descriptor={options.folder.absolute()}", f"--results={results}", *options.selection),
+        *(("--resume",) if begun else ()),
     ]
-    began = time.monotonic()
-    with _writing(log):
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as stream:
-            done = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, check=False)
-    if done.returncode not in (ExitCode.GREEN, ExitCode.REGRESSION, ExitCode.INCOMPLETE):
+    began, status = time.monotonic(), int(ExitCode.GREEN)
+    if begun or not (results / RECORD_FILE).exists():
+        with _writing(log):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            status = _watched(command, log, say)
+    if status not in (ExitCode.GREEN, ExitCode.REGRESSION, ExitCode.INCOMPLETE):
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         raise ConformError(
-            f"run {number} failed with exit code {done.returncode} and has no results: "
+            f"run {number} failed with exit code {status} and has no results: "
             f"{lines[-1] if lines else 'no message'} (log: {log}; {options.folder} has the descriptor but no "
             "manifest)"
         )
@@ -136,6 +165,21 @@ def _run(options: InitOptions, number: int, say: Say) -> Run:
         f"{sum(map(by_declaration, run.results.values())):,} unsupported by declaration"
     )
     return run
+
+
+def _watched(command: list[str], log: Path, say: Say) -> int:
+    """Run a command into its log; say each quarter that pytest has done, and how long the rest may take."""
+    began, quarters = time.monotonic(), 1
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(timeout=1.0)
+        shares = re.findall(r"\[ *(\d+)%\]", log.read_text(errors="replace"))
+        if shares and int(shares[-1]) >= 25 * quarters < 100:
+            took, done = time.monotonic() - began, int(shares[-1])
+            quarters = done // 25 + 1
+            say(f"  {done} % after {took:.0f} s; about {took * (100 - done) / done:.0f} s left")
 
 
 def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> None:
@@ -155,9 +199,12 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> None:
             f"{len(apart)} cell(s) are not in a block, because the runs disagree or nothing could be checked; "
             "the end of the manifest lists them"
         )
+    again = ["conform", "run", "-n", str(options.workers), *options.selection]
+    again.append(f"--descriptor={options.folder}")
     say(
-        f"next: replace each 'triage:' with the cause, then run "
-        f"`conform run -n auto --descriptor={options.folder}`"
+        f"with it the run is {'red for those cells' if apart else 'green'}. Next: replace each 'triage:' with the "
+        "cause, and run `"
+        f"{shlex.join(again)}`"
     )
 
 

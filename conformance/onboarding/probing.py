@@ -22,7 +22,7 @@ from conformance.checks.child import Tell
 from conformance.onboarding.questions import Question, Said
 from devices import registry
 from devices.descriptor import DTYPES, Descriptor, common_facts
-from devices.errors import ConformError
+from devices.errors import ConformError, in_a_line
 from opinfo.device import Device, has_storage, has_strides, open_device
 
 
@@ -81,14 +81,8 @@ def probe(device: Device, answered: Container[str], say: Callable[[Said], None])
                 warnings.simplefilter("ignore")
                 said = Said(name, True, question(device))
         except Exception as error:  # a vendor's code: it does not work, whatever it raises
-            said = Said(name, True, raised=_in_short(error))
+            said = Said(name, True, raised=in_a_line(error))
         say(said)
-
-
-def _in_short(error: Exception) -> str:
-    """An exception in a line: its type and the first line of its text."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:160]}" if text else type(error).__name__
 
 
 def _holds(device: Device, dtype: str) -> bool:

@@ -23,9 +23,9 @@ from conformance.run.isolation.watch import holders, path_of, read_entry
 from conformance.run.outcomes import BAD, ItemReport, Lost
 from devices.cell import CellKey, Outcome
 from devices.errors import ConformError
+from reports.run import PROGRESS_FILE as FILE
 from reports.run import RECORD_FILE, RunError, load_run
 
-FILE: Final = ".progress.jsonl"
 _FORMAT: Final = 3
 _DAMAGED: Final = "--resume: {path}:{number} is damaged, or from another version of the suite: start again without --resume"
 #: What an earlier run may have left in a results folder.

@@ -11,6 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import msgspec
+from jinja2 import StrictUndefined, Template
 
 from conformance.checks.child import ChildDied, Tell
 from conformance.search.minimise.tasks import Bench, Orders, Task, in_turn, minimised
@@ -27,41 +28,7 @@ _TARGET = "conformance.search.repros:serve"
 Say = Callable[[str], None]
 
 #: Runs a cell as the suite does: for a cell that ended outside of its calls.
-_RUNS_CELL = '''\
-"""{cell} on {device}
-
-Seen: {message}
-The call that did it is not known, so this script runs the whole cell, in a child process that may die. It exits 1, and
-says how the child ended, while the cell does not pass; 0 when it passes; 2 if the device cannot be used. Needs
-torch-conformance and the device's own module. Written on torch {torch}.
-"""
-
-import os, signal, subprocess, sys, tempfile
-
-SECONDS = {seconds}  # after which the child is taken to hang
-RUN = {run!r}
-
-with tempfile.TemporaryDirectory() as folder:
-    command = [sys.executable, "-m", "conformance.cli", "run", *RUN, f"--results={{folder}}/run"]
-    child = subprocess.Popen(command, start_new_session=True)
-    try:
-        status = child.wait(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        print(f"FAULT: the cell had not ended after {{SECONDS:g}} s")
-        sys.exit(1)
-if status < 0:
-    print(f"FAULT: the process was killed by {{signal.Signals(-status).name}}")
-elif status in (1, 2):
-    print("FAULT: the cell does not pass")
-elif status:
-    print(f"nothing could be shown: the run exited with status {{status}}")
-    sys.exit(2)
-else:
-    print("no fault: the cell passes")
-sys.exit(1 if status else 0)
-'''
+_RUNS_CELL = Path(__file__).with_name("runs_cell.py.jinja")
 
 
 def write_repro(folder: Path, cell: CellKey, text: str) -> str:
@@ -171,7 +138,10 @@ def _cell_script(bench: Bench, each: Unfinished) -> str:
     clause, op, dtype = each.cell
     device = f"--descriptor={bench.descriptor}" if bench.descriptor else f"--device={bench.device}"
     selection = (f"--plan={bench.plan}", f"--clauses={clause}", f"--ops={op}", f"--dtypes={dtype}")
-    return _RUNS_CELL.format(
+    template = Template(
+        _RUNS_CELL.read_text("utf-8"), undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    text: str = template.render(
         cell=each.cell,
         device=bench.device,
         message=one_line(each.message).replace("\\", "/").replace('"""', "'''"),
@@ -179,6 +149,7 @@ def _cell_script(bench: Bench, each: Unfinished) -> str:
         seconds=each.seconds,
         run=["-q", "--tb=no", "-n", "0", "--expectations=none", device, *selection],
     )
+    return text
 
 
 # -- in the subprocess

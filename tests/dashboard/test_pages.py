@@ -79,8 +79,8 @@ def test_every_status_has_a_shape_of_its_own(browser: Any, site: Path) -> None:
                getComputedStyle(each).backgroundImage)"""
         )
         paths = [shape.split(" d=")[1] for shape in shapes if shape != "none"]
-        assert len(paths) == 12
-        assert len(set(paths)) == 12, "told apart without colour"
+        assert len(paths) == 13
+        assert len(set(paths)) == 13, "told apart without colour"
 
 
 def test_without_scripts_the_overview_and_each_operator_are_complete(

@@ -23,7 +23,7 @@ import torch
 
 import devices.failure
 from conformance.checks.cases.cases import OpCheck
-from conformance.checks.cells import VALUES, CellRecord, Failed, Recorder, in_a_line
+from conformance.checks.cells import VALUES, CellRecord, Failed, Recorder
 from conformance.checks.guard import UNWATCHED, Guard
 from conformance.checks.ops.calls import Ambiguous, Call, Found, called, laid_out, repeated
 from conformance.checks.ops.script import (
@@ -39,6 +39,7 @@ from conformance.checks.ops.script import (
     written,
 )
 from devices.cell import CallKey
+from devices.errors import in_a_line
 from devices.failure import Difference, Failure, Kind
 from opinfo.catalog import Op, drawn_sample
 from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Wrong

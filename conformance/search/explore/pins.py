@@ -16,6 +16,7 @@ from conformance.checks.ops.context import ItemContext
 from conformance.search.explore.encoding import NotRebuilt, decode, decode_program
 from conformance.search.minimise.subject import Subject
 from conformance.suites.layout import SUITE
+from devices.errors import in_a_line
 from devices.pinned import Pinned
 from opinfo.device import Device
 from opinfo.samples import draw
@@ -47,8 +48,7 @@ def _check(subject: Subject, pin: Pinned, record: CellRecord) -> None:
     except NotRebuilt as error:
         return _lost(record, pin, str(error))
     except Exception as error:  # it cannot be laid out or compared: that is reported, and no pass
-        line = (str(error).splitlines() or [""])[0][:200]
-        return _lost(record, pin, f"{type(error).__name__}: {line}")
+        return _lost(record, pin, in_a_line(error))
     errors = made.errors[:1] or ([] if made.checks else ["no check was executed"])
     if errors and not made.failures:
         return _lost(record, pin, errors[0])
