@@ -90,8 +90,10 @@ def called(
     """Make the call, and ``read`` its result back: a late failure is also a failure of the call. A result that
     reaches past its storage is not read unless its values are judged: that can end the process. With a ``form``
     the targets are given as ``out=``."""
-    given = views(targets)
-    answer = Answer(targets=targets, addresses=tuple(each.data_ptr() for each in given))
+    given = views(targets) if targets else []
+    answer = Answer(targets=targets)
+    if given:
+        answer.addresses = tuple([each.data_ptr() for each in given])
     args, kwargs = call.arguments(views(call.inputs), call.device)
     out = {"out": container(form, given)} if form else {}
     try:

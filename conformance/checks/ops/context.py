@@ -78,10 +78,6 @@ class Laid:
     def expands(self) -> bool:
         return any(g.expanded is not None for g in self.geometries)
 
-    @property
-    def guarded(self) -> list[Guarded]:
-        return [each for each in self.inputs if isinstance(each, Guarded)]
-
 
 #: Judges a call for a clause.
 Judge = Callable[[Call, Any, Any], Found]
@@ -107,6 +103,8 @@ class Reference:
     def __init__(self, ctx: ItemContext, laid: Laid, **parts: Any) -> None:
         self.ctx, self.laid = ctx, laid
         self._parts = parts
+        self._value: ValueAnswer | None = None
+        self._answer: StrideAnswer | None = None
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -161,13 +159,18 @@ class Reference:
     def mutable(self) -> frozenset[int]:
         return self.ctx.mutable_inputs(self.laid.sample)
 
-    @cached_property
+    # Not cached properties, which take a lock: these are asked a hundred thousand times.
+    @property
     def value(self) -> ValueAnswer:
-        return self.ctx.expected(self.laid)
+        if self._value is None:
+            self._value = self.ctx.expected(self.laid)
+        return self._value
 
-    @cached_property
+    @property
     def _fake(self) -> StrideAnswer:
-        return self.ctx.stride_answer(self.laid)
+        if self._answer is None:
+            self._answer = self.ctx.stride_answer(self.laid)
+        return self._answer
 
     @property
     def raises(self) -> bool:

@@ -65,8 +65,8 @@ def _one_call(ctx: ItemContext, laid: Laid) -> None:
 
 def _as_asked(ctx: ItemContext, laid: Laid) -> bool:
     """Whether the device built the requested layout; otherwise nothing can be checked."""
-    for guarded in laid.guarded:
-        if not guarded.built_as_asked:
+    for guarded in laid.inputs:
+        if isinstance(guarded, Guarded) and not guarded.built_as_asked:
             view = guarded.view
             text = (
                 f"[{laid.case.id}] the device did not build the layout: expected strides "
@@ -394,7 +394,7 @@ def determinism(ctx: ItemContext) -> None:
             for laid in ctx.laid_out(sample, _LAYOUTS):
                 reference = Reference(ctx, laid)
                 mutable = bool(reference.mutable)
-                ctx.judge({DETERMINISM: judge_same_bits}, called_twice, (mutable,), reference)
+                ctx.judge(_SAME_BITS, called_twice, (mutable,), reference)
                 if mutable:
                     ctx.rebuild(sample)
             ctx.release(sample)
@@ -480,6 +480,9 @@ def judge_same_bits(call: Call, answer: Sequence[Answer], reference: Any) -> Fou
         yield Wrong(kind, f"{first.read!r} from two equal calls", repr(second.read))
         return
     yield None
+
+
+_SAME_BITS: dict[str, Judge] = {DETERMINISM: judge_same_bits}
 
 
 # -- layout.fp32_precision: matrix products in float32 are as precise as float32

@@ -313,8 +313,9 @@ def in_place(ctx: ItemContext) -> None:
                     ctx, laid, raises_in_place=refuses, restrides=ctx.op.restrides_in_place
                 )
                 answer = ctx.judge(judges, called_in_place, (), reference, function=variant)
-                for each in laid.guarded:
-                    each.restore(ctx.device.to_device)
+                for each in laid.inputs:
+                    if isinstance(each, Guarded):
+                        each.restore(ctx.device.to_device)
                 if not target.as_asked() or target.view.data_ptr() != answer.addresses[0]:
                     ctx.rebuild(sample)
         if ctx.traits.ufunc == "binary":
