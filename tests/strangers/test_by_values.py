@@ -29,12 +29,18 @@ BY_VALUES = ("values", "inputs_intact", "bounds", "out_kept", "inplace", "overla
 
 
 def judged(
-    device: str, module: str, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    device: str,
+    module: str,
+    folder: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *what: str,
 ) -> dict[CellKey, Outcome]:
     monkeypatch.setenv("PYTHONPATH", str(MODULES))
     (folder / "descriptor.py").write_text(_DESCRIPTOR.format(device=device, module=module))
     run_pytest(
-        *("-q", "-n", "0", "--minimise", "0", f"--ops={','.join(OPS)}", "--clauses=layout.*"),
+        *("-q", "-n", "0", "--minimise", "0"),
+        *(what or (f"--ops={','.join(OPS)}", "--clauses=layout.*")),
         *("--expectations", "none", f"--descriptor={folder}", f"--results={folder / 'results'}"),
         cache=cache,
     )
@@ -60,3 +66,16 @@ def test_writes_into_views_that_are_lost_are_found(
         for clause in ("out_kept", "inplace"):
             assert outcomes[CellKey(f"layout.{clause}", op, "float32")] is Outcome.FAIL, clause
         assert outcomes[CellKey("layout.values", op, "float32")] is Outcome.PASS
+
+
+def test_a_synchronize_that_raises_is_charged_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clause = ("--clauses=device.capability",)
+    for device, module, outcome in (
+        ("draft", "strange_raising", Outcome.FAIL),
+        ("twin", "strange_two", Outcome.PASS),
+    ):
+        outcomes = judged(device, module, tmp_path, cache, monkeypatch, *clause)
+        assert outcomes.pop(CellKey("device.capability", "waits", "")) is outcome
+        assert Outcome.ERROR not in outcomes.values()

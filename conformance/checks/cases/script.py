@@ -296,7 +296,7 @@ def _written_out(module: str, found: re.Match[str]) -> str:
 
 @cache
 def _source_of(name: str) -> str | None:
-    """The source of a module, None if it is not one of ours and has not been imported."""
+    """The source of a module that is ours or has been imported; None for any other."""
     path = _ROOT.joinpath(*name.split("."))
     files = [path.with_suffix(".py"), path / "__init__.py"]
     if name in sys.modules and (file := getattr(sys.modules[name], "__file__", None)):

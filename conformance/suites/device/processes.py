@@ -72,7 +72,7 @@ def forked(function: Callable[[], str]) -> str:
 
 
 def fresh(code: str) -> dict[str, Any]:
-    """The value of ``told`` after a program was run by a fresh interpreter that has not imported torch.
+    """Run a program in a fresh interpreter, without torch. Returns what the program leaves in ``told``.
 
     Raises CheckFailed if it fails or exceeds its time limit.
     """
