@@ -153,6 +153,7 @@ class CellRecord:
                 self.unsupported.append(self.unread)
             else:
                 self.block(VALUES, f"every call raised, the first {': '.join(self.unread)}")
+            self.unread = None  # a cell may be told twice
         outcome, note = self._outcome_and_note()
         shown = self.smallest if outcome is Outcome.FAIL else None
         failure = shown.failure if shown is not None else None

@@ -97,6 +97,7 @@ def test_calls_that_leave_nothing_to_judge_are_no_mistake_of_ours(
     cell.unread = raised
     told = cell.told()
     assert told.outcome is outcome and told.message.startswith(message)
+    assert cell.told() == told and len(cell.blocked) + len(cell.unsupported) == 1
 
 
 def test_what_is_passed_over_hides_nothing_that_was_judged() -> None:
