@@ -66,6 +66,11 @@ class Exceptions(
     def families_of(self, op: str) -> frozenset[str]:
         return frozenset(f.name for f in self.families if any(names(p, op) for p in f.ops))
 
+    def about(self, op: str) -> Exceptions:
+        """The exclusions that name this op."""
+        naming = (each for each in self.exclusions if any(names(p, op) for p in each.ops))
+        return Exceptions(exclusions=tuple(naming))
+
     def excluded(self, clause: str, op: str, dtype: str, *, fake_only: bool) -> Exclusion | None:
         covering = (e for e in self.exclusions if e.covers(clause, op, dtype, fake_only=fake_only))
         return next(covering, None)

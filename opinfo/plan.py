@@ -88,8 +88,9 @@ def build(
     cells: list[CellKey] = []
     left_out: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for subject in subjects:
+        about = known.about(subject.op)
         for clause in applies(subject):
-            entry = known.excluded(clause, subject.op, subject.dtype, fake_only=fake_only)
+            entry = about.excluded(clause, subject.op, subject.dtype, fake_only=fake_only)
             if entry is None:
                 cells.append(CellKey(clause, subject.op, subject.dtype))
             else:

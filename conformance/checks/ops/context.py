@@ -54,7 +54,7 @@ _KEPT_BYTES = 2**18
 #: Buffers of larger samples are dropped between two cases once they hold this many bytes: some devices have
 #: little memory.
 _MOST_BYTES = 2**23
-_OURS = tuple(str(Path(__file__).resolve().parents[2] / each) for each in ("conformance", "opinfo"))
+_OURS = tuple(str(Path(__file__).resolve().parents[3] / each) for each in ("conformance", "opinfo"))
 
 
 class NotPlaced(Exception):
@@ -202,6 +202,7 @@ class ItemContext:
     scripts: dict[str, Any] | None = None  # of the first call that each clause judged, if asked for
     _built: dict[tuple[int, int, int], Guarded] = field(default_factory=dict)
     _held: int = 0  # bytes in them, at most
+    _distinct: dict[int, list[tuple[Case, tuple[Geometry, ...]]]] = field(default_factory=dict)
     _values: dict[tuple[int, tuple[int | None, ...]], ValueAnswer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -232,9 +233,8 @@ class ItemContext:
                 elif exc.dtype in self.device.descriptor.dtypes:
                     record.block("device.capability", str(exc))
                 else:
-                    record.pass_over(
-                        f"an input is {exc.dtype}, which the descriptor does not declare"
-                    )
+                    why = f"an input is {exc.dtype}, which the descriptor does not declare"
+                    record.pass_over(why)
         except Exception as exc:  # from the device, or a fault of ours: red either way
             for record in wanted:
                 if isinstance(exc, NotImplementedError):
@@ -253,13 +253,13 @@ class ItemContext:
     def laid_out(self, sample: Sample, only: frozenset[str] | None = None) -> Iterator[Laid]:
         """The sample in every case of the covering set that gives it a layout of its own; of those, the
         ones named by ``only``."""
-        seen: set[tuple[int, ...]] = set()
-        for case in self.cases:
-            geometries = self.geometries(sample, case)
-            key = tuple(map(id, geometries))
-            if key in seen:
-                continue
-            seen.add(key)
+        if sample.index not in self._distinct:
+            found: dict[tuple[int, ...], tuple[Case, tuple[Geometry, ...]]] = {}
+            for case in self.cases:
+                geometries = self.geometries(sample, case)
+                found.setdefault(tuple(map(id, geometries)), (case, geometries))
+            self._distinct[sample.index] = list(found.values())
+        for case, geometries in self._distinct[sample.index]:
             if only is not None and case.id not in only:
                 continue
             if not self.device.lays_out and not _is_plain(sample, geometries):

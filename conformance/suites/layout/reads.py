@@ -210,10 +210,8 @@ def judge_bounds(call: Call, answer: Answer, reference: Any) -> Found:
             continue
         wrong = None
         if damage and damage.outside:
-            found = f"{damage.outside} changed bytes, the first at storage byte"
-            found = (
-                f"{found} {damage.first_offset} (the view begins at element {each.geometry.offset})"
-            )
+            at = f"{damage.first_offset} (the view begins at element {each.geometry.offset})"
+            found = f"{damage.outside} changed bytes, the first at storage byte {at}"
             wrong = Wrong("bytes", "no change outside its elements", found, f"input {place}")
         yield wrong
 
@@ -389,7 +387,7 @@ _LAYOUTS = frozenset({"contiguous", "transposed", "channels_last", "contiguous+s
 
 
 def determinism(ctx: ItemContext) -> None:
-    with ctx.running(DETERMINISM):
+    with ctx.running(DETERMINISM), deterministic():  # once for all calls: switching is slow
         for sample in ctx.samples:
             for laid in ctx.laid_out(sample, _LAYOUTS):
                 reference = Reference(ctx, laid)
@@ -403,9 +401,11 @@ def determinism(ctx: ItemContext) -> None:
 @contextmanager
 def deterministic() -> Iterator[None]:
     """Deterministic algorithms on, and off again as it was."""
-    before = torch.are_deterministic_algorithms_enabled()
     settings: Any = torch.utils.deterministic  # a module whose class makes this a property
-    fill = settings.fill_uninitialized_memory
+    before, fill = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
+    if before and not fill:
+        yield
+        return
     torch.use_deterministic_algorithms(True)
     # Filling every fresh tensor with NaN would hide what this clause looks for: memory left unwritten.
     settings.fill_uninitialized_memory = False

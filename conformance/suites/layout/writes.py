@@ -174,13 +174,9 @@ def out_resize(ctx: ItemContext) -> None:
 def _unfit(ctx: ItemContext, laid: Laid, how: str) -> Answer:
     reference = Reference(ctx, laid, how=how, warns=partial(_cpu_warns, ctx, laid))
     given = (*_specs_and_form(ctx.expected(laid).result), how)
+    judges = {OUT_RESIZE: judge_unfit}
     answer: Answer = ctx.judge(
-        {OUT_RESIZE: judge_unfit},
-        called_into_unfit,
-        given,
-        reference,
-        layout=f"out={how}",
-        refusable=False,
+        judges, called_into_unfit, given, reference, layout=f"out={how}", refusable=False
     )
     return answer
 
@@ -638,15 +634,8 @@ def _overlapping(ctx: ItemContext, sample: Sample, name: str, made: _Attempt) ->
     functional = ctx.answer_for(sample, first_repeated, made.expanded, mutates=ctx.mutates)
     idempotent = rule and ctx.device.fake_only
     reference = Reference(ctx, laid, must=must, idempotent=idempotent, functional=functional)
-    ctx.judge(
-        {OVERLAP: judge_overlap},
-        made.procedure,
-        made.given,
-        reference,
-        function=function,
-        layout=name,
-        refusable=False,
-    )
+    how: dict[str, Any] = {"function": function, "layout": name, "refusable": False}
+    ctx.judge({OVERLAP: judge_overlap}, made.procedure, made.given, reference, **how)
 
 
 def _functional(ctx: ItemContext, sample: Sample) -> Any:

@@ -1,0 +1,53 @@
+"""A mistake of ours in a check is an ``error`` of its cells and says where it is; what the device raises is not."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.checks.cells import CellRecord
+from conformance.suites.layout import reads
+from devices.cell import Outcome
+from devices.cpu.descriptor import DESCRIPTOR
+from opinfo.device import open_device
+from tests.trials import Rig, Subject
+
+
+def raising(call: Any, answer: Any, reference: Any) -> Any:
+    yield torch.zeros(2) + torch.zeros(3)
+
+
+def values_of_neg(folder: Path) -> CellRecord:
+    """The cell of layout.values, for one sample on the CPU."""
+    rig = Rig(
+        DESCRIPTOR,
+        (("neg", "float32"),),
+        planted=lambda _: nullcontext(),
+        watched=lambda: nullcontext(set()),
+        places=lambda _: set(),
+        samples=1,
+    )
+    run = Subject(rig.items[0], rig, open_device(DESCRIPTOR), folder).run()
+    return next(record for key, record in run.cells.items() if key.clause == "layout.values")
+
+
+def test_a_mistake_of_ours_is_an_error_that_says_where(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(reads, "differs", None)
+    told = values_of_neg(tmp_path).told()
+    assert told.outcome is Outcome.ERROR
+    assert "'NoneType' object is not callable, at reads.py:" in told.message
+
+
+def test_what_a_kernel_raises_in_a_step_blocks_the_cell(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(reads._PLAIN, "layout.values", raising)
+    told = values_of_neg(tmp_path).told()
+    assert told.outcome is Outcome.BLOCKED and told.blocked_by == "layout.values"
+    assert "The size of tensor a (2) must match" in told.message
