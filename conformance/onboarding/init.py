@@ -33,6 +33,8 @@ from reports.summary import one_line
 
 Say = Callable[[str], object]
 
+#: What a run's process executes, with the path of this one: what is importable here is importable there.
+_CONFORM: Final = "from conformance.cli import main; main()"
 #: The runs' folder, in the device's.
 _RUNS: Final = "init"
 
@@ -114,7 +116,7 @@ def _describe(options: InitOptions, question: Question, path: Path, say: Say) ->
     if reply.error:
         raise ConformError(f"{options.device_string} cannot be described: {reply.error}")
     with _writing(path.parent):
-        write_whole(path.with_name("__init__.py"), f'"""The device {options.name}."""\n')
+        # No __init__.py: a folder with one would hide a module of the same name from programs that run beside it.
         write_whole(path, drafting.descriptor(question, reply))
     has = sorted(name for name, answer in reply.capabilities.items() if answer)
     say(
@@ -140,7 +142,8 @@ def _run(options: InitOptions, number: int, say: Say) -> Run:
     log, begun = results.with_suffix(".log"), (results / PROGRESS_FILE).exists()
     say(f"run {number} of {options.runs}: plan quick, {options.workers} worker(s); log: {log}")
     command = [
-        *(sys.executable, "-m", "conformance.cli", "run", "-q", "--tb=no", "--no-header"),
+        *(sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {_CONFORM}"),
+        *("run", "-q", "--tb=no", "--no-header"),
         *("-n", str(options.workers), "--plan=quick", "--expectations=none"),
         *(f"--descriptor={options.folder.absolute()}", f"--results={results}", *options.selection),
         *(("--resume",) if begun else ()),

@@ -36,10 +36,11 @@ class Stranger:
     module: str
     manners: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    folder: str = ""  # what the vendor calls it
 
     @property
     def name(self) -> str:
-        return f"my{self.device}"
+        return self.folder or f"my{self.device}"
 
     def explained(self, cell: CellKey) -> bool:
         """Whether it is known why this cell is red."""
@@ -76,7 +77,7 @@ STRANGERS: tuple[Stranger, ...] = (
     ),
     Stranger("brittle", "strange_crashing", _BASE | _OUT),
     Stranger("special", "strange_named", _BASE),
-    Stranger("slim", "strange_narrow", _BASE),
+    Stranger("slim", "strange_narrow", _BASE, folder="strange_narrow"),  # as its module
     Stranger("busy", "strange_threads", _BASE),
     Stranger("tardy", "strange_late", _BASE),
     Stranger("twin", "strange_two", _BASE),
