@@ -101,6 +101,7 @@ _Name = _matching(r"[^\W\d]\w*")
 _Path = _matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _EntryPoint = _matching(r"[\w.]+:\w+")
 _TimeScale = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
 _Finite = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 
 
@@ -186,6 +187,7 @@ _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
         "two integers, the lowest and the highest priority, or None",
     ),
     ("time_scale", _TimeScale, "a number greater than 0"),
+    ("first_use", _Seconds, "a number of seconds from 0"),
     ("facts unavailable device_count", Callable, "a function"),
     ("busy gate fail settle to_device from_device", Callable | None, "a function or None"),
 )
@@ -231,6 +233,8 @@ class Descriptor:
     functions: Mapping[str, str] = field(default_factory=dict)  # role -> "memory._snapshot"
     workers_per_device: int = 1  # processes that may share one device
     time_scale: float = 1.0  # a cell may take so many times longer before it counts as hung
+    # Seconds by which the first cell of an op and dtype in a process may take longer: kernels are compiled then.
+    first_use: float = 30.0
     permitted_fallbacks: frozenset[str] = frozenset()  # ops that may run on the CPU
     not_captured: frozenset[str] = frozenset()  # globs of ops that cannot be captured in graphs
     captures_default_stream: bool = True  # False: graphs are captured on other streams only
@@ -259,6 +263,10 @@ class Descriptor:
     def dtypes_of(self, op: str) -> frozenset[str]:
         """The dtypes that the device declares for one op."""
         return self.dtypes_by_op.get(op, self.dtypes)
+
+    def first_time(self, seconds: float) -> float:
+        """How long something may take (seconds) that takes ``seconds`` at most, where it is the first of its process."""
+        return seconds * self.time_scale + self.first_use
 
     def function(self, role: str) -> str:
         """The name, in the device's own module, of the function for a role. Raises DescriptorError."""

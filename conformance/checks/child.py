@@ -5,7 +5,7 @@ arrive as JSON on its stdin, and each ``tell(message)`` sends one JSON value bac
 that the output of a backend does not interfere; the output is kept. The child is killed, with everything that it has
 started in its session, when it exceeds a limit or when the parent no longer needs it.
 
-Imports only the standard library and the root of our errors, because repro scripts contain this module.
+Imports only the standard library, the clock and the root of our errors, because repro scripts contain this module.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from conformance.checks.clock import Clock, ends_within
 from devices.errors import ConformError
 
 _START = """
@@ -39,7 +39,7 @@ importlib.import_module("conformance.checks.child").serve(given, int(sys.argv[1]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds that a child may take before it is killed."""
+    """Seconds in which a child could run, before it is killed."""
 
     start: float = 180.0  # until it is ready, or sends its first message: torch has to be loaded
     silence: float = math.inf  # from then on, between two messages
@@ -151,7 +151,8 @@ class Child:
         with contextlib.suppress(BrokenPipeError):  # it ended at once: its status says how
             self._process.stdin.write(json.dumps(given).encode())
             self._process.stdin.close()
-        self._end = self._patience = time.monotonic() + self.limits.start
+        self._clock = Clock(self._process.pid)
+        self._end = self._patience = self.limits.start
         return self
 
     def __exit__(self, kind: object, error: object, at: object) -> None:
@@ -160,7 +161,7 @@ class Child:
     def __iter__(self) -> Iterator[Any]:
         """Its messages, until it ends or one of its limits is over."""
         while (line := self._line()) is not None:
-            now = time.monotonic()
+            now = self._clock.now()
             if not self.ready:
                 self.ready = True
                 self._end = now + self.limits.total
@@ -170,11 +171,9 @@ class Child:
 
     def wait(self) -> Ended:
         """How it ended, after it has been given ``limits.exit`` seconds to do so by itself."""
-        if not self._late and self._ended is None:
-            try:
-                self._process.wait(timeout=self.limits.exit)
-            except subprocess.TimeoutExpired:
-                self._late = f"had not ended {self.limits.exit:g} s after its last message"
+        waits = not self._late and self._ended is None
+        if waits and not ends_within(self._process, self.limits.exit):
+            self._late = f"had not ended {self.limits.exit:g} s after its last message"
         return self._finish()
 
     @property
@@ -186,9 +185,7 @@ class Child:
     def _line(self) -> bytes | None:
         """The next line that it sends; None at its end, and where a limit is over."""
         while b"\n" not in self._held:
-            left = min(self._end, self._patience) - time.monotonic()
-            waiting = max(left, 0.0) if left < math.inf else None
-            if not select.select([self._reader], [], [], waiting)[0]:
+            if not self._clock.wait(self._has_said, min(self._end, self._patience)):
                 self._late = self._over()
                 return None
             chunk = os.read(self._reader, 1 << 16)
@@ -197,6 +194,9 @@ class Child:
             self._held += chunk
         line, _, self._held = self._held.partition(b"\n")
         return line
+
+    def _has_said(self, seconds: float) -> bool:
+        return bool(select.select([self._reader], [], [], seconds)[0])
 
     def _over(self) -> str:
         if not self.ready:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -15,7 +16,9 @@ from typing import Final
 
 import msgspec
 
-#: Seconds for the server to load what it loads, and to answer.
+from conformance.checks.clock import Clock
+
+#: Seconds in which the server could run, for it to load what it loads and to answer.
 _PATIENCE: Final = 300.0
 #: Seconds between two questions whether a worker has ended.
 _LOOK: Final = 0.01
@@ -65,7 +68,6 @@ class ForkServer:
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair()
-        self._control.settimeout(_PATIENCE)
         self._lock = threading.Lock()
         self._gone = False
         with theirs:
@@ -107,7 +109,10 @@ class ForkServer:
                 sent = socket.send_fds(self._control, [text], descriptors)
                 self._control.sendall(text[sent:])
                 answer = b""
+                clock = Clock(self._process.pid)
                 while not answer.endswith(b"\n"):
+                    if not clock.wait(self._has_answered, _PATIENCE):
+                        raise TimeoutError(f"no answer in {_PATIENCE:g} s")
                     more = self._control.recv(4096)
                     if not more:
                         raise EOFError("the socket is closed")
@@ -117,6 +122,9 @@ class ForkServer:
                 self._process.kill()  # its workers end with it
                 raise ServerGone(str(error)) from error
         return answer
+
+    def _has_answered(self, seconds: float) -> bool:
+        return bool(select.select([self._control], [], [], seconds)[0])
 
 
 class Forked:

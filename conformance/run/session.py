@@ -84,8 +84,8 @@ class Session:
 
     @cached_property
     def limits(self) -> Limits:
-        scale, given = self.descriptor.time_scale, self.request.cell_timeout
-        return limits_for(self.plan.spec.name, scale, given)
+        device, given = self.descriptor, self.request.cell_timeout
+        return limits_for(self.plan.spec.name, device.time_scale, device.first_use, given)
 
     # -- gather
 
@@ -250,7 +250,7 @@ class Session:
     def _unfinished(self, results: Mapping[CellKey, CellResult]) -> list[Unfinished]:
         """The cells that ended their process, or whose check could not be made, and have no repro script."""
         return [
-            Unfinished(cell, result.message, self.limits.of(cell.clause), self.outcomes[cell].call)
+            Unfinished(cell, result.message, self.limits.at_first(cell), self.outcomes[cell].call)
             for cell, result in results.items()
             if result.outcome in (Outcome.CRASH, Outcome.HANG, Outcome.ERROR)
             and result.repro is None

@@ -153,7 +153,9 @@ class Worker:
             gc.collect()
             self.littered = False
         # What runs in a subprocess has limits of its own, there.
-        at_least = len(PATIENCE) * (case.seconds + START_SECONDS) if case.own_process else 0.0
+        first_time = self.device.descriptor.first_time
+        each = first_time(case.seconds) + first_time(START_SECONDS)
+        at_least = len(PATIENCE) * each if case.own_process else 0.0
         self.watch.begin((case.clause,), [record], at_least)
         with first_index(self.device) as device:  # cases name indices, from 0 up
             run_case(case, record, device, self.where)

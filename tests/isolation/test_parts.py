@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from conformance.checks.cells import CellRecord
 from conformance.plan.selection import Machine
 from conformance.run.isolation import watch
 from conformance.run.isolation.controller import Watchdog, least_used, useful_workers
@@ -24,12 +25,14 @@ from conformance.run.isolation.watch import (
     DeviceLock,
     Journal,
     Limits,
+    Watch,
     limits_for,
     path_of,
     read_entry,
 )
 from conformance.run.outcomes import (
     GroupCall,
+    Guilty,
     ItemReport,
     Lost,
     LostCells,
@@ -167,11 +170,16 @@ class Kills(list[tuple[int, int]]):
         self.append((pid, number))
 
 
+def unhindered(process: int) -> dict[int, float]:
+    """No thread of it ever waited for a processor."""
+    return {}
+
+
 def test_a_cell_that_has_had_its_time_is_asked_for_its_stack_and_then_killed(
     tmp_path: Path,
 ) -> None:
     journal, kills = Journal(tmp_path, "gw0"), Kills()
-    dog = Watchdog(tmp_path, 100.0, kills)
+    dog = Watchdog(tmp_path, 100.0, kills, unhindered)
     dog.watch("gw0", os.getpid())
     journal.begin(CELL, 3.0)
     for _ in range(4):
@@ -185,7 +193,7 @@ def test_a_cell_that_has_had_its_time_is_asked_for_its_stack_and_then_killed(
 
 def test_a_cell_that_returns_is_left_alone(tmp_path: Path) -> None:
     journal, kills = Journal(tmp_path, "gw0"), Kills()
-    dog = Watchdog(tmp_path, 100.0, kills)
+    dog = Watchdog(tmp_path, 100.0, kills, unhindered)
     dog.watch("gw0", 1)
     for _ in range(10):
         journal.begin(CELL, 3.0)
@@ -197,9 +205,39 @@ def test_a_cell_that_returns_is_left_alone(tmp_path: Path) -> None:
     assert kills == []
 
 
+def test_time_in_which_a_worker_waited_for_a_processor_does_not_count(tmp_path: Path) -> None:
+    journal, kills, wait = Journal(tmp_path, "gw0"), Kills(), {1: 0.0}
+    dog = Watchdog(tmp_path, 100.0, kills, lambda process: dict(wait))
+    dog.watch("gw0", os.getpid())
+    journal.begin(CELL, 3.0)
+    for _ in range(20):
+        dog.step(1.0)
+        wait[1] += 0.9  # of the second that follows
+    assert kills == []
+    for _ in range(3):
+        dog.step(1.0)
+    assert [number for _, number in kills] == [signal.SIGUSR1, signal.SIGKILL]
+
+
+def test_a_cell_has_its_time_for_each_call_and_ten_times_that_in_all(tmp_path: Path) -> None:
+    journal, kills = Journal(tmp_path, "gw0"), Kills()
+    dog = Watchdog(tmp_path, 100.0, kills, unhindered)
+    dog.watch("gw0", os.getpid())
+    journal.begin(CELL, 3.0)
+    for number in range(14):
+        journal.call(GroupCall("layout.values", CallKey(number, "a")))
+        dog.step(1.0)
+        dog.step(1.0)
+    assert kills == []
+    journal.call(CALL)
+    for _ in range(4):
+        dog.step(1.0)
+    assert [number for _, number in kills] == [signal.SIGUSR1, signal.SIGKILL]
+
+
 def test_a_machine_that_slept_has_lost_no_time(tmp_path: Path) -> None:
     journal, kills = Journal(tmp_path, "gw0"), Kills()
-    dog = Watchdog(tmp_path, 100.0, kills)
+    dog = Watchdog(tmp_path, 100.0, kills, unhindered)
     dog.watch("gw0", 1)
     journal.begin(CELL, 3.0)
     dog.step(1.0)
@@ -209,7 +247,7 @@ def test_a_machine_that_slept_has_lost_no_time(tmp_path: Path) -> None:
 
 def test_a_worker_that_never_comes_up_is_killed(tmp_path: Path) -> None:
     kills = Kills()
-    dog = Watchdog(tmp_path, 5.0, kills)
+    dog = Watchdog(tmp_path, 5.0, kills, unhindered)
     dog.watch("gw0", 77)
     for _ in range(7):
         dog.step(1.0)
@@ -218,7 +256,7 @@ def test_a_worker_that_never_comes_up_is_killed(tmp_path: Path) -> None:
 
 def test_a_worker_that_replaces_one_that_never_came_up_is_watched_too(tmp_path: Path) -> None:
     kills = Kills()
-    dog = Watchdog(tmp_path, 5.0, kills)
+    dog = Watchdog(tmp_path, 5.0, kills, unhindered)
     for pid in (77, 78):
         dog.watch("gw0", pid)
         for _ in range(7):
@@ -229,7 +267,7 @@ def test_a_worker_that_replaces_one_that_never_came_up_is_watched_too(tmp_path: 
 
 def test_a_worker_that_ended_is_not_looked_at_any_more(tmp_path: Path) -> None:
     journal, kills = Journal(tmp_path, "gw0"), Kills()
-    dog = Watchdog(tmp_path, 5.0, kills)
+    dog = Watchdog(tmp_path, 5.0, kills, unhindered)
     dog.watch("gw0", 77)
     journal.begin(CELL, 1.0)
     dog.forget("gw0")
@@ -245,7 +283,23 @@ def test_limits_are_by_plan_and_clause_and_scaled() -> None:
     quick, full = limits_for("quick", 1.0), limits_for("full", 2.0)
     assert quick.of("layout.bounds") < quick.of("layout.values")
     assert full.of("layout.bounds") > 2 * quick.of("layout.bounds")
-    assert limits_for("quick", 9.0, override=2.5).of("layout.values") == 2.5
+    assert limits_for("quick", 9.0, 30.0, override=2.5) == Limits(2.5)
+
+
+def test_the_first_cell_of_an_op_in_a_process_may_take_longer(tmp_path: Path) -> None:
+    limits, lock = Limits(5.0, first_use=30.0), DeviceLock("first", 0, tmp_path)
+    watching = Watch(Journal(tmp_path, "gw0"), limits, lock, lambda: None, sys.exit)
+    given = []
+    for op in ("add", "mul", "add"):
+        with watching.item(CellKey("", op, "int64"), Guilty(), alone=False):
+            for clause in ("layout.values", "layout.bounds"):
+                watching.begin([clause], [CellRecord(CellKey(clause, op, "int64"))])
+                entry = read_entry(tmp_path, "gw0")
+                assert entry is not None
+                given.append(entry.limit)
+                watching.done()
+    lock.close()
+    assert given == [35.0, 5.0, 35.0, 5.0, 5.0, 5.0]
 
 
 def test_the_longest_pattern_of_a_clause_counts() -> None:

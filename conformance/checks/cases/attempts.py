@@ -26,7 +26,7 @@ def attempt(
     """Make the check of a case: in a subprocess if it requires one, else in this process. If it draws
     programs, they are part of a random ``search``, if one is given."""
     if case.own_process:
-        return in_its_own_process(case, where)
+        return in_its_own_process(case, where, device.descriptor.first_time)
     return here(case.check, case.arguments, device, case.id, where, search, case.kind)
 
 
@@ -58,11 +58,14 @@ def here(
     return made
 
 
-def in_its_own_process(case: Case, where: Where) -> Attempt:
+def in_its_own_process(
+    case: Case, where: Where, first_time: Callable[[float], float] = float
+) -> Attempt:
     for patience in PATIENCE:
         made = in_process(
             *(case.check, case.arguments, where, case.id, case.kind),
             *(dict(case.environment), case.seconds, patience),
+            first_time=first_time,
         )
         if not made.too_soon:
             break

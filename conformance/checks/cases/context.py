@@ -383,6 +383,7 @@ class Context:
         """
         result = in_process(
             *(function, arguments, self.where, self.seed, self.default),
+            first_time=self.descriptor.first_time,
             patience=self.patience,
             fresh=fresh,
         )
@@ -453,8 +454,9 @@ def in_process(
     seconds: float = 60.0,
     patience: float = 50.0,
     fresh: bool = False,
+    first_time: Callable[[float], float] = float,
 ) -> Result:
-    """Run ``function(context, *arguments)`` in a subprocess; see ``Context.child``.
+    """Run ``function(context, *arguments)`` in a subprocess; see ``Context.child``. ``first_time`` is the device's.
 
     Waits for the process even after its answer, because a case may check that it exits cleanly.
     """
@@ -462,7 +464,8 @@ def in_process(
     name = function.__qualname__
     orders = (module, name, arguments, where, seed, default, patience, fresh)
     target = "conformance.checks.cases.context:serve"
-    limits = Limits(start=START_SECONDS, total=seconds, exit=seconds)
+    total = first_time(seconds)
+    limits = Limits(start=first_time(START_SECONDS), total=total, exit=total)
     child = Child(target, _packed(orders), limits, environment or {}, where.preamble)
     answer, ended = ask(child)
     result = Result() if answer is None else _unpacked(answer)

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from conformance.checks.clock import ends_within
 from conformance.checks.source import bound, names_of, text_of
 from opinfo.catalog import Op, database_entry
 from opinfo.compare import Call, Wrong, raised, replace_tensors
@@ -218,19 +219,17 @@ def report_check(check: Any, *given: Any, **parameters: Any) -> None:
 
 
 def report_end(seconds: Any) -> None:
-    """Run the call in a subprocess, and report how it ended."""
+    """Run the call in a subprocess, and report how it ended: it may take so many seconds in which it could run."""
     child = subprocess.Popen([sys.executable, *sys.argv, "in this process"])
     fault = ""
-    try:
-        status = child.wait(timeout=seconds)
-        if status < 0:
-            fault = f"the process was killed by {signal.Signals(-status).name}"
-        elif status:
-            fault = f"the process ended with status {status}"
-    except subprocess.TimeoutExpired:
+    if not ends_within(child, seconds):
         child.kill()
         child.wait()
         fault = f"the call did not return within {seconds} seconds"
+    elif child.returncode < 0:
+        fault = f"the process was killed by {signal.Signals(-child.returncode).name}"
+    elif child.returncode:
+        fault = f"the process ended with status {child.returncode}"
     print(f"FAULT: {fault}" if fault else "no fault: the call returned")
     sys.exit(1 if fault else 0)
 

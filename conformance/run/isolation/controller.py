@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from conformance.checks.child import Ended
+from conformance.checks.clock import LEAST_ELSEWHERE, Clock, Look
 from conformance.plan.selection import Item
 from conformance.run.fork_client import Process
 from conformance.run.isolation.process import (
@@ -37,7 +38,7 @@ from conformance.run.isolation.process import (
     stack_of,
 )
 from conformance.run.isolation.watch import Limits, path_of, read_entry
-from conformance.run.outcomes import Lost, LostCells
+from conformance.run.outcomes import GroupCall, Lost, LostCells
 from devices.cell import CellKey, Outcome
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
@@ -54,6 +55,8 @@ _FROM_OUTSIDE: Final = frozenset(
 _VAIN: Final = 2
 #: Seconds that execnet's loop_socketserver takes to serve again after its worker died.
 _SERVER_SECONDS: Final = 3.0
+#: Seconds after which a process whose pipe has closed is taken to have ended unseen.
+_REAPED: Final = 60.0
 #: Seconds that a worker may take to load torch and the op database and to open its device, at least.
 _START_SECONDS: Final = 300.0
 
@@ -260,7 +263,7 @@ class Controller:
         if begun is None:
             return None
         cell, since = begun
-        limit = self.limits.of(cell.clause)
+        limit = self.limits.of(cell.clause) / LEAST_ELSEWHERE
         if time.monotonic() - since >= limit:
             return Lost(cell, Outcome.HANG, f"its worker {end} after {limit:g} s")
         return Lost(cell, Outcome.CRASH, f"its worker {end}")
@@ -269,7 +272,7 @@ class Controller:
 def _status(process: Process) -> int | None:
     """The status of a process whose pipe has closed: the kernel may still be writing its core."""
     try:
-        return process.wait(timeout=10)
+        return process.wait(timeout=_REAPED)
     except subprocess.TimeoutExpired:
         return None
 
@@ -292,12 +295,15 @@ def least_used(indices: Iterable[int], in_use: Mapping[str, int]) -> int:
 # -- the watchdog
 #
 # It reads the journals, so nothing in the worker has to be alive: neither the GIL nor the process, which may be stopped.
-# Time is counted in steps of this thread, of at most a second each: a machine that was suspended, or a run that was
-# stopped with Ctrl-Z and continued, has lost no time.
+# Time is that in which the worker could run, counted in steps of this thread, of at most a second each: a machine that
+# was suspended, or a run that was stopped with Ctrl-Z and continued, has lost no time. A cell that makes one call after
+# another has its limit for each of them.
 
 _TICK: Final = 0.2
 #: Seconds between the request for the stack and SIGKILL.
 _TO_ANSWER: Final = 1.0
+#: Times its limit that a cell may take, however many calls it makes.
+_CALLS: Final = 10
 
 
 class Hung(NamedTuple):
@@ -311,18 +317,24 @@ class Hung(NamedTuple):
 @dataclass(slots=True)
 class _Watched:
     pid: int
+    clock: Clock  # since the cell began
     number: int = -1
-    waited: float = 0.0
-    asked: float | None = None
+    call: GroupCall | None = None
+    since: float = 0.0  # on the clock: when the call began
+    asked: float | None = None  # … when it was asked for its stack
 
 
 class Watchdog:
     """Watches any number of workers. ``begin`` starts the thread, ``end`` stops it."""
 
     def __init__(
-        self, folder: Path, start_limit: float, kill: Callable[[int, int], None] = os.kill
+        self,
+        folder: Path,
+        start_limit: float,
+        kill: Callable[[int, int], None] = os.kill,
+        look: Look | None = None,
     ) -> None:
-        self._folder, self._start_limit, self._kill = folder, start_limit, kill
+        self._folder, self._start_limit, self._kill, self._at = folder, start_limit, kill, look
         self._watched: dict[str, _Watched] = {}
         self._hung: dict[str, Hung] = {}
         self._lock = threading.Lock()
@@ -339,7 +351,7 @@ class Watchdog:
 
     def watch(self, worker: str, pid: int) -> None:
         with self._lock:
-            self._watched[worker] = _Watched(pid)
+            self._watched[worker] = _Watched(pid, Clock(pid, self._at))
             self._hung.pop(worker, None)  # of a process of this name that could not be started
 
     def forget(self, worker: str) -> None:
@@ -369,16 +381,20 @@ class Watchdog:
         number, cell, limit = (entry.number, entry.cell, entry.limit) if entry else (0, None, 0.0)
         if entry is None:
             limit = self._start_limit  # it has not started yet
+        call = entry.call if entry else None
         if number != watched.number or (entry is not None and cell is None):
-            watched.number, watched.waited, watched.asked = number, 0.0, None
+            watched.number, watched.call, watched.since, watched.asked = number, call, 0.0, None
+            watched.clock.restart()
             return
-        watched.waited += seconds
-        if watched.waited < limit:
+        now = watched.clock.add(seconds)
+        if call != watched.call:
+            watched.call, watched.since, watched.asked = call, now, None
+        if now < limit * _CALLS and now < limit + watched.since:
             return
         if watched.asked is None and entry is not None and ASK is not None:
-            watched.asked = watched.waited
+            watched.asked = now
             self._signal(entry.pid, ASK)
-        elif watched.asked is None or watched.waited >= watched.asked + _TO_ANSWER:
+        elif watched.asked is None or now >= watched.asked + _TO_ANSWER:
             self._hung[worker] = Hung(number, cell, limit)
             self._signal(watched.pid, signal.SIGKILL)
             if entry is not None and entry.pid != watched.pid:

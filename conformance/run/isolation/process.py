@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn, TextIO
 
 import msgspec
 
+from conformance.checks.clock import LEAST_ELSEWHERE
 from conformance.run.isolation.watch import Journal, Place, close_in_child
 from conformance.run.outcomes import Lost, LostCells
 from devices.cell import CellKey
@@ -101,7 +102,8 @@ def read_note(folder: Path, worker: str) -> Lost | Unable | None:
 
 
 class RemoteJournal(Journal):
-    """The journal of a worker on another machine: it also reports to the controller, and ends a process that hangs."""
+    """The journal of a worker on another machine: it also reports to the controller, and ends a process that hangs.
+    Nobody there sees how long it waited for a processor, so its limits are longer."""
 
     def __init__(self, folder: Path, worker: str, say: Callable[[bytes], None]) -> None:
         super().__init__(folder, worker)
@@ -110,7 +112,7 @@ class RemoteJournal(Journal):
     def begin(self, cell: CellKey, limit: float) -> None:
         super().begin(cell, limit)
         self._say(encode(Begun(cell if cell.clause else None)))
-        faulthandler.dump_traceback_later(limit, exit=True)
+        faulthandler.dump_traceback_later(limit / LEAST_ELSEWHERE, exit=True)
 
     def end(self) -> None:
         super().end()

@@ -144,10 +144,12 @@ OUTSIDE: Final = 60.0
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Seconds that a cell of a clause may take: ``seconds`` times the factor of the longest pattern that matches it."""
+    """Seconds that a cell of a clause may take: ``seconds`` times the factor of the longest pattern that matches it.
+    The first of an op and dtype in a process has ``first_use`` more."""
 
     seconds: float
     factors: Mapping[str, float] = {}
+    first_use: float = 0.0
 
     def of(self, clause: str) -> float:
         """Seconds. An empty clause is an item outside of its cells: it draws samples, and has at least a minute."""
@@ -158,15 +160,22 @@ class Limits(msgspec.Struct, frozen=True):
         )
         return self.seconds * self.factors.get(pattern, 1.0)
 
+    def at_first(self, cell: CellKey) -> float:
+        """Seconds that a cell may take which is the first of its process."""
+        return self.of(cell.clause) + self.first_use
 
-def limits_for(plan: str, scale: float, override: float | None = None) -> Limits:
-    """The limits of a plan on a device that takes ``scale`` times as long; ``override`` (seconds) replaces them all."""
+
+def limits_for(
+    plan: str, scale: float, first_use: float = 0.0, override: float | None = None
+) -> Limits:
+    """The limits of a plan on a device that takes ``scale`` times as long, and ``first_use`` (seconds) at first;
+    ``override`` (seconds) replaces them all."""
     if override is not None:
         return Limits(override)
     file = Path(__file__).with_name("limits.toml")
     table = msgspec.toml.decode(file.read_bytes(), type=dict[str, dict[str, float]])
     seconds = table["seconds"]
-    return Limits(seconds.get(plan, max(seconds.values())) * scale, table["factors"])
+    return Limits(seconds.get(plan, max(seconds.values())) * scale, table["factors"], first_use)
 
 
 # -- the lock of a device
@@ -307,6 +316,7 @@ class Watch(Guard):
     _call: GroupCall | None = None
     # By clause, the cell that is charged for each call.
     _left_out: dict[str, list[CellKey]] = field(default_factory=dict)
+    _used: set[tuple[str, str]] = field(default_factory=set)  # items of which a cell has run here
 
     @contextmanager
     def item(self, cell: CellKey, guilty: Guilty, *, alone: bool) -> Iterator[None]:
@@ -326,7 +336,10 @@ class Watch(Guard):
         self._group, self._records, self._call = group[0], records, None
         self._known, self._looks = self._troubles(), 0
         cell = records[0].key
-        self._journal.begin(cell, max(at_least, self._limits.of(cell.clause)))
+        limit = max(at_least, self._limits.of(cell.clause))
+        if self._item not in self._used:
+            limit += self._limits.first_use
+        self._journal.begin(cell, limit)
 
     def call(self, call: CallKey) -> bool:
         if self._looks < _LOOKS and self._troubles() != self._known:
@@ -344,6 +357,7 @@ class Watch(Guard):
         if self._troubles() != self._known:
             self._look()
         self._records = ()
+        self._used.add(self._item)
         self._outside()
 
     def noted(self, found: CellOutcome) -> CellOutcome:

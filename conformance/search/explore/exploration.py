@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from conformance.checks.child import Child, ChildDied, Limits, messages
+from conformance.checks.clock import ends_within
 from conformance.contract import Contract
 from conformance.plan.planner import undeclared_clauses, untried
 from conformance.plan.selection import Item, is_case
@@ -369,20 +371,20 @@ def not_pinnable(run: Path, line: Line, *, confirm: bool) -> str | None:
         return None
     if line.repro is None or not (run / line.repro).is_file():
         return "it has no repro script"
-    try:
-        done = subprocess.run(
-            [sys.executable, str((run / line.repro).absolute())],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_CONFIRM_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
+    command = [sys.executable, str((run / line.repro).absolute())]
+    with tempfile.TemporaryFile("w+") as printed:
+        child = subprocess.Popen(command, stdout=printed, stderr=subprocess.STDOUT)
+        in_time = ends_within(child, _CONFIRM_SECONDS)
+        if not in_time:
+            child.kill()
+        status = child.wait()
+        printed.seek(0)
+        lines = printed.read().strip().splitlines()
+    if not in_time:
         return f"its script took more than {_CONFIRM_SECONDS} s"
-    if done.returncode == 1 and any(word in done.stdout for word in ("FAULT: ", "FAILS: ")):
+    if status == 1 and any(word in each for each in lines for word in ("FAULT: ", "FAILS: ")):
         return None
-    lines = (done.stdout or done.stderr).strip().splitlines()
-    return f"its script exits {done.returncode} in a new process ({lines[-1] if lines else 'no message'})"
+    return f"its script exits {status} in a new process ({lines[-1] if lines else 'no message'})"
 
 
 def pinned_of(finding: Finding, reason: str | None, torch: str) -> Pinned:

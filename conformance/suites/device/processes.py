@@ -17,6 +17,7 @@ from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.endings import CheckFailed, NotShown
 from conformance.checks.child import Child, Ended, Limits, ask
+from conformance.checks.clock import Clock
 from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
@@ -60,7 +61,9 @@ def forked(function: Callable[[], str]) -> str:
         finally:
             os._exit(0)
     os.close(writer)
-    ready, _, _ = select.select([reader], [], [], FORK_SECONDS)
+    ready = Clock(child).wait(
+        lambda seconds: select.select([reader], [], [], seconds)[0], FORK_SECONDS
+    )
     said = os.read(reader, 4000).decode(errors="replace") if ready else ""
     os.close(reader)
     if not ready:
