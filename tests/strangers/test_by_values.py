@@ -68,6 +68,15 @@ def test_writes_into_views_that_are_lost_are_found(
         assert outcomes[CellKey("layout.values", op, "float32")] is Outcome.PASS
 
 
+def test_a_device_without_a_current_index_and_streams_is_judged_for_the_rest(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clauses = ("--clauses=device.capability,device.placement,transfer.snapshot",)
+    outcomes = judged("unhooked", "strange_unhooked", tmp_path, cache, monkeypatch, *clauses)
+    assert outcomes[CellKey("device.capability", "moves", "")] is Outcome.PASS
+    print(outcomes)
+
+
 def test_a_synchronize_that_raises_is_charged_once(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,18 +90,20 @@ def collector_paused() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_it_was(context: Context) -> Iterator[None]:
-    """Leave the current device and streams as they were, whatever a check or a fault does to them."""
-    if not context.accelerated:
+    """Leave the current device and streams as they were, whatever a check or a fault does to them.
+
+    What the device cannot be asked for is not restored: the clauses about it fail.
+    """
+    with contextlib.ExitStack() as restored:
+        if context.accelerated:
+            with contextlib.suppress(Exception):
+                index = torch.accelerator.current_device_index()
+                restored.callback(torch.accelerator.set_device_index, index)
+            with contextlib.suppress(Exception):
+                for each in context.indices:
+                    stream = torch.accelerator.current_stream(context.at(each))
+                    restored.callback(torch.accelerator.set_stream, stream)
         yield
-        return
-    index = torch.accelerator.current_device_index()
-    streams = [torch.accelerator.current_stream(context.at(each)) for each in context.indices]
-    try:
-        yield
-    finally:
-        for stream in streams:
-            torch.accelerator.set_stream(stream)
-        torch.accelerator.set_device_index(index)
 
 
 def reproduce(case: Case, where: Where, dies: bool = False) -> int:

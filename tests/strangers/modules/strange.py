@@ -139,13 +139,21 @@ class Module:
 
 
 def register(
-    device: str, module: Any = None, before: Before | None = None, after: After | None = None
+    device: str,
+    module: Any = None,
+    before: Before | None = None,
+    after: After | None = None,
+    hooks: bool = True,
 ) -> None:
-    """Tell torch about the device; once per process.
+    """Tell torch about the device; once per process. Without ``hooks`` torch has no guard for it, no streams and no
+    current index.
 
     Where torch has something of that name already, torch refuses the module: the device then has none.
     """
-    if hasattr(torch, device):
+    if not hooks:
+        torch.utils.rename_privateuse1_backend(device)
+        torch._register_device_module(device, Module() if module is None else module)
+    elif hasattr(torch, device):
         torch.utils.rename_privateuse1_backend(device)
         torch._C._acc.register_python_privateuseone_hook(
             backend_registration._DummyPrivateUse1Hook()
