@@ -68,13 +68,19 @@ def test_writes_into_views_that_are_lost_are_found(
         assert outcomes[CellKey("layout.values", op, "float32")] is Outcome.PASS
 
 
-def test_a_device_without_a_current_index_and_streams_is_judged_for_the_rest(
+def test_a_device_is_not_held_to_hooks_that_are_optional(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clauses = ("--clauses=device.capability,device.placement,transfer.snapshot",)
+    """Without a guard it has no current index, no streams and no capabilities; its tensors are a class of its own."""
+    clauses = ("--clauses=device.capability,transfer.scalars,transfer.numpy_refused",)
     outcomes = judged("unhooked", "strange_unhooked", tmp_path, cache, monkeypatch, *clauses)
-    assert outcomes[CellKey("device.capability", "moves", "")] is Outcome.PASS
-    print(outcomes)
+    for cell in (
+        "device.capability::moves",
+        "device.capability::says_so",
+        "transfer.scalars::tolist_after_work",
+        "transfer.numpy_refused::numpy",
+    ):
+        assert outcomes[CellKey(*cell.split("::"), "")] is Outcome.PASS, cell
 
 
 def test_a_synchronize_that_raises_is_charged_once(

@@ -1,6 +1,6 @@
 """A device without hooks and without a guard: `torch.accelerator` knows its name, and raises when it is asked more.
 
-Copies to it go through a `Tensor.to` of its own, because torch's needs a guard.
+Copies to it go through a `Tensor.to` of its own, because torch's needs a guard. Its class has a `tolist` of its own.
 """
 
 from typing import Any
@@ -22,3 +22,4 @@ def _to_device(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 torch.Tensor.to = _to_device  # type: ignore[method-assign]
+strange.Tensor.tolist = lambda self: self.held.tolist()  # type: ignore[method-assign]
