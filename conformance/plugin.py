@@ -19,12 +19,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from conformance.run import pytest_adapter as pytest_
-from devices.errors import ConformError
+from devices.errors import ConformError, with_cause
 
 if TYPE_CHECKING:
     from conformance.run.fork_client import ForkServer
     from conformance.run.session import Session
     from conformance.run.worker import Worker, WorkerOrders
+
+
+class NoTorch(ConformError):
+    """Nothing can be tested."""
+
+    exit_code = 3
 
 
 @dataclass
@@ -104,7 +110,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if not pytest_.takes_the_suite(config):
         return
     from conformance.run.xdist_adapter import has_workers, is_worker, limit_workers
-    from opinfo.device import limit_threads
+
+    try:
+        from opinfo.device import limit_threads
+    except Exception as error:  # with torch, the modules are imported that extend it
+        pytest_.stop_run(NoTorch(f"torch cannot be imported: {with_cause(error)}"))
 
     limit_threads()
     if is_worker(config):

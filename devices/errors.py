@@ -22,6 +22,14 @@ def in_a_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
+def with_cause(error: BaseException) -> str:
+    """The same, with the first exception of those that led to it."""
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    return in_a_line(error) + (f" (from {in_a_line(first)})" if first is not error else "")
+
+
 def listing(names: Iterable[str]) -> str:
     """The names sorted, quoted and joined by commas; 'none' where there are none."""
     return ", ".join(f"'{name}'" for name in sorted(names)) or "none"

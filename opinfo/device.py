@@ -30,6 +30,9 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: tor
 _TEMPLATES: dict[int, torch.Tensor] = {}
 _TEMPLATE_BYTES = 2**20
 
+#: What torch calls the type of other backends until one of them gives it a name.
+_UNNAMED = "privateuseone"
+
 Move = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -252,11 +255,7 @@ def open_device(descriptor: Descriptor, index: int = 0, *, unused: bool = False)
     try:
         torch_device = torch.device("cpu") if kind == "cpu" else torch.device(kind, index)
     except RuntimeError as exc:
-        after = f", after importing {module!r}" if module else ""
-        raise DeviceUnusable(
-            f"device {name!r}: torch does not know the device type {kind!r}{after}: "
-            f"{(str(exc).splitlines() or [''])[0]}"
-        ) from exc
+        raise DeviceUnusable(f"device {name!r}: {_unknown(descriptor)}") from exc
     if index:
         _make_current(descriptor, torch_device)
     on_cpu = torch_device.type == "cpu"
@@ -277,6 +276,20 @@ def open_device(descriptor: Descriptor, index: int = 0, *, unused: bool = False)
         except Exception:  # device.capability fails of it, and no other clause
             device = replace(device, wait=None)
     return device
+
+
+def _unknown(descriptor: Descriptor) -> str:
+    """That torch does not know the device type, and what it knows instead."""
+    kind, module = descriptor.torch_type, descriptor.module
+    registered = torch._C._get_privateuse1_backend_name()
+    text = f"torch does not know the device type {kind!r}"
+    if registered != _UNNAMED:
+        return f"{text}; the type that was registered is {registered!r}"
+    if module is None:
+        return f"{text}: name the module that registers it"
+    if descriptor.init is not None:
+        return f"{text}: neither importing {module!r} nor {descriptor.init}() registered a type"
+    return f"{text}: importing {module!r} registered no type. If it needs a call after the import, name that function too"
 
 
 @contextmanager
@@ -317,12 +330,38 @@ def has_storage(device: Device) -> bool:
     return view.storage_offset() == 7 and shared and storage.data_ptr() != 0
 
 
+#: The dtypes in which a tiny op is tried, until one is right.
+_TINY = (torch.uint8, torch.float32, torch.int32)
+
+
 def preflight(device: Device) -> None:
-    """A tiny op there and back. Raises DeviceUnusable."""
+    """A tiny op there and back: an addition, in the first dtype in which the device adds. Where no addition is
+    implemented, a copy has to do. Raises DeviceUnusable."""
+    failures = []
+    for dtype in _TINY:
+        try:
+            _add(device, dtype)
+        except DeviceUnusable as error:
+            failures.append(error)
+        else:
+            return
+    if not all(isinstance(error.__cause__, NotImplementedError) for error in failures):
+        raise failures[0]
+    with _unusable_if_raised(f"device {device.name!r} failed to copy a tensor there and back"):
+        answer = device.from_device(device.to_device(torch.arange(4.0)))
+    _expect(device, "a copy of arange(4)", answer, 1)
+
+
+def _add(device: Device, dtype: torch.dtype) -> None:
     with _unusable_if_raised(f"device {device.name!r} failed to run a tiny op"):
-        there = device.to_device(torch.arange(4, dtype=torch.uint8))
+        there = device.to_device(torch.arange(4, dtype=dtype))
         answer = device.from_device(there + there)
-    if answer.tolist() != [0, 2, 4, 6]:
+    _expect(device, f"arange(4) + arange(4) in {str(dtype).removeprefix('torch.')}", answer, 2)
+
+
+def _expect(device: Device, what: str, answer: torch.Tensor, times: int) -> None:
+    want = [times * number for number in range(4)]
+    if answer.tolist() != want:
         raise DeviceUnusable(
-            f"device {device.name!r}: arange(4) + arange(4) returned {answer.tolist()}; expected [0, 2, 4, 6]"
+            f"device {device.name!r}: {what} returned {answer.tolist()}; expected {want}"
         )

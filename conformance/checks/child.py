@@ -85,9 +85,11 @@ class Ended:
 
     @property
     def last_line(self) -> str:
-        """The last line that it printed: most often what a crash says of itself."""
+        """The last line that it printed: most often what a crash says of itself. Of faulthandler's stack it is the
+        innermost frame."""
         lines = [line.strip() for line in self.printed.splitlines() if line.strip()]
-        return lines[-1][:300] if lines else ""
+        frames = (line for line in lines if self.signal and line.startswith('File "'))
+        return next(frames, lines[-1] if lines else "")[:300]
 
     def __str__(self) -> str:
         last = "" if self.well else self.last_line

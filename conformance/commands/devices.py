@@ -138,7 +138,7 @@ def _remarks(row: Row) -> Iterator[Text]:
         yield Text(f"{row.name} is not available here: {why}")
     if row.probed is None:
         return
-    raised = row.probed.raised
+    raised = row.probed.raised | row.probed.wrong
     if found := row.probed.declared_and_absent:
         absent = (f"{each} ({raised[each]})" if each in raised else each for each in found)
         yield Text(f"{row.name} declares, but does not answer: {', '.join(absent)}", style="red")

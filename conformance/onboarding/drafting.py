@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from jinja2 import Environment, StrictUndefined
 
 from conformance.onboarding.questions import Question, Reply
@@ -32,36 +34,66 @@ def descriptor(question: Question, reply: Reply, day: date | None = None) -> str
         undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
     environment.filters |= {"quoted": json.dumps, "one_line": one_line}
-    unasked = [each for each in CAPABILITIES if reply.capabilities.get(each) is None]
     package = question.module.partition(".")[0]
+
+    def wrapped(names: Iterable[str]) -> str:
+        return textwrap.indent("\n".join(textwrap.wrap(", ".join(names), 86)), "    # ")
+
+    def seen(name: str) -> str:
+        found = one_line(reply.wrong.get(name, ""))
+        return f"  # wrong: {textwrap.shorten(found, 80, placeholder='…')}" if found else ""
+
+    def declared(known: Iterable[str], works: Container[str]) -> list[str]:
+        """What works, and what is there: its clauses fail until it is right."""
+        return [each for each in known if each in works or each in reply.wrong]
+
+    answers = reply.capabilities
+    works = {each for each in CAPABILITIES if answers.get(each)}
+    without = {*works, *reply.wrong, *reply.raised}
     return environment.from_string(_DESCRIPTOR.read_text("utf-8")).render(
         question=question,
         reply=reply,
         day=day or date.today(),
         package="" if package == "torch" else package,
+        # One with a function to call after the import is there once the device is open.
+        module="" if question.init else question.module,
+        asks=reply.device_count > 1 or "device_name" in reply.facts,
         missing=[fact for fact in FACTS if fact not in reply.facts],
         silent={name: why for name, why in reply.raised.items() if name not in DTYPES},
-        capabilities=[each for each in CAPABILITIES if reply.capabilities.get(each)],
-        unasked=textwrap.indent("\n".join(textwrap.wrap(", ".join(unasked), 86)), "    # "),
+        absent=wrapped(
+            each for each in CAPABILITIES if answers.get(each) is False and each not in without
+        ),
+        capabilities=declared(CAPABILITIES, works),
+        dtypes=declared(sorted(DTYPES), reply.dtypes),
+        seen=seen,
+        unasked=wrapped(each for each in CAPABILITIES if answers.get(each) is None),
     )
 
 
 def manifest(
     name: str,
-    failing: Iterable[CellResult],
+    failing: Mapping[CellKey, CellResult],
+    flaky: Mapping[CellKey, CellResult],
     apart: Mapping[CellKey, str],
     runs: int,
     day: date,
+    until: date,
 ) -> str:
-    """The expected.toml of the failing cells. ``apart`` are cells that no block can describe, with the reason."""
-    count = "one run" if runs == 1 else f"{runs} agreeing runs"
+    """The expected.toml of the failing cells, and of those that are ``flaky`` ``until`` a day. ``apart`` are cells that
+    no block can describe, with the reason."""
+    count = "one run" if runs == 1 else f"{runs} runs"
     lines = [
         f"# Expected failures of `{name}`, written by `conform init` on {day.isoformat()} from {count} of plan quick.",
         "# Each block is a group of cells that fail in the same way. Find the cause, write it into `reason` and",
         "# `kind`, and split or join blocks until each block has one root cause.",
     ]
-    for group in _groups(failing):
+    for group in _groups(failing.values()):
         lines += ["", render(_block(group))]
+    for group in _groups(flaky.values()):
+        block = replace(
+            _block(group), outcome=ExpectedOutcome.FLAKY, expires=until, min_pass_rate=0.0
+        )
+        lines += ["", render(block)]
     if apart:
         lines += ["", "# Not in a block, so the gate stays red until they are explained:"]
         lines += [f"#   {key}: {one_line(why)}" for key, why in apart.items()]
@@ -71,6 +103,11 @@ def manifest(
 def way_of(result: CellResult) -> tuple[object, ...]:
     """The way in which a cell fails."""
     return result.outcome, result.layouts, result.raises
+
+
+def at_large(result: CellResult) -> CellResult:
+    """A result whose block leaves open in which layout and with which exception it fails."""
+    return msgspec.structs.replace(result, layouts=(), raises=None)
 
 
 def _groups(failing: Iterable[CellResult]) -> Iterable[list[CellResult]]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from typing import Final
 from conformance.contract import load
 from conformance.onboarding import drafting
 from conformance.onboarding.questions import Question, ask
-from devices.cell import CellKey, Verdict
+from devices.cell import CellKey, Outcome, Verdict
 from devices.descriptor import CAPABILITIES
 from devices.errors import ConformError
 from devices.files import write_whole
@@ -37,6 +37,24 @@ Say = Callable[[str], object]
 _CONFORM: Final = "from conformance.cli import main; main()"
 #: The runs' folder, in the device's.
 _RUNS: Final = "init"
+#: What an interrupted init may leave of a file, see ``replacing``.
+_HALF_WRITTEN: Final = r"\.(__init__\.py|descriptor\.py|expected\.toml)\.[0-9a-f]{8}"
+#: Days for which a cell may be flaky.
+_FLAKY_DAYS: Final = 30
+#: Seconds that an interrupted run may take to write what it has.
+_TO_END: Final = 60.0
+
+
+class Unreachable(ConformError):
+    """The device, its module or a run of it is in the way."""
+
+    exit_code = ExitCode.INFRASTRUCTURE.value
+
+
+class Interrupted(ConformError):
+    """Somebody ended it before it was done."""
+
+    exit_code = ExitCode.INCOMPLETE.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +71,11 @@ class InitOptions:
     @property
     def folder(self) -> Path:
         return self.output or Path(self.name)
+
+    @property
+    def draft(self) -> Path:
+        """The manifest by which all runs but the first one are judged."""
+        return self.folder / _RUNS / "expected.toml"
 
     @property
     def selection(self) -> tuple[str, ...]:
@@ -90,12 +113,20 @@ def _matched(pattern: str, text: str, wanted: str) -> re.Match[str]:
 
 def begin(options: InitOptions, say: Say) -> int:
     """Write the folder. Returns the exit code; raises ConformError."""
+    try:
+        return _begun(options, say)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted; the same command goes on where it was: {_written(options.folder)}"
+        ) from None
+
+
+def _begun(options: InitOptions, say: Say) -> int:
     question = options.question()
     folder = options.folder
     path = folder / "descriptor.py"
-    held = {each.name for each in folder.iterdir()} if folder.exists() else set()
-    if held - {"__init__.py", "descriptor.py", "__pycache__", _RUNS}:
-        raise ConformError(f"{folder} is not empty: give another folder with -o, or remove it")
+    with _writing(folder):
+        _look_at(folder)
     if path.exists():
         say(f"{path} is there already: going on with the runs")
     else:
@@ -105,16 +136,45 @@ def begin(options: InitOptions, say: Say) -> int:
         raise ConformError(
             f"{path} describes another device or module: give another folder with -o"
         )
-    runs = [_run(options, number, say) for number in range(1, options.runs + 1)]
-    _write_manifest(options, runs, say)
-    return ExitCode.GREEN.value
+    runs = [_run(options, 1, say)]
+    if options.runs > 1:  # with what the first one says, as the gate will be run
+        drafted, _ = _draft(options, runs)
+        with _writing(options.draft):
+            write_whole(options.draft, drafted)
+        runs += [_run(options, number, say) for number in range(2, options.runs + 1)]
+    return _write_manifest(options, runs, say)
+
+
+def _look_at(folder: Path) -> None:
+    """Remove what an interrupted init left half-written. Raises ConformError if there is anything that is not its own."""
+    held = list(folder.iterdir()) if folder.exists() else []
+    for each in held:
+        if re.fullmatch(_HALF_WRITTEN, each.name):
+            each.unlink()
+    names = {each.name for each in held if not re.fullmatch(_HALF_WRITTEN, each.name)}
+    if {"descriptor.py", "expected.toml"} <= names:
+        raise ConformError(
+            f"{folder} describes a device already: to describe it again, give another folder with -o, or remove it"
+        )
+    if names - {"__init__.py", "descriptor.py", "__pycache__", _RUNS}:
+        raise ConformError(f"{folder} is not empty: give another folder with -o, or remove it")
+
+
+def _written(folder: Path) -> str:
+    """What there is of the folder, as the end of a sentence."""
+    if not (folder / "descriptor.py").exists():
+        return "nothing was written"
+    return f"{folder} has the descriptor, and no manifest yet"
 
 
 def _describe(options: InitOptions, question: Question, path: Path, say: Say) -> None:
     say(f"asking {options.device_string} what it supports")
     reply = ask(question)
     if reply.error:
-        raise ConformError(f"{options.device_string} cannot be described: {reply.error}")
+        raise Unreachable(
+            f"{options.device_string} cannot be described, and nothing was written: {reply.error.rstrip('.')}. "
+            f"Without the harness: {_without_us(question)}"
+        )
     with _writing(path.parent):
         # No __init__.py: a folder with one would hide a module of the same name from programs that run beside it.
         write_whole(path, drafting.descriptor(question, reply))
@@ -122,10 +182,22 @@ def _describe(options: InitOptions, question: Question, path: Path, say: Say) ->
     say(
         f"wrote {path}: {len(reply.dtypes)} dtypes; capabilities that work: {', '.join(has) or 'none'}"
     )
+    if reply.wrong:
+        say("  declared, although the answer was wrong, so that clauses fail until it is right:")
+    for name, seen in reply.wrong.items():
+        say(f"    {name}: {seen}")
     if silent := sorted(reply.raised.keys() & {*CAPABILITIES, "facts", "device_count"}):
         say(
             f"  {len(silent)} question(s) had no answer; the descriptor says why: {', '.join(silent)}"
         )
+
+
+def _without_us(question: Question) -> str:
+    """A command that does with the device what has to work before it can be asked."""
+    imports = ", ".join(filter(None, ("torch", question.module)))
+    call = f"{question.module}.{question.init}(); " if question.init else ""
+    code = f'import {imports}; {call}x = torch.ones(2).to("{question.torch_type}"); print((x + x).cpu())'
+    return shlex.join(["python", "-c", code])
 
 
 @contextmanager
@@ -137,14 +209,19 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _run(options: InitOptions, number: int, say: Say) -> Run:
-    """Run plan quick without expectations, in a subprocess: a crash costs one of its workers."""
+    """Run plan quick in a subprocess, in which a crash costs one of its workers: the first time without expectations,
+    then with those that were drafted."""
     results = (options.folder / _RUNS / f"run-{number}").absolute()
     log, begun = results.with_suffix(".log"), (results / PROGRESS_FILE).exists()
-    say(f"run {number} of {options.runs}: plan quick, {options.workers} worker(s); log: {log}")
+    expectations = "none" if number == 1 else str(options.draft.absolute())
+    what = "" if number == 1 else " with these failures expected"
+    say(
+        f"run {number} of {options.runs}: plan quick{what}, {options.workers} worker(s); log: {log}"
+    )
     command = [
         *(sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {_CONFORM}"),
         *("run", "-q", "--tb=no", "--no-header"),
-        *("-n", str(options.workers), "--plan=quick", "--expectations=none"),
+        *("-n", str(options.workers), "--plan=quick", f"--expectations={expectations}"),
         *(f"--descriptor={options.folder.absolute()}", f"--results={results}", *options.selection),
         *(("--resume",) if begun else ()),
     ]
@@ -155,13 +232,14 @@ def _run(options: InitOptions, number: int, say: Say) -> Run:
             status = _watched(command, log, say)
     if status not in (ExitCode.GREEN, ExitCode.REGRESSION, ExitCode.INCOMPLETE):
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        raise ConformError(
+        raise Unreachable(
             f"run {number} failed with exit code {status} and has no results: "
-            f"{lines[-1] if lines else 'no message'} (log: {log}; {options.folder} has the descriptor but no "
-            "manifest)"
+            f"{lines[-1] if lines else 'no message'} (log: {log}; {_written(options.folder)})"
         )
     if not (results / RECORD_FILE).is_file():
-        raise ConformError(f"run {number} wrote no results; see the end of {log}")
+        raise Unreachable(
+            f"run {number} wrote no results; see the end of {log} ({_written(options.folder)})"
+        )
     run = load_run(results)
     say(
         f"  {time.monotonic() - began:.0f} s: {len(run.results):,} cells, {len(_failing(run)):,} fail, "
@@ -175,69 +253,115 @@ def _watched(command: list[str], log: Path, say: Say) -> int:
     began, quarters = time.monotonic(), 1
     with log.open("wb") as stream:
         process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(timeout=1.0)
-        shares = re.findall(r"\[ *(\d+)%\]", log.read_text(errors="replace"))
-        if shares and int(shares[-1]) >= 25 * quarters < 100:
-            took, done = time.monotonic() - began, int(shares[-1])
-            quarters = done // 25 + 1
-            say(f"  {done} % after {took:.0f} s; about {took * (100 - done) / done:.0f} s left")
+    try:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(timeout=1.0)
+            shares = re.findall(r"\[ *(\d+)%\]", log.read_text(errors="replace"))
+            if shares and 25 * quarters <= int(shares[-1]) < 100:
+                took, done = time.monotonic() - began, int(shares[-1])
+                quarters = done // 25 + 1
+                say(f"  {done} % after {took:.0f} s; about {took * (100 - done) / done:.0f} s left")
+    finally:
+        _end(process)
 
 
-def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> None:
-    agreed, apart = agreement(runs)
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a run that still goes on, so that it can be resumed: by its own way first."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(timeout=_TO_END)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
+    """Write the manifest, and say what to do next. Returns the exit code: whether the gate is green with it."""
     path = options.folder / "expected.toml"
-    text = drafting.manifest(options.name, agreed.values(), apart, len(runs), date.today())
+    text, apart = _draft(options, runs)
+    known = {layout for run in runs for result in run.results.values() for layout in result.layouts}
+    manifest = Manifest.parse(text, path, {"clause": load().clauses, "layouts": known})
+    for run in runs:  # the manifest must match the runs that it was made from
+        if left := _left_over(manifest, run) - set(apart):
+            raise ConformError(
+                f"{path} does not match {min(left)}, which failed: please report this"
+            )
     with _writing(path):
         write_whole(path, text)
-    known = {layout for run in runs for result in run.results.values() for layout in result.layouts}
-    manifest = Manifest.load(path, {"clause": load().clauses, "layouts": known})
-    left = _left_over(manifest, runs[0]) - set(apart)
-    if left:  # the draft must match the run that it was made from
-        raise ConformError(f"{path} does not match {min(left)}, which failed: please report this")
-    say(f"wrote {path}: {len(manifest.blocks)} block(s) for {len(agreed)} cell(s)")
+    flaky = sum(block.outcome is ExpectedOutcome.FLAKY for block in manifest.blocks)
+    more = f", {flaky} of them flaky, for {_FLAKY_DAYS} days" if flaky else ""
+    say(f"wrote {path}: {len(manifest.blocks)} block(s){more}")
+    again = ["conform", "run", "-n", str(options.workers), *options.selection]
+    command = shlex.join([*again, f"--descriptor={options.folder}"])
     if apart:
         say(
-            f"{len(apart)} cell(s) are not in a block, because the runs disagree or nothing could be checked; "
-            "the end of the manifest lists them"
+            f"{len(apart)} cell(s) are in no block, so the gate is red; the end of the manifest lists them"
         )
-    again = ["conform", "run", "-n", str(options.workers), *options.selection]
-    again.append(f"--descriptor={options.folder}")
-    say(
-        f"with it the run is {'red for those cells' if apart else 'green'}. Next: replace each 'triage:' with the "
-        "cause, and run `"
-        f"{shlex.join(again)}`"
-    )
+    elif options.runs > 1:
+        say("with it the last of these runs is green")
+    else:
+        say(
+            "with it this run is green; without --fast a second run tries that, and finds flaky cells"
+        )
+    say(f"Next: replace each 'triage:' with the cause. To run it again: `{command}`")
+    return (ExitCode.REGRESSION if apart else ExitCode.GREEN).value
+
+
+def _draft(options: InitOptions, runs: list[Run]) -> tuple[str, dict[CellKey, str]]:
+    """The manifest as a text, and the cells that are in none of its blocks, with the reason."""
+    agreed, flaky, apart = agreement(runs)
+    today = date.today()
+    until = today + timedelta(days=_FLAKY_DAYS)
+    text = drafting.manifest(options.name, agreed, flaky, apart, len(runs), today, until)
+    return text, apart
 
 
 def _failing(run: Run) -> list[CellKey]:
-    return [key for key, each in run.results.items() if each.verdict is Verdict.REGRESSION]
+    """The cells that fail, whatever was expected of them."""
+    return [
+        key
+        for key, each in run.results.items()
+        if judged(None, seen_of(each), date.today()).verdict is Verdict.REGRESSION
+    ]
 
 
-def agreement(runs: list[Run]) -> tuple[dict[CellKey, CellResult], dict[CellKey, str]]:
-    """The failing cells on which all runs agree, and for the other failing cells why they are left out."""
-    agreed: dict[CellKey, CellResult] = {}
+#: Cells that fail, as a block describes them.
+Failing = dict[CellKey, CellResult]
+
+
+def agreement(runs: list[Run]) -> tuple[Failing, Failing, dict[CellKey, str]]:
+    """The failing cells on which all runs agree, those that passed in some and failed in others, and the other failing
+    cells with the reason why no block can describe them."""
+    agreed: Failing = {}
+    flaky: Failing = {}
     apart: dict[CellKey, str] = {}
     for key in dict.fromkeys(chain(*map(_failing, runs))):
-        results = [run.results.get(key) for run in runs]
-        first = results[0]
-        if first is None or len({each and drafting.way_of(each) for each in results}) > 1:
-            apart[key] = "the runs disagree: " + ", then ".join(map(_said, results))
-        elif first.outcome.name not in ExpectedOutcome.__members__:
-            apart[key] = f"{first.outcome}: {one_line(first.message)[:200]}"
-        else:
-            agreed[key] = first
+        results = [each for run in runs if (each := run.results.get(key)) is not None]
+        outcomes = {each.outcome for each in results}
+        failed = next(each for each in results if each.outcome is not Outcome.PASS)
+        if len(results) < len(runs):
+            apart[key] = "it has no outcome in one of the runs"
+        elif outcomes == {Outcome.PASS, Outcome.FAIL}:
+            flaky[key] = drafting.at_large(failed)
+        elif len(outcomes) > 1:
+            apart[key] = "the runs disagree: " + ", then ".join(
+                str(each.outcome) for each in results
+            )
+        elif failed.outcome.name not in ExpectedOutcome.__members__:
+            apart[key] = f"{failed.outcome}: {one_line(failed.message)[:200]}"
+        else:  # it fails each time; where not in the same way, in any
+            same = len({drafting.way_of(each) for each in results}) == 1
+            agreed[key] = failed if same else drafting.at_large(failed)
     missing = {key for run in runs for key in run.missing if key in set(run.parsed.selected)}
     apart |= dict.fromkeys(sorted(missing), "it has no outcome")
-    return {k: v for k, v in agreed.items() if k not in apart}, apart
-
-
-def _said(result: CellResult | None) -> str:
-    if result is None:
-        return "no outcome"
-    layouts = f" in {len(result.layouts)} layout(s)" if result.layouts else ""
-    return f"{result.outcome}{layouts}"
+    return (
+        {key: each for key, each in agreed.items() if key not in apart},
+        {key: each for key, each in flaky.items() if key not in apart},
+        apart,
+    )
 
 
 def _left_over(manifest: Manifest, run: Run) -> set[CellKey]:
@@ -247,5 +371,5 @@ def _left_over(manifest: Manifest, run: Run) -> set[CellKey]:
         key
         for key, result in run.results.items()
         if judged(matcher.expect(key), seen_of(result), date.today()).verdict
-        not in (Verdict.OK, Verdict.EXPECTED)
+        not in (Verdict.OK, Verdict.EXPECTED, Verdict.FLAKY)
     }

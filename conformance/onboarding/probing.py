@@ -1,8 +1,9 @@
 """Probing: the capabilities and dtypes of a device that work when they are tried.
 
 A capability is probed by calling its API and looking at the result. That an object can be constructed is not
-enough: on a CPU-only build ``torch.Stream()`` succeeds. None means that there is no way to ask. A probe is not
-a check: only the suite finds out whether a clause holds.
+enough: on a CPU-only build ``torch.Stream()`` succeeds. None means that there is no way to ask. What raises is taken
+to be absent, and so is what says so itself; an API whose answer cannot be true is there, and Wrong. A probe is not a
+check: only the suite finds out whether a clause holds.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
-from conformance.checks.child import Tell
 from conformance.onboarding.questions import Question, Said
 from devices import registry
 from devices.descriptor import DTYPES, Descriptor, common_facts
-from devices.errors import ConformError, in_a_line
-from opinfo.device import Device, has_storage, has_strides, open_device
+from devices.errors import in_a_line
+from opinfo.device import Device, has_storage, has_strides
+
+
+class Wrong(Exception):
+    """The API is there, and its answer is wrong. The text says what was seen."""
 
 
 def described(question: Question) -> Descriptor:
@@ -63,7 +66,7 @@ def _count_of(torch_type: str) -> int:
 def questions(device: Device) -> Iterator[tuple[str, Callable[[Device], Any]]]:
     """What a device is asked, by name: its facts, capabilities and dtypes."""
     yield "facts", lambda device: dict(device.descriptor.facts())
-    yield "device_count", lambda device: device.descriptor.device_count()
+    yield "device_count", lambda device: int(device.descriptor.device_count())
     yield from _QUESTIONS.items()
     for name in DTYPES:
         yield name, partial(_holds, dtype=name)
@@ -79,9 +82,11 @@ def probe(device: Device, answered: Container[str], say: Callable[[Said], None])
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")
-                said = Said(name, True, question(device))
+                said = Said(name, over=True, answer=question(device))
+        except Wrong as error:
+            said = Said(name, over=True, wrong=str(error))
         except Exception as error:  # a vendor's code: it does not work, whatever it raises
-            said = Said(name, True, raised=in_a_line(error))
+            said = Said(name, over=True, raised=in_a_line(error))
         say(said)
 
 
@@ -93,7 +98,12 @@ def _holds(device: Device, dtype: str) -> bool:
     there = device.to_device(values.to(kind))
     back = device.from_device(there.to(torch.float32))
     again = device.from_device(device.to_device(values).to(kind)).to(torch.float32)
-    return there.dtype == kind and all(torch.equal(got, want) for got in (back, again))
+    if there.dtype != kind:  # another dtype takes its place
+        return False
+    for way, got in (("to", back), ("from", again)):
+        what = f"converted {way} float32, {want.tolist()} became {got.tolist()}"
+        _seen(torch.equal(got, want), what)
+    return True
 
 
 def _module(device: Device) -> Any:
@@ -122,7 +132,7 @@ def _events(device: Device) -> bool:
     event = torch.Event(device=device.torch_device)
     event.record(torch.accelerator.current_stream(device.torch_device))
     event.synchronize()
-    return bool(event.query())
+    return _seen(event.query() is True, "event.query() was not True after event.synchronize()")
 
 
 @_of_accelerator
@@ -132,20 +142,25 @@ def _timed_events(device: Device) -> bool:
     start.record(stream)
     end.record(stream)
     end.synchronize()
-    return start.elapsed_time(end) >= 0
+    took = start.elapsed_time(end)
+    return _seen(took >= 0, f"elapsed_time() between two events was {took}")
 
 
 @_of_accelerator
 def _allocator_statistics(device: Device) -> bool:
     allocated = partial(torch.accelerator.memory.memory_allocated, device.torch_device)
     before, held = allocated(), device.to_device(torch.zeros(2**20))
-    return allocated() > before and held.numel() > 0
+    after = allocated()
+    return _seen(
+        after > before and held.numel() > 0,
+        f"memory_allocated() was {before} before and {after} after an allocation of 4 MiB",
+    )
 
 
 @_of_accelerator
 def _memory_info(device: Device) -> bool:
     free, total = torch.accelerator.memory.get_memory_info(device.torch_device)
-    return 0 <= free <= total and total > 0
+    return _seen(0 <= free <= total > 0, f"get_memory_info() returned {(free, total)}")
 
 
 def _generator(device: Device) -> bool:
@@ -155,7 +170,7 @@ def _generator(device: Device) -> bool:
             torch.rand(8, generator=source, device=device.torch_device, dtype=torch.float32)
         )
 
-    return torch.equal(draw(), draw())
+    return _seen(torch.equal(draw(), draw()), "two draws with one seed differed")
 
 
 def _dlpack(device: Device) -> bool:
@@ -169,8 +184,13 @@ def _serialization(device: Device) -> bool:
     torch.save(given, file)
     file.seek(0)
     read = torch.load(file, weights_only=True)
-    same = torch.equal(device.from_device(read), torch.arange(4.0))
-    return bool(read.device.type == given.device.type and same)
+    if read.device.type != given.device.type:
+        return _seen(False, f"a tensor on {given.device} was loaded on {read.device}")
+    found = device.from_device(read)
+    return _seen(
+        torch.equal(found, torch.arange(4.0)),
+        f"a tensor of 0, 1, 2, 3 was loaded as {found.tolist()}",
+    )
 
 
 @_of_accelerator
@@ -182,7 +202,36 @@ def _graphs(device: Device) -> bool:
     before = device.from_device(given).sum().item()
     graph.replay()
     torch.accelerator.synchronize(device.torch_device)
-    return before == 0 and device.from_device(given).sum().item() == 4
+    after = device.from_device(given).sum().item()
+    return _seen(
+        before == 0 and after == 4,
+        f"the sum of 4 zeros was {before} after the capture of add_(1) and {after} after its replay",
+    )
+
+
+@_of_accelerator
+def _pinned_memory(device: Device) -> bool:
+    pinned = torch.zeros(8).pin_memory()
+    return _seen(pinned.is_pinned(), "is_pinned() was False after pin_memory()")
+
+
+def _several(device: Device) -> bool:
+    count = _module(device).device_count()
+    if not isinstance(count, int):
+        raise TypeError(f"device_count() returned {count!r}")
+    return count > 1
+
+
+def _properties(device: Device) -> bool:
+    found = _module(device).get_device_properties(device.torch_device)
+    return _seen(found is not None, "get_device_properties() returned None")
+
+
+def _seen(right: bool, what: str) -> bool:
+    """True; raises Wrong with what was seen instead."""
+    if not right:
+        raise Wrong(what)
+    return True
 
 
 #: The other capabilities are verified by the suite only: asking for them needs a compiler or a second process, or
@@ -195,11 +244,11 @@ _QUESTIONS: dict[str, Callable[[Device], Any]] = {
     "timed_events": _timed_events,
     "allocator_statistics": _allocator_statistics,
     "allocator_memory_info": _memory_info,
-    "pinned_memory": _of_accelerator(lambda _: torch.zeros(8).pin_memory().is_pinned()),
+    "pinned_memory": _pinned_memory,
     "graphs": _graphs,
     "generator": _generator,
-    "multi_device": lambda device: _module(device).device_count() > 1,
-    "properties": lambda device: _module(device).get_device_properties(device.torch_device),
+    "multi_device": _several,
+    "properties": _properties,
     "dlpack": _dlpack,
     "serialization": _serialization,
     "autocast": lambda device: torch.amp.is_autocast_available(device.torch_device.type),
@@ -209,18 +258,3 @@ _QUESTIONS: dict[str, Callable[[Device], Any]] = {
     ),
     "fork_detection": lambda device: callable(getattr(_module(device), "_is_in_bad_fork", None)),
 }
-
-
-def serve(orders: Any, tell: Tell) -> None:
-    """Answer what has no answer yet, in a subprocess. Errors that people can act on are part of the answer."""
-
-    def say(said: Said) -> None:
-        tell(msgspec.to_builtins(said))
-
-    try:
-        device = open_device(described(msgspec.convert(orders["question"], Question)))
-        probe(device, orders["answered"], say)
-    except ConformError as error:
-        say(Said(over=True, raised=str(error)))
-    else:
-        say(Said(over=True))

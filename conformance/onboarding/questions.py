@@ -31,7 +31,8 @@ class Answers(msgspec.Struct, frozen=True):
     """What the device answered.
 
     ``capabilities`` are True, False, or None if there is no way to ask. ``facts`` are the descriptor's. ``raised``
-    says which exception a capability, a dtype or ``device_count`` raised.
+    says which exception a capability, a dtype or ``device_count`` raised; ``wrong`` what was seen of a capability
+    that is there and does not work.
     """
 
     capabilities: dict[str, bool | None] = {}
@@ -39,6 +40,7 @@ class Answers(msgspec.Struct, frozen=True):
     facts: dict[str, str] = {}
     device_count: int = 1
     raised: dict[str, str] = {}
+    wrong: dict[str, str] = {}
 
 
 class Reply(Answers, frozen=True):
@@ -48,15 +50,19 @@ class Reply(Answers, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What the subprocess says of a question: that it asks it now, or the ``answer``, or what was ``raised``.
+    """What the subprocess says of a question: that it asks it now, or the ``answer``, or what was ``raised``, or what
+    was seen that is ``wrong``.
 
-    The empty name is the end of all questions; ``raised`` then says that the device cannot be opened.
+    The empty name is the end of all questions; ``raised`` then says that the device cannot be opened. Before the first
+    question it says what it does, in ``step``.
     """
 
     name: str = ""
+    step: str = ""
     over: bool = False
     answer: Any = None
     raised: str = ""
+    wrong: str = ""
 
 
 def ask(question: Question, each: float = EACH) -> Reply:
@@ -64,24 +70,29 @@ def ask(question: Question, each: float = EACH) -> Reply:
     back is noted, and the others are asked in another process. If nothing can be asked, the reply's ``error`` says why.
     """
     answers: dict[str, Said] = {}
-    target, limits = "conformance.onboarding.probing:serve", Limits(start=PATIENCE, silence=each)
+    opening, asking_each = (Limits(start=PATIENCE, silence=limit) for limit in (PATIENCE, each))
     while "" not in answers:
         orders = {"question": msgspec.to_builtins(question), "answered": list(answers)}
-        asking = Said()
-        with Child(target, orders, limits, {"PYTHONFAULTHANDLER": "1"}) as process:
+        asking, step = Said(), "starting Python"
+        target = "conformance.onboarding.respondent:serve"
+        with Child(target, orders, opening, {"PYTHONFAULTHANDLER": "1"}) as process:
             for message in process:
                 asking = msgspec.convert(message, Said)
+                step = asking.step or step
+                process.limits = opening if asking.step else asking_each
                 if asking.over:
                     answers[asking.name] = asking
             ended = process.wait()
         if not asking.name and not asking.over:  # before the first question
-            late = f"it did not answer within {PATIENCE:g} s"
-            return Reply(
-                error=late if ended.late else f"asking it ended the process, which {ended}"
+            how = (
+                f"had not ended after {PATIENCE:g} s"
+                if ended.late
+                else f"ended the process, which {ended}"
             )
+            return Reply(error=f"{step} {how}")
         if not asking.over:
             how = f"no answer within {each:g} s" if ended.late else f"the process {ended.how}"
-            answers[asking.name] = Said(asking.name, True, raised=how)
+            answers[asking.name] = Said(asking.name, over=True, raised=how)
     return _reply(answers)
 
 
@@ -95,6 +106,7 @@ def _reply(answers: dict[str, Said]) -> Reply:
         facts=dict(facts.answer or common_facts()),
         device_count=int(count.answer or 1),
         raised={name: said.raised for name, said in answers.items() if said.raised},
+        wrong={name: said.wrong for name, said in answers.items() if said.wrong},
         error=answers[""].raised,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import date
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from devices.descriptor import CAPABILITIES, DTYPES
 from devices.manifest import Manifest
 from devices.registry import load_file
 from reports.model import CellResult, Run
-from tests.plugin.running import run_conform
+from tests.plugin.running import CHECKOUT, run_conform
 from tests.reports.builders import (
     ADD,
     ADD_INT,
@@ -30,8 +31,10 @@ from tests.reports.builders import (
     plan_document,
     results,
 )
+from tests.strangers.bench import MODULES
 
 DAY = date(2026, 1, 31)
+UNTIL = date(2026, 3, 2)
 
 
 def call(*arguments: str) -> Result:
@@ -40,6 +43,10 @@ def call(*arguments: str) -> Result:
 
 def a_run(*given: CellResult) -> Run:
     return Run(Path(), plan_document(), PROVENANCE, results(*given))
+
+
+def by_key(failing: list[CellResult]) -> dict[CellKey, CellResult]:
+    return {each.key: each for each in failing}
 
 
 def written(path: Path, text: str) -> Manifest:
@@ -66,18 +73,46 @@ def test_bad_arguments_are_one_message(arguments: tuple[str, ...], message: str)
     ("module", "device", "message"),
     [
         ("no_such_module", "npu", "importing 'no_such_module' failed: ModuleNotFoundError"),
-        ("json", "npux", "torch does not know the device type 'npux', after importing 'json'"),
+        ("json", "npux", "importing 'json' registered no type. If it needs a call after the"),
         ("json:no_such_function", "npu", "json.no_such_function() failed: AttributeError"),
+        ("strange_bare", "baer", "the type that was registered is 'bare'"),
+        ("strange_refusing", "refusing", "OSError: librefusing.so.1: cannot open (from KeyError"),
+        (
+            "strange_leaving",
+            "leaving",
+            "importing 'strange_leaving' ended the process, which exited",
+        ),
     ],
 )
 def test_a_device_that_cannot_be_had_is_one_message(
-    tmp_path: Path, module: str, device: str, message: str
+    tmp_path: Path, module: str, device: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.syspath_prepend(str(MODULES))
     folder = tmp_path / "x"
     result = call("x", "--device-string", device, "--module", module, "-o", str(folder))
-    assert result.exit_code == 4 and message in result.stderr
-    assert result.stderr.count("\n") == 1
+    assert result.exit_code == 3 and message in result.stderr
+    assert "nothing was written" in result.stderr and result.stderr.count("\n") == 1
     assert not folder.exists(), "nothing is left behind"
+
+
+def test_torch_that_cannot_be_imported_is_one_message(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broken backend loads itself with torch, so that no process can import torch."""
+    metadata = tmp_path / "broken-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[torch.backends]\nbroken = strange_refusing:load\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{MODULES}:{CHECKOUT}")
+    monkeypatch.syspath_prepend(str(MODULES))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = call("x", "--device-string", "npu", "-o", str(tmp_path / "x"))
+    assert result.exit_code == 3 and "importing 'torch' failed: RuntimeError" in result.stderr
+    assert "(from KeyError: 'LIBREFUSING')" in result.stderr
+    path = os.environ["PYTHONPATH"]
+    ran = run_conform("run", "--device=cpu", cache=cache, cwd=tmp_path, PYTHONPATH=path)
+    assert ran.code == 3 and "Traceback" not in ran.text and "INTERNALERROR" not in ran.text
+    assert "torch cannot be imported" in ran.text and "(from KeyError: 'LIBREFUSING')" in ran.text
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
@@ -104,6 +139,23 @@ def test_a_drafted_descriptor_says_what_was_answered(
     assert (device.unavailable() is None) == (module != "some_module")
 
 
+def test_a_drafted_descriptor_declares_what_is_there_and_wrong(tmp_path: Path) -> None:
+    answers = dict.fromkeys(CAPABILITIES, False) | {"strides": True}
+    seen = {"generator": 'two draws\ndiffered "', "float16": "1.0 became 2.0"}
+    raised = {"events": "NotImplementedError: later"}
+    reply = Reply(answers, ["float32"], raised=raised, wrong=seen)
+    text = drafting.descriptor(Question(name="mine", torch_type="npu"), reply, DAY)
+    (tmp_path / "descriptor.py").write_text(text)
+    device = load_file(tmp_path)
+    assert device.capabilities == {"strides", "generator"}
+    assert device.dtypes == {"float16", "float32"}
+    assert '"generator",  # wrong: two draws differed "\n' in text
+    absent = text.partition("does not have them:")[2].partition("capabilities=")[0]
+    assert {"storage", "streams"} <= set(absent.replace(",", " ").split())
+    assert not {"generator", "events"} & set(absent.replace(",", " ").split())
+    assert "#   events: NotImplementedError: later" in text
+
+
 def test_a_drafted_manifest_groups_by_clause_and_failing_layouts(tmp_path: Path) -> None:
     failing = [
         failed(ADD),
@@ -113,7 +165,9 @@ def test_a_drafted_manifest_groups_by_clause_and_failing_layouts(tmp_path: Path)
         failed(CellKey("layout.values", "mul", "float32")),
         failed(CellKey("layout.values", "mul", "int64")),
     ]
-    manifest = written(tmp_path / "m.toml", drafting.manifest("mine", failing, {}, 2, DAY))
+    manifest = written(
+        tmp_path / "m.toml", drafting.manifest("mine", by_key(failing), {}, {}, 2, DAY, UNTIL)
+    )
     seen = {(b.clause, b.op, b.dtype, b.layouts) for b in manifest.blocks}
     assert seen == {
         (("layout.values",), ("add", "mul"), ("float32", "int64"), frozenset({"transposed"})),
@@ -132,22 +186,39 @@ def test_a_drafted_manifest_groups_by_clause_and_failing_layouts(tmp_path: Path)
     "text", ['"""', "\\", "a\x00\x1b\x7f\n# b", "\ud800", "é\U0001f600", "'''"]
 )
 def test_no_message_breaks_the_manifest(tmp_path: Path, text: str) -> None:
-    drafted = drafting.manifest("mine", [failed(ADD, message=text)], {BOUNDS: text}, 1, DAY)
+    failing = by_key([failed(ADD, message=text)])
+    drafted = drafting.manifest("mine", failing, {}, {BOUNDS: text}, 1, DAY, UNTIL)
     assert len(written(tmp_path / "m.toml", drafted).blocks) == 1
 
 
-def test_cells_on_which_runs_disagree_are_in_no_block() -> None:
-    first = a_run(failed(ADD), failed(CONV), failed(BOUNDS, outcome=Outcome.ERROR))
-    second = a_run(failed(ADD), failed(BOUNDS, outcome=Outcome.ERROR))
-    agreed, apart = agreement([first, second])
-    assert list(agreed) == [ADD]
-    assert apart[CONV] == "the runs disagree: fail in 1 layout(s), then pass"
+def test_a_cell_that_fails_now_and_then_is_flaky_for_some_days(tmp_path: Path) -> None:
+    runs = [a_run(failed(ADD), failed(CONV)), a_run(failed(ADD))]
+    agreed, flaky, apart = agreement(runs)
+    assert (list(agreed), list(flaky), apart) == ([ADD], [CONV], {})
+    drafted = drafting.manifest("mine", agreed, flaky, apart, 2, DAY, UNTIL)
+    of_add, of_conv = written(tmp_path / "m.toml", drafted).blocks
+    assert (of_add.outcome.value, of_add.expires) == ("fail", None)
+    assert (of_conv.outcome.value, of_conv.expires, of_conv.layouts) == ("flaky", UNTIL, None)
+
+
+def test_a_cell_that_fails_in_another_way_each_time_fails_in_any_way() -> None:
+    runs = [a_run(failed(ADD)), a_run(failed(ADD, layouts=("contiguous", "transposed")))]
+    agreed, _, apart = agreement(runs)
+    assert agreed[ADD].layouts == () and apart == {}
+
+
+def test_cells_that_no_block_can_describe_are_in_none() -> None:
+    error = failed(BOUNDS, outcome=Outcome.ERROR)
+    first = a_run(failed(ADD), failed(CONV, outcome=Outcome.CRASH), error)
+    agreed, flaky, apart = agreement([first, a_run(failed(ADD), failed(CONV), error)])
+    assert list(agreed) == [ADD] and not flaky
+    assert apart[CONV] == "the runs disagree: crash, then fail"
     assert apart[BOUNDS].startswith("error: ")
 
 
 def test_a_cell_without_an_outcome_is_in_no_block() -> None:
     run = a_run(failed(ADD), failed(CONV, Verdict.MISSING, outcome=Outcome.NOT_RUN))
-    agreed, apart = agreement([run])
+    agreed, _, apart = agreement([run])
     assert list(agreed) == [ADD] and apart == {CONV: "it has no outcome"}
     assert set(CELLS) > {ADD, CONV}
 

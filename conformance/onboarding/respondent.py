@@ -1,0 +1,51 @@
+"""The subprocess that asks a device. It says each step before it takes it: the step may end the process."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import msgspec
+
+from conformance.checks.child import Tell
+from conformance.onboarding.questions import Question, Said
+from devices.errors import ConformError, with_cause
+
+
+def serve(orders: Any, tell: Tell) -> None:
+    """Answer what has no answer yet. Errors that people can act on are part of the answer."""
+
+    def say(said: Said) -> None:
+        tell(msgspec.to_builtins(said))
+
+    say(Said(step="importing torch"))
+    try:
+        importlib.import_module("torch")
+    except Exception as error:  # with torch, the modules are imported that extend it
+        say(_failed("torch", error))
+        return
+    from conformance.onboarding.probing import described, probe
+    from opinfo.device import open_device
+
+    try:
+        descriptor = described(msgspec.convert(orders["question"], Question))
+        if descriptor.module is not None:
+            say(Said(step=f"importing {descriptor.module!r}"))
+            try:
+                importlib.import_module(descriptor.module)
+            except Exception as error:
+                say(_failed(descriptor.module, error))
+                return
+        called = f"calling {descriptor.init}(), or " if descriptor.init else ""
+        say(Said(step=f"{called}a first addition on {descriptor.torch_type!r}"))
+        device = open_device(descriptor)
+        say(Said())  # from now on each question has its own limit
+        probe(device, orders["answered"], say)
+    except ConformError as error:
+        say(Said(over=True, raised=str(error)))
+    else:
+        say(Said(over=True))
+
+
+def _failed(module: str, error: Exception) -> Said:
+    return Said(over=True, raised=f"importing {module!r} failed: {with_cause(error)}")
