@@ -293,7 +293,12 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         if exitstatus != pytest.ExitCode.INTERRUPTED:
             code = pytest.ExitCode.INTERNAL_ERROR  # the documented code of infrastructure
     session.exitstatus = int(code)
-    run.ended = "\n".join([summarise(result, styled=pytest_.is_styled(config)), *lines])
+    run.ended = "\n".join(
+        [
+            summarise(result, styled=pytest_.is_styled(config), verbose=pytest_.is_verbose(config)),
+            *lines,
+        ]
+    )
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

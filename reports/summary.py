@@ -1,9 +1,4 @@
-"""What people read of a run: its failures in groups, the text of a terminal, markdown and annotations for CI.
-
-Failures are grouped by what they seem to have in common, so that one line represents hundreds. A group's key is the
-clause, how the cells failed, the op's family, and where (the factors of the layout of the minimised example, else
-of the simplest layout that fails): what one cause in a kernel's addressing usually shares.
-"""
+"""What people read of a run: its failures by cause, the text of a terminal, markdown and annotations for CI."""
 
 from __future__ import annotations
 
@@ -11,16 +6,17 @@ import re
 import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from html import escape
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from devices.cell import Outcome, Verdict
 from devices.files import explained
+from reports.advice import sentence, todo
+from reports.causes import Cause, causes_of
 from reports.gate import ExitCode, GateResult, Tally, levels_of, number
 from reports.junit import clean, headline
 from reports.model import (
@@ -35,10 +31,12 @@ from reports.model import (
 )
 
 JSON_FILE, MARKDOWN_FILE = "failures.json", "failures.md"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 
-# Cells of a group that are named in the line under its example.
+# Cells of a cause that are named under its example, causes that are shown, and the longest line about one.
 _NAMED = 6
+_SHOWN = 4
+_WIDEST = 300
 
 # More clauses than this are shown by family.
 _MANY = 25
@@ -93,119 +91,10 @@ def md_table(header: Sequence[str], rows: Iterable[Sequence[str]], texts: int) -
     return [f"| {' | '.join(row)} |" for row in (escaped[0], rule, *escaped[1:])]
 
 
-# -- failures in groups
-
-
-def kind_of(result: CellResult) -> str:
-    """How a cell failed, for people: ``values``, ``raised RuntimeError``, ``crash: killed by SIGSEGV``."""
-    if result.outcome is Outcome.FAIL:
-        return result.failure.title if result.failure is not None else "fail"
-    if result.outcome is Outcome.BLOCKED:
-        return f"blocked by {result.blocked_by}"
-    more = result.raises
-    if more is None and result.failure is not None:
-        more = result.failure.found or result.failure.detail
-    return f"{result.outcome}: {more}" if more else str(result.outcome)
-
-
-MEMORY: Final = ("contiguous", "transposed", "reversed", "channels_last")
-
-
-def place_of(layouts: tuple[str, ...]) -> str:
-    """What the failing layouts have in common, from the simplest of them: its factors.
-
-    ``contiguous`` where the plain layout fails, else ``offset``, ``step``, ``order`` (of the
-    dimensions in memory), ``expand`` and their sums; ``out=…`` for targets; a directed check's own name.
-    """
-    places = (
-        (each.removeprefix("out=") != "contiguous", each.count("+"), each)
-        for each in map(_factors, layouts)
-    )
-    return min(places, default=(True, 0, ""))[-1]
-
-
-def _factors(layout: str) -> str:
-    """The factors of one layout id."""
-    target = layout.startswith("out=")
-    found: list[str] = []
-    for single in layout.removeprefix("out=").split("/"):
-        memory, *rest = single.split("+")
-        if memory not in MEMORY:
-            return layout  # a directed check, or a pinned example
-        if memory != "contiguous":
-            found.append("order")
-        found += [factor.partition("_")[0] for factor in rest]
-    text = "+".join(f for f in ("order", "step", "expand", "offset") if f in found) or "contiguous"
-    return f"out={text}" if target else text
-
-
-class GroupKey(NamedTuple):
-    """What the cells of one group share."""
-
-    verdict: Verdict
-    clause: str
-    kind: str
-    family: str
-    place: str
-
-    @property
-    def common(self) -> str:
-        return ", ".join(filter(None, (self.kind, self.family, self.place)))
-
-    def __str__(self) -> str:
-        return f"{self.verdict} {self.clause}: {self.common}"
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Cells that fail alike. ``example`` is the one to read first; ``results`` keep the plan's order."""
-
-    key: GroupKey
-    results: tuple[CellResult, ...]
-
-    @property
-    def example(self) -> CellResult:
-        """The cell with the smallest minimised example, else the first that has a repro script."""
-        return min(self.results, key=_telling)
-
-
-def _telling(result: CellResult) -> tuple[int, int, int, int]:
-    example = result.example
-    if example is None:
-        return (1 + (result.repro is None), 0, 0, 0)
-    return (0, *example.complexity)
-
-
-def key_of(result: CellResult, families: Mapping[str, str]) -> GroupKey:
-    """A result's group. ``families`` names the family of each op; an op without one is its own."""
-    return GroupKey(
-        result.verdict,
-        result.key.clause,
-        kind_of(result),
-        families.get(result.key.op, result.key.op),
-        place_of((result.example.layout,) if result.example is not None else result.layouts),
-    )
-
-
-def grouped(results: Iterable[CellResult], families: Mapping[str, str]) -> tuple[Group, ...]:
-    """The groups: regressions before improvements, then the largest first, then in the plan's order."""
-    found: dict[GroupKey, list[CellResult]] = {}
-    for result in results:
-        found.setdefault(key_of(result, families), []).append(result)
-    groups = [Group(key, tuple(members)) for key, members in found.items()]
-    groups.sort(key=lambda g: (g.key.verdict is not Verdict.REGRESSION, -len(g.results)))
-    return tuple(groups)
-
-
-def groups_of(run: Run, results: Iterable[CellResult]) -> tuple[Group, ...]:
-    """These results of the run, grouped."""
-    return grouped(results, run.plan.families)
-
-
 # -- failures.json for programs, failures.md for people: made from the record, and no evidence
 
 
-class _GroupExample(msgspec.Struct):
+class _CauseExample(msgspec.Struct):
     cell: str
     outcome: Outcome
     message: str
@@ -213,73 +102,113 @@ class _GroupExample(msgspec.Struct):
     minimised: Example | None
 
 
-class _GroupDocument(msgspec.Struct):
+class _CauseDocument(msgspec.Struct):
     verdict: Verdict
-    clause: str
-    kind: str
-    family: str
-    place: str
+    sentence: str
+    todo: str
+    rule: str
     count: int
-    example: _GroupExample
+    checks: int
+    wholly: int
+    clauses: list[str]
+    example: _CauseExample
     cells: list[str]
+    block: str
 
 
 class FailuresDocument(msgspec.Struct):
-    """``failures.json``: the groups, largest first, each with its example and the names of all its cells."""
+    """``failures.json``: the causes, largest first, each with its example, the names of all its cells, and a block of
+    a manifest that expects exactly these."""
 
     format: int
     cells: int
-    groups: list[_GroupDocument]
+    causes: list[_CauseDocument]
 
 
 def write_failures(result: GateResult) -> None:
     """Write both files into the run's folder. Raises RunError if they cannot be written."""
     run = result.run
-    groups = groups_of(run, (*result.new, *result.provisional))
-    data = msgspec.json.format(msgspec.json.encode(document(groups)), indent=1)
+    found = document(run, causes_of(run, (*result.new, *result.provisional)))
+    data = msgspec.json.format(msgspec.json.encode(found), indent=1)
     write_file(run.folder / JSON_FILE, data + b"\n")
-    write_file(run.folder / MARKDOWN_FILE, markdown_of(groups).encode())
+    write_file(run.folder / MARKDOWN_FILE, markdown_of(found).encode())
 
 
-def document(groups: Sequence[Group]) -> FailuresDocument:
-    """The groups as ``failures.json`` holds them."""
+def document(run: Run, causes: Sequence[Cause]) -> FailuresDocument:
+    """The causes as ``failures.json`` holds them."""
     made = []
-    for group in groups:
-        shown, cells = group.example, [str(result.key) for result in group.results]
+    for cause in causes:
+        shown, cells = cause.example, [str(result.key) for result in cause.results]
         message = clean(shown.message)
-        example = _GroupExample(str(shown.key), shown.outcome, message, shown.repro, shown.example)
-        made.append(_GroupDocument(*group.key, len(cells), example, cells))
-    return FailuresDocument(_FORMAT, sum(group.count for group in made), made)
+        example = _CauseExample(str(shown.key), shown.outcome, message, shown.repro, shown.example)
+        clauses = list(dict.fromkeys(result.key.clause for result in cause.results))
+        told = one_line(sentence(cause)), one_line(todo(cause, run.parsed.clauses))
+        wholly = len(cells) - len(cause.partly)
+        made.append(
+            _CauseDocument(
+                *(cause.verdict, *told, cause.key.rule, len(cells), cause.checks, wholly),
+                *(clauses, example, cells, ""),
+            )
+        )
+    return FailuresDocument(_FORMAT, sum(cause.count for cause in made), made)
 
 
-def markdown_of(groups: Sequence[Group]) -> str:
+def markdown_of(found: FailuresDocument) -> str:
     """The same for people (GitHub-flavoured)."""
-    cells = sum(len(group.results) for group in groups)
-    lines = [f"# {cells:,} new in {len(groups):,} groups", ""]
-    for place, group in enumerate(groups, 1):
-        example = group.example
-        lines += [f"## {place}. {md(str(group.key))} ({len(group.results):,})", ""]
-        lines += [f"- example: {md(str(example.key))}: {md(headline(example))}"]
-        if example.example is not None:
-            lines += [f"- {md(line)}" for line in example.example.lines()]
+    count = number(len(found.causes), "cause")
+    lines = [f"# {number(found.cells, 'new failing cell')}, {count}", ""]
+    for place, cause in enumerate(found.causes, 1):
+        example = cause.example
+        lines += [f"## {place}. {md(cause.sentence)} ({number(cause.count, 'cell')})", ""]
+        lines += [
+            f"- {cause.verdict}, {number(cause.checks, 'failing check')}, in {', '.join(map(md, cause.clauses))}"
+        ]
+        if cause.wholly < cause.count:
+            lines += [
+                f"- {number(cause.count - cause.wholly, 'cell')} of these fail for another reason too"
+            ]
+        lines += [f"- to do: {md(cause.todo)}"]
+        lines += [f"- example: {md(example.cell)}: {md(example.message)}"]
+        if example.minimised is not None:
+            lines += [f"- {md(line)}" for line in example.minimised.lines()]
         if example.repro is not None:
             lines.append(f"- `python {example.repro}` in this folder")
-        lines += ["", ", ".join(md(str(result.key)) for result in group.results), ""]
+        lines += ["", ", ".join(map(md, cause.cells)), ""]
+        if cause.block:
+            fence = "a block of the manifest that expects these cells"
+            lines += [
+                f"<details><summary>{fence}</summary>",
+                "",
+                "```toml",
+                cause.block,
+                "```",
+                "",
+                "</details>",
+                "",
+            ]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def text_lines(
-    run: Run, results: Iterable[CellResult], kind: str, limit: int, style: Callable[[str, str], str]
+    run: Run,
+    results: Iterable[CellResult],
+    kind: str,
+    limit: int,
+    style: Callable[[str, str], str],
+    verbose: bool = False,
 ) -> list[str]:
-    """Failures for a terminal: the first groups, each with an example and the command that shows it again."""
-    groups = groups_of(run, results)
+    """Failures for a terminal: the first causes, each with its repro command and what to do. ``verbose`` adds the
+    minimised example and the names of more cells."""
+    causes = causes_of(run, results)
     lines: list[str] = []
-    for group in groups[:limit]:
-        bad = "bad" if group.key.verdict == "regression" else "note"
-        label = style(f"{kind} {group.key.verdict}", bad)
-        result = group.example
-        lines.append(f"{label}: {result.key}: {result.outcome}: {one_line(headline(result))}")
-        if result.example is not None:
+    for cause in causes[:limit]:
+        bad = "bad" if cause.verdict is Verdict.REGRESSION else "note"
+        label = style(f"{kind} {cause.verdict}", bad)
+        count = number(len(cause.results), "cell")
+        lines.append(_cut(f"{label}: {count}: {one_line(sentence(cause))}"))
+        result = cause.example
+        lines.append(_cut(f"    {result.key}: {result.outcome}: {one_line(headline(result))}"))
+        if verbose and result.example is not None:
             lines += [
                 " " * (4 + len(line) - len(line.lstrip(" ")))
                 + one_line(line)  # its own indentation is kept
@@ -287,53 +216,70 @@ def text_lines(
             ]
         if (command := repro_command(run.folder, result)) is not None:
             lines.append(f"    {command}")
-        if len(group.results) > 1:
-            lines.append(f"    {alike(group)}")
-        if result.outcome is Outcome.ERROR:
-            lines.append(
-                "    an error is a mistake of torch-conformance, not of the device: please report it"
-            )
-    if len(groups) > limit:
-        lines.append(_rest(run, groups[limit:]))
+        if verbose and len(cause.results) > 1:
+            lines.append(f"    {alike(cause)}")
+        lines.append(f"    to do: {one_line(todo(cause, run.parsed.clauses))}")
+    if len(causes) > limit:
+        lines.append(_rest(run, causes[limit:]))
     return lines
 
 
-def alike(group: Group) -> str:
-    """How many more cells there are in a group, what they share, and some of their names."""
-    others = [case_name(r.key) for r in group.results if r is not group.example]
+def _cut(line: str) -> str:
+    return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 1]}…"
+
+
+def alike(cause: Cause) -> str:
+    """How many more cells have a cause, and some of their names."""
+    others = [str(r.key) for r in cause.results if r is not cause.example]
     names = [*others[:_NAMED], *(["…"] if len(others) > _NAMED else [])]
-    more = number(len(others), "more cell alike", "more cells alike")
-    return one_line(f"and {more} ({group.key.common}): {', '.join(names)}")
+    more = number(len(others), "more cell", "more cells")
+    return one_line(f"and {more}: {', '.join(names)}")
 
 
 # -- the summary of a run
 
 
-def summarise(judged: GateResult, *, limit: int = 20, styled: bool = False) -> str:
-    """The end of a run as text: the verdict by clause, new failures with their repro commands.
+def summarise(
+    judged: GateResult, *, limit: int | None = None, styled: bool = False, verbose: bool = False
+) -> str:
+    """The end of a run as text: the verdict, then the causes of new failures with their repro commands and what to do.
 
-    At most ``limit`` groups of failures are shown. ``styled`` adds ANSI colours.
+    At most ``limit`` causes are shown. ``verbose`` adds the table by clause, levels, what was not checked, and notes.
+    ``styled`` adds ANSI colours.
     """
     run = judged.run
 
     def style(text: str, name: str) -> str:
         return f"\x1b[{_STYLES[name]}m{text}\x1b[0m" if styled else text
 
-    header, rows = table(judged)
-    first, *widths = [max(map(len, column)) for column in zip(header, *rows)]
-    lines = [style(title(run), "bold"), work_done(run)]
-    for row in (header, *rows):
-        line = "  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]).rstrip()
-        lines.append(style(line, "bold") if row is header or row is rows[-1] else line)
-    if not run.provenance.partial:
-        lines += [str(level) for level in levels_of(run)]
-    lines += [_WRAPPER.fill(note) for note in (*unchecked(run), *noted(run))]
-    lines += text_lines(run, judged.new, "new", limit, style)
-    lines += text_lines(run, judged.provisional, "provisional, not gating", limit, style)
-    lines += [f"note: {one_line(note)}" for note in judged.notes]
+    if limit is None:
+        limit = 20 if verbose else _SHOWN
+    lines = [
+        style(verdict_line(judged), "good" if judged.green else "bad"),
+        style(title(run), "bold"),
+    ]
     lines += [style(f"problem: {one_line(problem)}", "bad") for problem in judged.problems]
-    lines.append(style(verdict_line(judged), "good" if judged.green else "bad"))
-    return "\n".join([*lines, f"report: {run.folder}"])
+    lines += text_lines(run, judged.new, "new", limit, style, verbose)
+    limit = limit if verbose or not judged.new else 1
+    lines += text_lines(run, judged.provisional, "provisional, not gating", limit, style, verbose)
+    if judged.new:
+        lines.append(
+            f"to expect them until they are mended: conform manifest update --triage {shlex.quote(str(run.folder))} SECOND-RUN"
+        )
+    lines += [f"note: {one_line(note)}" for note in judged.notes]
+    if verbose:
+        header, rows = table(judged)
+        first, *widths = [max(map(len, column)) for column in zip(header, *rows)]
+        lines.append(work_done(run))
+        for row in (header, *rows):
+            line = "  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]).rstrip()
+            lines.append(style(line, "bold") if row is header or row is rows[-1] else line)
+        lines += [_WRAPPER.fill(note) for note in (*unchecked(run), *noted(run))]
+    if (verbose or judged.green) and not run.provenance.partial:
+        lines += [str(level) for level in levels_of(run)]
+    return "\n".join(
+        [*lines, f"report: {run.folder}" + ("" if verbose else " (-v shows the table by clause)")]
+    )
 
 
 def title(run: Run) -> str:
@@ -448,12 +394,12 @@ def _names(clauses: Iterable[str]) -> str:
     return "; ".join(f"{family}: {', '.join(names)}" for family, names in families.items())
 
 
-def _rest(run: Run, groups: Sequence[Group]) -> str:
-    """How many groups are not shown, and where they are."""
+def _rest(run: Run, causes: Sequence[Cause]) -> str:
+    """How many causes are not shown, and where they are."""
     report = run.folder / MARKDOWN_FILE
     where = report if report.exists() else run.folder
-    cells = sum(len(group.results) for group in groups)
-    return f"and {number(len(groups), 'more group')} ({number(cells, 'cell')}) in {where}"
+    cells = sum(len(cause.results) for cause in causes)
+    return f"and {number(len(causes), 'more cause')} ({number(cells, 'cell')}) in {where}"
 
 
 def markdown(judged: GateResult, *, limit: int = 20) -> str:
@@ -473,35 +419,39 @@ def markdown(judged: GateResult, *, limit: int = 20) -> str:
 
 
 def _md_failures(run: Run, heading: str, results: Sequence[CellResult], limit: int) -> list[str]:
-    groups = groups_of(run, results)
-    header = ["verdict", "cell", "outcome", "message", "repro", "alike"]
+    causes = causes_of(run, results)
+    header = ["verdict", "cause", "to do", "example", "repro", "cells"]
     rows = []
-    for group in groups[:limit]:
-        shown = group.example
-        texts = map(str, (shown.verdict, shown.key, shown.outcome, headline(shown)))
+    for cause in causes[:limit]:
+        shown = cause.example
+        said = f"{shown.key}: {headline(shown)}"
+        texts = (str(cause.verdict), sentence(cause), todo(cause, run.parsed.clauses), said)
         command = repro_command(run.folder, shown) or ""
-        rows.append([*texts, command, f"{len(group.results):,}"])
+        rows.append([*texts, command, f"{len(cause.results):,}"])
     lines = [f"### {heading}", "", *md_table(header, rows, 5), ""]
-    if len(groups) > limit:
-        lines += [md(_rest(run, groups[limit:])), ""]
+    if len(causes) > limit:
+        lines += [md(_rest(run, causes[limit:])), ""]
     return lines
 
 
 def workflow_commands(judged: GateResult) -> tuple[str, ...]:
-    """GitHub workflow commands: the problems, then new failures, ten at most in all."""
+    """GitHub workflow commands: the problems, then the causes of new failures, ten at most in all."""
     if judged.green:
         return ()
     wanted = [(f"conformance: {judged.exit_code.label}", text) for text in judged.problems]
     if judged.exit_code is not ExitCode.INFRASTRUCTURE:
-        wanted += [
-            (f"{result.verdict}: {result.key}", f"{result.outcome}: {headline(result)}")
-            for result in judged.new
-        ]
+        wanted += [_annotation(cause) for cause in causes_of(judged.run, judged.new)]
     shown = wanted if len(wanted) <= _ANNOTATIONS else wanted[: _ANNOTATIONS - 1]
     lines = [_command(name, text) for name, text in shown]
     if len(wanted) > len(shown):
         lines.append(_command("conformance", f"and {len(wanted) - len(shown):,} more"))
     return tuple(lines)
+
+
+def _annotation(cause: Cause) -> tuple[str, str]:
+    shown, count = cause.example, number(len(cause.results), "cell")
+    title = f"{cause.verdict}: {count}: {sentence(cause)}"
+    return title, f"{shown.key}: {shown.outcome}: {headline(shown)}"
 
 
 # https://github.com/actions/toolkit, packages/core/src/command.ts: escapeData, escapeProperty.

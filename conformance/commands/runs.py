@@ -25,7 +25,7 @@ from reports.summary import publish, summarise
 @click.command()
 @RUN
 @options("gate")
-def gate(run: Path, allow_improvements: bool, against: Path | None) -> int:
+def gate(run: Path, allow_improvements: bool, against: Path | None, verbose: bool) -> int:
     """Exit 0 only if a run is complete and free of regressions.
 
     RUN is the folder given to --results, or its record, run.conform. Exits 1 for regressions and for improvements that
@@ -34,7 +34,7 @@ def gate(run: Path, allow_improvements: bool, against: Path | None) -> int:
     """
     baseline = load_run(against) if against is not None else None
     result = judge(load_run(run), allow_improvements=allow_improvements, against=baseline)
-    click.echo(summarise(result, styled=_coloured()))
+    click.echo(summarise(result, styled=_coloured(), verbose=verbose))
     for line in publish(result, os.environ):
         click.echo(line)
     return result.exit_code
@@ -47,7 +47,7 @@ def _coloured() -> bool:
 @click.command()
 @RUN
 @options("results")
-def results(run: Path, as_json: bool) -> None:
+def results(run: Path, as_json: bool, verbose: bool) -> None:
     """Show a run again: the summary that ended it, or its record as JSON.
 
     RUN is the folder given to --results, or its record, run.conform. The JSON has the plan, the provenance and the
@@ -58,7 +58,7 @@ def results(run: Path, as_json: bool) -> None:
         click.echo(record_as_json(loaded))
     else:
         partial = loaded.provenance.partial or loaded.provenance.is_shard
-        click.echo(summarise(judge(loaded, partial=partial), styled=_coloured()))
+        click.echo(summarise(judge(loaded, partial=partial), styled=_coloured(), verbose=verbose))
 
 
 @click.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
@@ -18,8 +18,9 @@ from conformance.search.minimise.tasks import Bench, Orders, Task, in_turn, mini
 from conformance.suites import SEARCHED, suite_of
 from devices.cell import CallKey, CellKey, Outcome, Verdict
 from devices.files import file_name, write_whole
+from reports.causes import causes
 from reports.model import CellResult
-from reports.summary import grouped, one_line
+from reports.summary import one_line
 
 #: Seconds that loading torch and making the inputs may take, in addition to the cell's limit.
 _LOADING = 60.0
@@ -47,18 +48,18 @@ def write_script(folder: Path, inside: str, clause: str, names: Iterable[str], t
 # -- new failures, minimised
 
 
-def tasks_of(results: Iterable[CellResult], families: Mapping[str, str], most: int) -> list[Task]:
-    """The regressions to minimise: the first of every group, then the second of every group, and so on."""
+def tasks_of(every: Collection[CellResult], families: Mapping[str, str], most: int) -> list[Task]:
+    """The regressions to minimise: the first of every cause, then the second of every cause, and so on."""
     new = [
         r
-        for r in results
+        for r in every
         if r.verdict is Verdict.REGRESSION
         and r.outcome is Outcome.FAIL
         and suite_of(r.key.clause) in SEARCHED  # the programs of other suites are minimised already
     ]
     members = [
-        [group.example, *(r for r in group.results if r is not group.example)]
-        for group in grouped(new, families)
+        [cause.example, *(r for r in cause.results if r is not cause.example)]
+        for cause in causes(new, families, every)
     ]
     turns = (result for turn in zip_longest(*members) for result in turn if result is not None)
     return [Task(result.key, result.failure) for result, _ in zip(turns, range(most))]

@@ -18,6 +18,8 @@ from devices.cell import Verdict
 from devices.errors import ConformError
 from devices.manifest import Block, Manifest, ManifestError
 from devices.verdicts import Matcher, conflict_text
+from reports.advice import sentence, todo
+from reports.causes import causes_of
 from reports.dashboard import axes, documents
 from reports.dashboard.axes import Axis
 from reports.dashboard.geometry import Placement, laid_out, placed
@@ -42,13 +44,12 @@ from reports.run import (
     repro_script,
 )
 from reports.statuses import ERROR, PASS, code_of
-from reports.summary import groups_of
 
 # A message or a script longer than this is cut, in characters.
 LONGEST_TEXT = 20_000
 LONGEST_SCRIPT = 100_000
 
-# Cells of a group that a page names, and tensors of a call that it draws.
+# Cells of a cause that a page names, and tensors of a call that it draws.
 _NAMED = 12
 _PICTURES = 6
 
@@ -312,11 +313,11 @@ def _undeclared(read: ReadRun) -> dict[str, list[str]]:
     }
 
 
-class _Group(msgspec.Struct):
-    """The failures that are grouped with a cell."""
+class _Cause(msgspec.Struct):
+    """Why a cell fails, and the cells that fail for the same reason."""
 
-    kind: str
-    family: str
+    sentence: str
+    todo: str
     count: int
     cells: list[str]
 
@@ -348,7 +349,7 @@ class _Detail(msgspec.Struct, omit_defaults=True):
     script: list[int] | None = None
     tensors: list[Placement] = []
     example: _Smallest | None = None
-    group: _Group | None = None
+    cause: _Cause | None = None
     more: dict[str, str] = {}
 
 
@@ -379,7 +380,7 @@ class _Shard:
 def _shards(read: ReadRun, deciding: Mapping[int, list[int]]) -> dict[int, _Shard]:
     """The details of the run's cells, in SHARDS files by operator."""
     shards: dict[int, _Shard] = {}
-    grouped = dict(_groups(read))
+    causes = dict(_causes(read))
     for op, _, start, end in axes.slices(read.axis):
         shard = shards.setdefault(axes.shard_of(op), _Shard())
         shard.counts[op] = (read.checks[start:end], read.samples[start:end])
@@ -387,21 +388,22 @@ def _shards(read: ReadRun, deciding: Mapping[int, list[int]]) -> dict[int, _Shar
         shard = shards[axes.shard_of(result.key.op)]
         detail = shard.cells[str(position)] = _detail(read.run.folder, result, shard)
         detail.blocks = deciding.get(position, [])
-        detail.group = grouped.get(position)
+        detail.cause = causes.get(position)
     return shards
 
 
-def _groups(read: ReadRun) -> Iterator[tuple[int, _Group]]:
-    """The position of each new failure, and its group."""
+def _causes(read: ReadRun) -> Iterator[tuple[int, _Cause]]:
+    """The position of each new failure, and its cause."""
     new = {
         result.key: position
         for position, result in read.not_passed.items()
         if result.verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT)
     }
-    for group in groups_of(read.run, [read.not_passed[position] for position in new.values()]):
-        names = [clean(str(result.key)) for result in group.results[:_NAMED]]
-        made = _Group(clean(group.key.kind), clean(group.key.family), len(group.results), names)
-        yield from ((new[result.key], made) for result in group.results)
+    for cause in causes_of(read.run, [read.not_passed[position] for position in new.values()]):
+        names = [clean(str(result.key)) for result in cause.results[:_NAMED]]
+        advice = clean(todo(cause, read.run.parsed.clauses))
+        made = _Cause(clean(sentence(cause)), advice, len(cause.results), names)
+        yield from ((new[result.key], made) for result in cause.results)
 
 
 def _detail(folder: Path, result: CellResult, shard: _Shard) -> _Detail:

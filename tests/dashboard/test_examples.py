@@ -1,4 +1,4 @@
-"""Minimised examples, the tensors of failing calls, and groups of failures are shown where a run has them."""
+"""Minimised examples, the tensors of failing calls, and causes of failures are shown where a run has them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_empty_tensor_takes_no_place() -> None:
     assert placed(Geometry("float32", (0, 3), (3, 1), 5)).extent == 5
 
 
-def test_the_page_of_a_cell_shows_its_group(browser: Any, tmp_path: Path) -> None:
+def test_the_page_of_a_cell_shows_its_cause(browser: Any, tmp_path: Path) -> None:
     ops = ("mul", "t")
     told = [fleet.failing(fleet.cell("layout.values", op)) for op in ops]
     families = {"families": dict.fromkeys(ops, "pointwise")}
@@ -41,12 +41,17 @@ def test_the_page_of_a_cell_shows_its_group(browser: Any, tmp_path: Path) -> Non
     build([run], tmp_path / "site", Options(now=NOW, jobs=1))
     address = "cell.html#device=alpha-quick&clause=layout.values&op=mul&dtype=float32"
     with opened(browser, tmp_path / "site", address) as page:
-        assert "2 cells in one group: values, pointwise." in page.inner_text("main")
+        text = page.inner_text("main")
+        assert (
+            "wrong values where an input is not contiguous and begins at a storage offset (mul, t)."
+            in text
+        )
+        assert "To do: run the repro and mend it" in text and "2 cells with this cause:" in text
         page.click("text=layout.values · t · float32")
         page.wait_for_selector("text=t[float32]")
 
 
-def test_expected_failures_are_in_no_group(tmp_path: Path) -> None:
+def test_expected_failures_have_no_new_cause(tmp_path: Path) -> None:
     told = [
         fleet.failing(fleet.cell("layout.values", op), verdict=Verdict.EXPECTED)
         for op in ("mul", "t")
@@ -54,7 +59,7 @@ def test_expected_failures_are_in_no_group(tmp_path: Path) -> None:
     run = fleet.write(tmp_path / "run", "alpha", fleet.ALPHA, *told)
     build([run], tmp_path / "site", Options(now=NOW, jobs=1))
     details = (tmp_path / "site" / "data" / "details").rglob("*.js")
-    assert not any(b'"group"' in path.read_bytes() for path in details)
+    assert not any(b'"cause"' in path.read_bytes() for path in details)
 
 
 def test_the_page_of_a_cell_shows_the_tensors_of_the_failing_call(

@@ -1,7 +1,7 @@
 """Runs of the badly broken device (``tests/wrapped/broken.py``), for tests and for people.
 
 ``python -m tests.minimise.broken [PLAN]`` runs all of its ops in a plan (``core``: several hundred failing
-cells), and prints how long minimising and grouping took and the first five groups with their examples.
+cells), and prints how long minimising and finding causes took, and the causes with their examples.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from reports.causes import causes_of
 from reports.gate import gate
 from reports.run import load_run
-from reports.summary import groups_of, text_lines
+from reports.summary import text_lines
 from tests.plugin.running import CHECKOUT, run_pytest
 from tests.wrapped.causes import CAUSE_OF
 
@@ -35,12 +36,12 @@ def main(plan: str = "quick") -> int:
         run = load_run(folder)
         new = gate(run, partial=True).new
         started = time.perf_counter()
-        groups = groups_of(run, new)
+        causes = causes_of(run, new)
         seconds = time.perf_counter() - started
         told = [line for line in ran.text.splitlines() if "conformance: minimis" in line]
         print(*(line[line.index("conformance: ") :] for line in told), sep="\n")
-        print(f"{len(new)} failing cells in {len(groups)} groups, grouped in {seconds:.3f} s\n")
-        print(*text_lines(run, new, "new", 5, lambda text, _: text), sep="\n")
+        print(f"{len(new)} failing cells have {len(causes)} causes, found in {seconds:.3f} s\n")
+        print(*text_lines(run, new, "new", 20, lambda text, _: text, True), sep="\n")
     return 0
 
 

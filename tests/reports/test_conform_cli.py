@@ -173,7 +173,8 @@ def test_results_shows_a_run_again_and_its_record_as_json(tmp_path: Path) -> Non
     made = results(failed(ADD))
     write_run(tmp_path, plan_document(), made, PROVENANCE)
     text = CliRunner().invoke(conform, ["results", str(tmp_path)], standalone_mode=False)
-    assert "new regression: layout.values::add[float32]: fail" in text.output
+    assert text.output.startswith("regression (exit 1): 4 of 5 cells pass")
+    assert "    layout.values::add[float32]: fail" in text.output
     data = CliRunner().invoke(conform, ["results", str(tmp_path), "--json"], standalone_mode=False)
     record = json.loads(data.output)
     assert record["provenance"]["torch"] == PROVENANCE.torch

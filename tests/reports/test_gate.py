@@ -12,6 +12,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from devices.cell import CellKey, Outcome, Verdict
+from devices.failure import Kind
 from reports.gate import ExitCode, GateResult, gate
 from reports.model import CellResult, Provenance, Run, RunError
 from reports.summary import markdown, publish, workflow_commands
@@ -27,6 +28,7 @@ from tests.reports.builders import (
     QUERY,
     changed_result,
     failed,
+    failure,
     passed,
     plan_document,
     results,
@@ -34,7 +36,7 @@ from tests.reports.builders import (
 
 
 def summarise(run: Run, *, styled: bool = False) -> str:
-    return text_of(gate(run), styled=styled)
+    return text_of(gate(run), styled=styled, verbose=True)
 
 
 def a_run(
@@ -200,14 +202,15 @@ def test_many_clauses_are_shown_by_family() -> None:
 
 def many_failures(count: int) -> Run:
     cells = [CellKey("layout.values", f"op{index}", "bool") for index in range(count)]
-    made = {cell: failed(cell) for cell in cells}
+    said = [failure("", kind=Kind.RAISED, raises="Bug", said="x" * index) for index in range(count)]
+    made = {cell: failed(cell, failure=each) for cell, each in zip(cells, said)}
     return a_run(made, cells=cells)
 
 
 def test_at_most_twenty_failures_are_shown_each_with_its_repro() -> None:
     text = summarise(many_failures(30))
     assert text.count("python out/repro/0001.py") == 20
-    assert "and 10 more groups (10 cells) in out" in text
+    assert "and 10 more causes (10 cells) in out" in text
     assert "report: out" in text
 
 
@@ -254,8 +257,11 @@ def test_annotations_are_escaped_and_at_most_ten() -> None:
     title, _, data = (
         workflow_commands(gate(a_run(results(made))))[1].removeprefix("::").partition("::")
     )
-    assert title == "error title=regression%3A layout.values%3A%3Aadd[float32]"
-    assert data == "fail: AssertionError: 100%25 wrong"
+    assert (
+        title
+        == "error title=regression%3A 1 cell%3A wrong values where an input is not contiguous (add)"
+    )
+    assert data == "layout.values::add[float32]: fail: AssertionError: 100%25 wrong"
     lines = workflow_commands(gate(many_failures(30)))
     assert len(lines) == 10 and all(line.startswith("::error title=") for line in lines)
     assert lines[-1].endswith("::and 22 more")

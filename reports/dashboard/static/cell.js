@@ -116,16 +116,17 @@ conform.start(async (app, site) => {
       example.tensors.map((tensor, i) => el("div", {}, conform.strides.figure(tensor, `t[${i}]`, tensor.guard), tensor.values ? el("pre", { class: "box" }, tensor.values) : null)))];
   }
 
-  // Failures in the same group as this one.
+  // Why it fails, and the cells that fail for the same reason.
   function alike(detail, device) {
-    const group = detail?.group;
-    if (!group || group.count < 2) return [];
-    const links = group.cells.map((text) => {
+    const cause = detail?.cause;
+    if (!cause) return [];
+    const links = cause.cells.map((text) => {
       const found = /^(.*?)::(.*?)(?:\[([^[\]]*)\])?$/s.exec(text);
       return el("li", {}, found ? pieces.cellLink({ device: device.slug, clause: found[1], op: found[2], dtype: found[3] || "" }) : text);
     });
-    return [el("section", {}, el("h2", {}, "Failures like this one"), el("p", {}, `${conform.plural(group.count, "cell")} in one group: ${group.kind}, ${group.family}.`),
-      el("ul", { class: "plain" }, links), group.count > links.length ? el("p", { class: "hint" }, `and ${group.count - links.length} more`) : null)];
+    return [el("section", {}, el("h2", {}, "Cause"), el("p", {}, `${cause.sentence}.`), el("p", {}, el("b", {}, "To do: "), cause.todo),
+      cause.count > 1 ? el("p", {}, `${conform.plural(cause.count, "cell")} with this cause:`) : null,
+      cause.count > 1 ? el("ul", { class: "plain" }, links) : null, cause.count > links.length ? el("p", { class: "hint" }, `and ${cause.count - links.length} more`) : null)];
   }
 
   function copyable(text, code = true) {

@@ -1,0 +1,105 @@
+"""A cause in the vendor's terms: a sentence that says what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from devices.failure import Failure, Kind
+from devices.failure import sentence as spell
+from reports.causes import PLAIN, Cause
+from reports.gate import number
+from reports.junit import headline
+from reports.model import Clause
+
+#: Ops that a sentence or a line of a descriptor names; more are counted.
+_NAMED: Final = 4
+_LISTED: Final = 12
+
+_WHERE: Final = {
+    "offset": "begins at a storage offset",
+    "strides": "is not contiguous",
+    "channels_last": "is channels_last",
+    "expand": "is expanded",
+}
+_WRONG: Final = {
+    "values": "wrong values",
+    Kind.BYTES.value: "bytes are written that must not change",
+    Kind.STRIDES.value: "an output has the wrong strides",
+    Kind.NOT_DETERMINISTIC.value: "two equal calls differ",
+    Kind.NOT_ALIASED.value: "a result that must share memory does not",
+    Kind.ALIAS.value: "a result shares memory that it must not share",
+}
+
+
+def sentence(cause: Cause) -> str:
+    """What is wrong, without the number of cells."""
+    rule, about, shown = cause.key.rule, cause.key.about, cause.example
+    if rule == "error":
+        return f"the check could not be made: {shown.note}"
+    if rule == "fallback":
+        return f"{ops_of(cause)} run on the CPU"
+    if rule == "kernel":
+        return f"{about[0]} has no kernel"
+    if rule == "dtype":
+        return f"a kernel is not implemented for {about[0]} ({ops_of(cause)})"
+    if rule == "raised":
+        text = headline(shown) if shown.failure is None else shown.failure.said or about[1]
+        line = (text.strip().splitlines() or [""])[0][:200]
+        return f"{about[0]} is raised: {line}" if line else f"{about[0]} is raised"
+    if rule == "blocked":
+        return f"nothing can be judged before {about[0]} holds"
+    if rule == "ended":
+        form = {"out": " with out=", "inplace": " in place"}.get(about[2], "")
+        ends = "never return" if about[0] == "hang" else f"end the process ({about[1]})"
+        return f"calls{form} {ends} ({ops_of(cause)})"
+    if rule == "check":
+        failure = shown.failure or Failure(kind=Kind.STATE)
+        told = f": {spell('', failure.expected, failure.found, failure.detail, 0, 0, ())}"
+        return f"{about[0]}{told if about[0] == shown.key.clause else ''} ({ops_of(cause)})"
+    if rule in ("case", "other"):
+        others = len({result.key.clause for result in cause.results} - {about[0]})
+        more = f", and with it {number(others, 'clause')} that rest on it" if others else ""
+        return f"{about[0]} does not hold{more}"
+    wrong, form, place, *_ = about
+    said = _WRONG.get(wrong, f"wrong {wrong.replace('_', ' ')}")
+    if place == PLAIN:
+        plain = {"out=": " in out=", "in-place": " of in-place calls"}.get(form, "")
+        return f"{said}{plain} ({ops_of(cause)})"
+    subject = {"out=": "the target of out=", "in-place": "self of an in-place call"}
+    where = " and ".join(_WHERE[each] for each in place.split("+"))
+    return f"{said} where {subject.get(form, 'an input')} {where} ({ops_of(cause)})"
+
+
+def todo(cause: Cause, clauses: Mapping[str, Clause]) -> str:
+    """What to do about it; ``clauses`` are those of the run's plan."""
+    rule, about = cause.key.rule, cause.key.about
+    if rule == "error":
+        return "please report it: an error is a mistake of torch-conformance, not of the device"
+    if rule == "fallback":
+        names = sorted({result.key.op for result in cause.results})
+        listed = names if len(names) <= _LISTED else ["*"]
+        return f"if that is meant, descriptor: permitted_fallbacks=frozenset({json.dumps(listed)})"
+    if rule == "kernel":
+        return f"register {about[0]}, or state in the descriptor's dtypes_by_op which ops lack it"
+    if rule == "dtype":
+        return "implement it, or take the dtype out of the descriptor's dtypes (dtypes_by_op for single ops)"
+    if rule == "blocked":
+        return f"mend {about[0]} first"
+    if rule == "ended":
+        return "run the repro: it makes the call in a process of its own"
+    mend = "add what is missing" if about[0] == "AttributeError" else "run the repro and mend it"
+    if rule in ("raised", "case"):
+        required = ({*clauses[result.key.clause].requires} for result in cause.results)
+        if names := sorted(set.intersection(*required)):
+            return f"{mend}; a device that lacks it does not declare {' and '.join(names)}"
+    return mend
+
+
+def ops_of(cause: Cause) -> str:
+    """The ops of a cause: their names if they are few."""
+    names = list(dict.fromkeys(result.key.op for result in cause.results))
+    if len(names) <= _NAMED:
+        return ", ".join(names)
+    return number(len(names), "op")

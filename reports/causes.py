@@ -1,0 +1,372 @@
+"""Failures by cause: what the red cells of a run have in common, across ops, clauses and suites.
+
+A cause is found from the fields of failures and from nothing else: the device's exception, the kind of failure, the
+form of the call, the layout, the op's family, the clause that blocks a cell. Rules are tried from what says most to
+what says least (``_keys_of``); then a cell whose failure follows from another one of the same op joins that one's
+cause, and causes that many families of ops share become one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from devices.cell import CellKey, Outcome, Verdict
+from devices.errors import ConformError
+from devices.failure import Failure, Kind
+from devices.files import read_toml
+from reports.model import CellResult, Run
+
+#: Families of ops that have to fail alike before it is a fault of what they share.
+_SHARED: Final = 3
+
+#: Part of a family's ops that have to fail in the plain layout before it is one fault and not several.
+_MOST: Final = 0.5
+
+MEMORY: Final = ("contiguous", "transposed", "reversed", "channels_last")
+PLAIN: Final = "contiguous"
+_FACTORS: Final = ("channels_last", "strides", "expand", "offset")
+
+
+class CausesError(ConformError):
+    """``causes.toml`` is malformed."""
+
+
+class _Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``causes.toml``, which says what the fields mean."""
+
+    rests_on: dict[str, tuple[str, ...]]
+    same_check: dict[str, str]
+
+
+ADVICE: Final = read_toml(Path(__file__).with_name("causes.toml"), _Advice, CausesError)
+
+
+class CauseKey(NamedTuple):
+    """What the failures of one cause share: the rule that found it, and what that rule looks at."""
+
+    rule: str
+    about: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Cells that fail for one reason. ``results`` keep the plan's order; ``partly`` are those that fail for another
+    reason too."""
+
+    key: CauseKey
+    verdict: Verdict
+    results: tuple[CellResult, ...]
+    partly: frozenset[CellKey] = frozenset()
+
+    @property
+    def checks(self) -> int:
+        """Failing checks; a cell that has none, as it ended or was blocked, counts as one."""
+        return sum(max(result.failed, 1) for result in self.results)
+
+    @property
+    def example(self) -> CellResult:
+        """The cell to read first: one of the clause that others rest on, with the smallest minimised example, else with
+        a repro script, else the first."""
+        return min(self.results, key=self._telling)
+
+    def _telling(self, result: CellResult) -> tuple[bool, int, int, int, int]:
+        follows = result.outcome is Outcome.BLOCKED or (
+            self.key.rule == "case" and result.key.clause != self.key.about[0]
+        )
+        if result.example is None:
+            return (follows, 1 + (result.repro is None), 0, 0, 0)
+        return (follows, 0, *result.example.complexity)
+
+
+# -- layouts
+
+
+def place_of(layouts: Iterable[str]) -> str:
+    """What the failing layouts have in common, from the simplest of them: its factors.
+
+    ``contiguous`` where the plain layout fails, else ``offset``, ``strides`` (steps, or another order of the
+    dimensions in memory), ``channels_last``, ``expand`` and their sums; ``out=…`` for targets; a directed check's own
+    name.
+    """
+    places = (
+        (each.removeprefix("out=") != PLAIN, each.count("+"), "channels_last" in each, each)
+        for each in map(_factors, layouts)
+    )
+    return min(places, default=(True, 0, False, ""))[-1]
+
+
+def _factors(layout: str) -> str:
+    """The factors of one layout id."""
+    target = layout.startswith("out=")
+    found: list[str] = []
+    for single in layout.removeprefix("out=").split("/"):
+        memory, *rest = single.split("+")
+        if memory not in MEMORY:
+            return layout  # a directed check, or a pinned example
+        if memory != PLAIN:
+            found.append(memory if memory == "channels_last" else "strides")
+        found += [factor.partition("_")[0].replace("step", "strides") for factor in rest]
+    text = "+".join(f for f in _FACTORS if f in found) or PLAIN
+    return f"out={text}" if target else text
+
+
+def _covers(simple: str, other: str) -> bool:
+    """Whether what fails in the layout ``simple`` has to fail in ``other`` too."""
+    if simple == PLAIN:
+        return True
+    return set(simple.split("+")) <= set(other.split("+"))
+
+
+# -- what a device said
+
+_KERNEL: Final = re.compile(r"Could not run '([\w:]+)")
+_DTYPE: Final = re.compile(
+    r"\b(?:torch\.)?(?:bool|u?int\d+|b?float\d+(?:_e\w+)?|complex\d+|bits\d+|Byte|Char|Short|Int|Long|Half|Float|Double"
+    r"|BFloat16|Bool|ComplexHalf|ComplexFloat|ComplexDouble|UInt\d+|Float8_e\w+)\b"
+)
+_FIRST: Final = re.compile(r"\W*(?:\w+(?:::|\.))*(\w+)")
+_NUMBER: Final = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+_LIST: Final = re.compile(r"[\[(]#(?:, ?#)*,?[\])]")
+_LACKS: Final = re.compile(r"^\"?\S+?\"? not implemented for '(\w+)'")
+
+
+def said(result: CellResult) -> tuple[str, str] | None:
+    """The type and the text of the exception with which the device refused a cell, if that is how it failed."""
+    failure = result.failure
+    if failure is not None and failure.kind is Kind.RAISED and failure.raises:
+        return failure.raises, failure.said or failure.found or failure.detail
+    if result.outcome in (Outcome.UNSUPPORTED, Outcome.BLOCKED) and result.raises:
+        return result.raises, result.said or ""
+    return None
+
+
+def normal(text: str, names: frozenset[str] = frozenset()) -> str:
+    """The first line of a text without what changes from call to call: numbers, shapes, dtypes, and at its beginning
+    one of the ``names``, those of ops."""
+    line = (text.strip().splitlines() or [""])[0]
+    first = _FIRST.match(line)
+    if first and first[1].rstrip("_") in names:
+        line = line.replace(first[1], "OP", 1)
+    line = _NUMBER.sub("#", _DTYPE.sub("DTYPE", line))
+    return _LIST.sub("[#]", line)[:200]
+
+
+def kernel_of(text: str) -> str:
+    """The op without a kernel, as torch's dispatcher names it in its NotImplementedError; empty if it is another text."""
+    found = _KERNEL.match(text)
+    return found[1] if found else ""
+
+
+# -- one cell
+
+
+def _wrong(kind: Kind) -> str:
+    """Kinds of failure that follow from wrong elements."""
+    return "values" if kind is Kind.PRECISION else kind.value
+
+
+class _Way(NamedTuple):
+    """How an op's cell fails where no exception and no directed check tells: what, in which form of call, where."""
+
+    wrong: str
+    form: str
+    place: str
+
+    def explains(self, other: _Way) -> bool:
+        """Whether a cell of the same op that fails in the other way follows from this one."""
+        covers = _covers(self.place, other.place)
+        if self.wrong == "values":
+            if self.form == "call":
+                follows = other.wrong in _FOLLOWS if self.place == PLAIN else other.wrong in _READ
+                return follows and covers and (self.place == PLAIN or other.form != "out=")
+            written = self.form == other.form or (self.form == "in-place" and other.form == "call")
+            return written and covers and other.wrong in ("values", "bytes")
+        overwritten = self.wrong == "bytes" and other.wrong == "not_deterministic"
+        return self.form == other.form and covers and (overwritten or self.wrong == other.wrong)
+
+
+#: What is wrong too where the values of a plain call are, and where those of a call in some layout are.
+_READ: Final = frozenset({"values", "not_deterministic"})
+_FOLLOWS: Final = _READ | {"offset", "not_aliased", "shape", "dtype", "not_raised"}
+
+#: Ways of one op are tried as explanations of the others in this order.
+_ROOTS: Final = ("call", "in-place", "out=")
+
+
+def _way_of(result: CellResult, failure: Failure) -> _Way:
+    layouts = (result.example.layout,) if result.example is not None else result.layouts
+    place = place_of(layouts or (failure.layout,))
+    if failure.check == "target" or place.startswith("out="):
+        return _Way(_wrong(failure.kind), "out=", place.removeprefix("out="))
+    form = (
+        "in-place" if "inplace" in (failure.check, result.key.clause.partition(".")[2]) else "call"
+    )
+    known = set(place.split("+")) <= {PLAIN, *_FACTORS}
+    return _Way(_wrong(failure.kind), form, place if known else PLAIN)
+
+
+def _told(result: CellResult, names: frozenset[str]) -> CauseKey | None:
+    """The cause of a cell that its own fields tell: an exception, how its process ended, what a directed check asked.
+    None for results that are wrong in some layout."""
+    failure, clause = result.failure, result.key.clause
+    if result.outcome is Outcome.ERROR:
+        return CauseKey("error", (normal(result.note),))
+    if (spoken := said(result)) is not None:
+        name, text = spoken
+        if kernel := kernel_of(text):
+            return CauseKey("kernel", (kernel,))
+        if lacks := _LACKS.match(text):
+            return CauseKey("dtype", (lacks[1],))
+        if failure is None or failure.check in ("inputs", "target", "inplace", "case"):
+            return CauseKey("raised", (name, normal(text, names)))
+    if result.outcome is Outcome.BLOCKED:
+        return CauseKey("blocked", (result.blocked_by,))
+    if result.outcome in (Outcome.CRASH, Outcome.HANG):
+        how = normal(failure.detail) if failure is not None else ""
+        form = next((f for f in ("out", "inplace") if f in clause.partition(".")[2]), "")
+        return CauseKey("ended", (result.outcome.value, how, form))
+    if failure is None:
+        return CauseKey("other", (clause, result.outcome.value))
+    if clause == "dispatch.no_silent_fallback" and failure.kind is Kind.DEVICE:
+        return CauseKey("fallback")
+    if not result.key.dtype:
+        return CauseKey("case", (clause,))
+    if failure.check not in ("inputs", "target", "inplace") and failure.kind is not Kind.VALUES:
+        asked = ADVICE.same_check.get(f"{clause}/{failure.check}")
+        return CauseKey(
+            "check", (asked or clause, "" if asked else failure.check, failure.kind.value)
+        )
+    return None
+
+
+# -- all cells
+
+
+@dataclass(slots=True)
+class _Sorting:
+    """The causes of one verdict's cells in the making."""
+
+    results: Sequence[CellResult]
+    families: Mapping[str, str]
+    ran: Mapping[tuple[str, str], int]  # ops by family and clause that ran
+
+    def keys(self) -> Iterator[CauseKey]:
+        """The cause of each cell."""
+        names = frozenset(op.rpartition(".")[2] for op in self.families)
+        told = [_told(result, names) for result in self.results]
+        red = {key.about[0] for key in told if key is not None and key.rule == "case"}
+        ways = {
+            place: _way_of(result, result.failure)
+            for place, (result, key) in enumerate(zip(self.results, told))
+            if key is None and result.failure is not None
+        }
+        roots = self._roots(ways)
+        widths = self._widths(ways, roots)
+        of_op = {(r.key.clause, *r.key[1:]): place for place, r in enumerate(self.results)}
+        keys: list[CauseKey] = []
+        for place, key in enumerate(told):
+            if key is None:
+                key = widths[roots[place]]
+            elif key.rule == "case":
+                key = CauseKey("case", (_root_of(self.results[place].key, red),))
+            keys.append(key)
+        for place, key in enumerate(keys):
+            if key.rule == "blocked":
+                result = self.results[place]
+                by = of_op.get((result.blocked_by, *result.key[1:]))
+                if by is not None and keys[by].rule != "blocked":
+                    key = keys[by]
+            yield key
+
+    def _roots(self, ways: Mapping[int, _Way]) -> dict[int, int]:
+        """For each cell the cell of the same op that it follows from: itself where there is none."""
+        of_op: dict[str, list[int]] = defaultdict(list)
+        for place in ways:
+            of_op[self.results[place].key.op].append(place)
+        roots: dict[int, int] = {}
+        for places in of_op.values():
+            places.sort(key=lambda p: _rank(ways[p], p))
+            for index, place in enumerate(places):
+                before = (p for p in places[:index] if roots[p] == p)
+                found = (p for p in before if ways[p].explains(ways[place]))
+                roots[place] = next(found, place)
+        return roots
+
+    def _widths(self, ways: Mapping[int, _Way], roots: Mapping[int, int]) -> dict[int, CauseKey]:
+        """The cause of each root: of one op, of a family, or of all."""
+        alike: dict[_Way, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for place in set(roots.values()):
+            op = self.results[place].key.op
+            alike[ways[place]][self.families.get(op, op)].append(place)
+        keys: dict[int, CauseKey] = {}
+        for way, by_family in alike.items():
+            for family, places in by_family.items():
+                about: tuple[str, ...] = (*way, family)
+                if way.place != PLAIN and len(by_family) >= _SHARED:
+                    about = (*way, "")
+                elif way.place == PLAIN and way.wrong in _READ and not self._most(family, places):
+                    keys |= {p: CauseKey("op", (*way, self.results[p].key.op)) for p in places}
+                    continue
+                keys |= dict.fromkeys(places, CauseKey("layout", about))
+        return keys
+
+    def _most(self, family: str, places: Sequence[int]) -> bool:
+        """Whether most ops of a family fail, of those that some clause of these cells was run for."""
+        ops = {self.results[place].key.op for place in places}
+        of = max(self.ran.get((family, self.results[place].key.clause), 0) for place in places)
+        return len(ops) > 1 and len(ops) >= _MOST * of
+
+
+def _rank(way: _Way, place: int) -> tuple[int, int, bool, int, int]:
+    simple = way.place == PLAIN
+    wrong = ("values", "bytes").index(way.wrong) if way.wrong in ("values", "bytes") else 2
+    return (wrong, _ROOTS.index(way.form), not simple, way.place.count("+"), place)
+
+
+def _root_of(cell: CellKey, red: Collection[str]) -> str:
+    """The failing clause that a case rests on, by ``causes.toml``; its own if none fails."""
+    family = cell.clause.partition(".")[0]
+    for name in (str(cell), cell.clause, f"{family}.*"):
+        if name in ADVICE.rests_on:
+            return next((each for each in ADVICE.rests_on[name] if each in red), cell.clause)
+    return cell.clause
+
+
+def causes(
+    results: Iterable[CellResult],
+    families: Mapping[str, str],
+    every: Iterable[CellResult] = (),
+) -> tuple[Cause, ...]:
+    """The causes of these cells: regressions before improvements, then the largest first, then in the plan's order.
+
+    ``families`` names the family of each op; an op without one is its own. ``every`` are all results of the run: what
+    passes tells how wide a cause is.
+    """
+    ops: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for result in every:
+        op = result.key.op
+        ops[families.get(op, op), result.key.clause].add(op)
+    ran = {key: len(names) for key, names in ops.items()}
+    of_verdict: dict[Verdict, list[CellResult]] = defaultdict(list)
+    for result in results:
+        of_verdict[result.verdict].append(result)
+    found = []
+    for verdict, members in of_verdict.items():
+        of_cause: dict[CauseKey, list[CellResult]] = defaultdict(list)
+        for result, key in zip(members, _Sorting(members, families, ran).keys()):
+            of_cause[key].append(result)
+        found += [Cause(key, verdict, tuple(cells)) for key, cells in of_cause.items()]
+    found.sort(key=lambda c: (c.verdict is not Verdict.REGRESSION, -len(c.results)))
+    return tuple(found)
+
+
+def causes_of(run: Run, results: Iterable[CellResult]) -> tuple[Cause, ...]:
+    """The causes of these results of the run."""
+    return causes(results, run.plan.families, run.results.values())

@@ -1,0 +1,368 @@
+"""Failures by cause: what shares one, what is shown of it, and the files that hold them all."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from conformance.contract import load
+from devices.cell import CellKey, Outcome, Verdict
+from devices.failure import Kind
+from reports.advice import sentence, todo
+from reports.causes import ADVICE, Cause, causes, causes_of
+from reports.gate import gate
+from reports.model import CellResult, Example, ExampleTensor, Run, RunError
+from reports.run import load_run, write_run
+from reports.summary import document, markdown_of, summarise, write_failures
+from tests.reports.builders import (
+    PROVENANCE,
+    changed_result,
+    failed,
+    failure,
+    passed,
+    plan_document,
+)
+
+FAMILIES = {"sin": "unary", "cos": "unary", "mul": "binary", "eq": "binary"}
+VALUES = failure("1 of 2 elements differ", layout="contiguous+step_inner")
+SMALL = Example(
+    "torch.sin(t[0])",
+    "contiguous+step_inner",
+    "1 of 2 elements differ",
+    (ExampleTensor("float32", (2,), (2,), 0, "[0.0, 1.0]"),),
+    17,
+)
+
+
+def cell(op: str, dtype: str = "float32", clause: str = "layout.values") -> CellKey:
+    return CellKey(clause, op, dtype)
+
+
+def wrong(key: CellKey, **changed: object) -> CellResult:
+    given = {
+        "raises": None,
+        "failure": VALUES,
+        "failed": 2,
+        "layouts": ("contiguous+step_inner",),
+        **changed,
+    }
+    return failed(key, **given)  # type: ignore[arg-type]
+
+
+def counts(found: Sequence[Cause]) -> list[int]:
+    return [len(cause.results) for cause in found]
+
+
+def sentences(*results: CellResult, every: Iterable[CellResult] = ()) -> list[tuple[str, int]]:
+    return [(sentence(cause), len(cause.results)) for cause in causes(results, FAMILIES, every)]
+
+
+def test_ops_of_a_family_that_fail_in_the_same_layouts_have_one_cause() -> None:
+    found = causes([wrong(cell("sin")), wrong(cell("cos")), wrong(cell("sin", "int64"))], FAMILIES)
+    assert counts(found) == [3]
+    assert sentence(found[0]) == "wrong values where an input is not contiguous (sin, cos)"
+    assert [r.key for r in found[0].results] == [cell("sin"), cell("cos"), cell("sin", "int64")]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        wrong(cell("mul")),
+        wrong(cell("tan")),  # no family: its own
+        wrong(cell("cos"), failure=failure("int32 for int64", kind=Kind.DTYPE)),
+        wrong(cell("cos"), failure=failure("raised", kind=Kind.RAISED, raises="RuntimeError")),
+        wrong(cell("cos"), layouts=("contiguous+offset",)),
+        wrong(cell("cos"), layouts=("channels_last",)),
+        changed_result(wrong(cell("cos")), verdict=Verdict.IMPROVEMENT),
+        changed_result(wrong(cell("cos")), outcome=Outcome.CRASH, layouts=()),
+    ],
+    ids=["family", "op", "kind", "exception", "place", "memory", "verdict", "outcome"],
+)
+def test_what_a_failure_can_tell_apart_is_never_one_cause(other: CellResult) -> None:
+    assert counts(causes([wrong(cell("sin")), other], FAMILIES)) == [1, 1]
+
+
+def test_a_layout_that_ops_of_three_families_get_wrong_is_one_cause() -> None:
+    assert counts(causes([wrong(cell(op)) for op in ("sin", "mul", "tan")], FAMILIES)) == [3]
+
+
+def test_the_other_clauses_of_an_op_follow_from_its_wrong_values() -> None:
+    plain: dict[str, object] = {"layouts": ("contiguous",)}
+    results = [
+        wrong(cell("sin"), **plain),
+        wrong(cell("sin", clause="layout.inplace"), **plain),
+        wrong(cell("sin", clause="layout.out_kept"), layouts=("out=contiguous",)),
+        wrong(
+            cell("sin", clause="layout.determinism"),
+            **plain,
+            failure=failure("", kind=Kind.NOT_DETERMINISTIC),
+        ),
+    ]
+    assert sentences(*results) == [("wrong values (sin)", 4)]
+    other = wrong(cell("cos"), **plain)
+    alone = [passed(cell(op)) for op in ("tan", "exp", "log", "abs")]
+    families = FAMILIES | dict.fromkeys(("tan", "exp", "log", "abs"), "unary")
+    assert counts(causes([*results, other], families, [*results, other, *alone])) == [4, 1]
+    assert counts(causes([*results, other], families, [*results, other])) == [
+        5
+    ]  # most of the family
+
+
+def raising(key: CellKey, text: str, name: str = "RuntimeError", **changed: object) -> CellResult:
+    said = failure(
+        "raised", kind=Kind.RAISED, raises=name, said=text, check="inputs" if key.dtype else "case"
+    )
+    return wrong(
+        key, failure=said, raises=name, layouts=("contiguous",) if key.dtype else (), **changed
+    )
+
+
+def test_what_a_device_says_is_one_cause_in_every_clause_and_op() -> None:
+    results = [
+        raising(cell("sin"), "no path for tensors of 3 dims of torch.int64 [3, 4]"),
+        raising(
+            cell("mul", "int8", "layout.bounds"),
+            "no path for tensors of 2 dims of torch.int8 [2, 1]",
+        ),
+        raising(
+            CellKey("transfer.strides", "to", ""), "no path for tensors of 1 dims of torch.bool [7]"
+        ),
+        raising(cell("cos"), "no memory"),
+    ]
+    assert [count for _, count in sentences(*results)] == [3, 1]
+
+
+def test_a_name_of_an_op_at_the_beginning_of_a_text_makes_no_cause_of_its_own() -> None:
+    results = [raising(cell(op), f"{op}: not for this device") for op in ("sin", "mul", "eq")]
+    assert sentences(*results) == [("RuntimeError is raised: sin: not for this device", 3)]
+
+
+def test_a_missing_kernel_is_one_cause_however_a_clause_shows_it() -> None:
+    text = (
+        "Could not run 'aten::_copy_from' with arguments from the 'abacus' backend. This could be"
+    )
+    raises = {"raises": "NotImplementedError", "said": text, "failure": None, "failed": 0}
+    results = [
+        raising(cell("sin"), text, "NotImplementedError"),
+        wrong(cell("mul"), outcome=Outcome.UNSUPPORTED, layouts=(), **raises),
+        wrong(
+            cell("eq", clause="dispatch.error_inputs"),
+            outcome=Outcome.BLOCKED,
+            layouts=(),
+            blocked_by="layout.values",
+            **raises,
+        ),
+    ]
+    assert sentences(*results) == [("aten::_copy_from has no kernel", 3)]
+
+
+def test_a_dtype_that_kernels_lack_is_one_cause() -> None:
+    results = [
+        raising(cell(op), f"\"{op}_kernel\" not implemented for 'Half'") for op in ("sin", "mul")
+    ]
+    (cause,) = causes(results, FAMILIES)
+    assert sentence(cause) == "a kernel is not implemented for Half (sin, mul)"
+    assert "out of the descriptor's dtypes" in todo(cause, {})
+
+
+def test_a_catch_all_fallback_is_one_cause_that_says_what_to_list() -> None:
+    gone = failure("", kind=Kind.DEVICE, check="stays")
+    results = [
+        wrong(cell(op, clause="dispatch.no_silent_fallback"), failure=gone, layouts=())
+        for op in FAMILIES
+    ]
+    (cause,) = causes(results, FAMILIES)
+    assert sentence(cause) == "sin, cos, mul, eq run on the CPU"
+    assert todo(cause, {}).endswith('permitted_fallbacks=frozenset(["cos", "eq", "mul", "sin"])')
+
+
+def test_a_blocked_cell_has_the_cause_of_what_blocks_it() -> None:
+    blocked: dict[str, object] = {
+        "failure": None,
+        "failed": 0,
+        "outcome": Outcome.BLOCKED,
+        "layouts": (),
+    }
+    results = [
+        raising(cell("sin"), "out of luck"),
+        wrong(cell("sin", clause="layout.bounds"), blocked_by="layout.values", **blocked),
+        wrong(cell("mul", clause="layout.bounds"), blocked_by="layout.values", **blocked),
+    ]
+    assert sentences(*results) == [
+        ("RuntimeError is raised: out of luck", 2),
+        ("nothing can be judged before layout.values holds", 1),
+    ]
+
+
+def test_clauses_that_rest_on_a_failing_one_have_its_cause() -> None:
+    def fails(clause: str, case: str) -> CellResult:
+        return wrong(CellKey(clause, case, ""), failure=failure("", check="case"), layouts=())
+
+    rests = [fails("streams.autograd", "a"), fails("streams.threads", "b")]
+    assert counts(causes(rests, {})) == [1, 1]
+    found = causes([*rests, fails("streams.wait", "c")], {})
+    assert [sentence(each) for each in found] == [
+        "streams.wait does not hold, and with it 2 clauses that rest on it"
+    ]
+    assert found[0].example.key.clause == "streams.wait"
+
+
+def test_every_clause_that_rests_on_another_exists() -> None:
+    known = set(load().clauses) | {f"{clause.partition('.')[0]}.*" for clause in load().clauses}
+    named = chain(ADVICE.rests_on, *ADVICE.rests_on.values())
+    assert {each.partition("::")[0] for each in named} <= known
+    assert {each.partition("/")[0] for each in ADVICE.same_check} <= known
+
+
+def test_the_minimised_layout_decides_where_there_is_one() -> None:
+    noisy = wrong(cell("cos"), layouts=("contiguous+step_inner+offset",), example=SMALL)
+    assert counts(causes([wrong(cell("sin")), noisy], FAMILIES)) == [2]
+
+
+def test_regressions_come_first_then_the_largest_cause() -> None:
+    mended = changed_result(wrong(cell("cos")), verdict=Verdict.IMPROVEMENT)
+    results = [mended, wrong(cell("mul")), wrong(cell("sin")), wrong(cell("cos"))]
+    assert counts(causes(results, FAMILIES)) == [2, 1, 1]
+
+
+def test_causes_do_not_depend_on_the_order_of_results_but_for_ties() -> None:
+    results = [wrong(cell(op, d)) for op in ("sin", "cos", "mul") for d in ("float32", "int8")]
+    wanted = set(sentences(*results))
+    random.Random(0).shuffle(results)
+    assert {count for _, count in sentences(*results)} == {count for _, count in wanted}
+
+
+def test_the_example_is_the_smallest_minimised_one() -> None:
+    large = replace(SMALL, tensors=(ExampleTensor("float32", (2, 2), (4, 2), 0),))
+    results = [wrong(cell("sin")), wrong(cell("cos"), example=large)]
+    results.append(wrong(cell("cos", "int64"), example=SMALL))
+    (cause,) = causes(results, FAMILIES)
+    assert cause.example is results[2]
+
+
+def test_without_a_minimised_one_the_example_has_a_repro() -> None:
+    results = [wrong(cell("sin"), repro=None), wrong(cell("cos"))]
+    assert causes(results, FAMILIES)[0].example is results[1]
+
+
+# -- a run
+
+
+def run_of(folder: Path, *results: CellResult) -> Run:
+    cells = [r.key for r in results]
+    plan = plan_document(cells, families=FAMILIES)
+    return write_run(folder, plan, {r.key: r for r in results}, PROVENANCE)
+
+
+def test_the_terminal_shows_a_cause_once_with_what_to_do(tmp_path: Path) -> None:
+    made = run_of(tmp_path, wrong(cell("sin"), example=SMALL), wrong(cell("cos")))
+    text = summarise(gate(made))
+    assert text.startswith("regression (exit 1): 0 of 2 cells pass")
+    assert text.count("new regression:") == 1
+    assert (
+        "new regression: 2 cells: wrong values where an input is not contiguous (sin, cos)" in text
+    )
+    assert "    layout.values::sin[float32]: fail: " in text
+    assert "    to do: run the repro and mend it" in text
+    assert text.splitlines()[-1].startswith(f"report: {tmp_path}")
+
+
+def test_more_is_shown_where_it_is_asked_for(tmp_path: Path) -> None:
+    made = run_of(tmp_path, wrong(cell("sin"), example=SMALL), wrong(cell("cos")))
+    text = summarise(gate(made), verbose=True)
+    assert "smallest failing example, layout contiguous+step_inner: torch.sin(t[0])" in text
+    assert "t[0]: float32 of shape (2,), strides (2,) = [0.0, 1.0]" in text
+    assert "and 1 more cell: layout.values::cos[float32]" in text
+    assert "\nclause " in text
+
+
+def test_an_error_is_said_to_be_ours(tmp_path: Path) -> None:
+    results = [
+        wrong(cell("sin"), failure=None, failed=0, outcome=Outcome.ERROR, note="no such layout"),
+        wrong(cell("cos")),
+    ]
+    text = summarise(gate(run_of(tmp_path, *results)))
+    assert text.count("an error is a mistake of torch-conformance") == 1
+
+
+def test_the_end_of_a_run_takes_25_lines_the_largest_causes_first(tmp_path: Path) -> None:
+    results = [raising(cell(f"op{n}"), "no" * n) for n in range(30)]
+    results += [raising(cell("op29", dtype), "no" * 29) for dtype in ("int8", "int16")]
+    made = run_of(tmp_path, *results)
+    write_failures(gate(made))
+    text = summarise(gate(made))
+    lines = text.splitlines()
+    shown = [number for number, line in enumerate(lines) if line.startswith("new regression")]
+    assert len(lines) <= 25 and "::op29[float32]" in lines[shown[0] + 1]
+    assert f"more causes ({30 - len(shown)} cells) in {tmp_path / 'failures.md'}" in text
+
+
+def test_the_report_files_hold_every_cause_and_cell(tmp_path: Path) -> None:
+    results = [raising(cell(f"op{n}"), "no" * n) for n in range(30)]
+    results.append(wrong(cell("sin"), example=SMALL))
+    made = run_of(tmp_path, *results, passed(cell("mul")))
+    write_failures(gate(made))
+    data = json.loads((tmp_path / "failures.json").read_text())
+    assert (data["format"], data["cells"], len(data["causes"])) == (2, 31, 31)
+    names = {name for cause in data["causes"] for name in cause["cells"]}
+    assert names == {str(r.key) for r in results}
+    minimised = [cause["example"]["minimised"] for cause in data["causes"]]
+    assert [m["call"] for m in minimised if m] == ["torch.sin(t[0])"]
+    text = (tmp_path / "failures.md").read_text()
+    assert text.startswith("# 31 new failing cells, 31 causes\n") and text.count("\n## ") == 31
+    assert "`python repro/0001.py` in this folder" in text
+
+
+def test_a_run_without_failures_says_so(tmp_path: Path) -> None:
+    made = run_of(tmp_path, passed(cell("sin")))
+    found = document(made, causes_of(made, gate(made).new))
+    assert (found.causes, markdown_of(found)) == ([], "# 0 new failing cells, 0 causes\n")
+
+
+def test_report_files_that_cannot_be_written_are_one_error(tmp_path: Path) -> None:
+    made = run_of(tmp_path, wrong(cell("sin")))
+    (tmp_path / "failures.json").mkdir()
+    with pytest.raises(RunError, match=r"failures\.json: cannot be written"):
+        write_failures(gate(made))
+
+
+# -- the minimised example in JUnit
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        SMALL,
+        Example("check()", "nan", "wrong", (), 0, False),
+        replace(SMALL, message="a\ud800b\x00 <&> ]]>", call="torch.add(t[0], float('nan'))"),
+    ],
+)
+def test_an_example_reads_back_as_it_was_written(tmp_path: Path, example: Example) -> None:
+    made = run_of(tmp_path, wrong(cell("sin"), example=example))
+    assert load_run(tmp_path).results == made.results
+    if example.message.isprintable():
+        assert load_run(tmp_path).results[cell("sin")].example == example
+
+
+def test_junit_shows_the_example_to_people(tmp_path: Path) -> None:
+    run_of(tmp_path, wrong(cell("sin"), example=replace(SMALL, whole=False)))
+    text = (tmp_path / "junit-layout.xml").read_text()
+    assert (
+        "smallest failing example, layout contiguous+step_inner (the search ran out of its" in text
+    )
+
+
+def test_redacting_reaches_the_example_s_message(tmp_path: Path) -> None:
+    said = replace(SMALL, message="seen on builder7")
+    plan = plan_document([cell("sin")], families=FAMILIES)
+    results = {cell("sin"): wrong(cell("sin"), example=said)}
+    made = write_run(tmp_path, plan, results, PROVENANCE, redact=True)
+    kept = made.results[cell("sin")].example
+    assert kept is not None and kept.message == "seen on [redacted]"
+    assert b"builder7" not in (tmp_path / "run.conform").read_bytes()
