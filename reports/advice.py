@@ -51,9 +51,11 @@ def sentence(cause: Cause) -> str:
     if rule == "blocked":
         return f"nothing can be judged before {about[0]} holds"
     if rule == "ended":
-        form = {"out": " with out=", "inplace": " in place"}.get(about[2], "")
-        ends = "never return" if about[0] == "hang" else f"end the process ({about[1]})"
-        return f"calls{form} {ends} ({ops_of(cause)})"
+        outcome, how, form, place, _ = about
+        form = {"out=": " with out=", "in-place": " in place"}.get(form, "")
+        where = f" on a tensor in the layout {place}" if place not in ("", PLAIN) else ""
+        ends = "never return" if outcome == "hang" else "end the process"
+        return f"calls{form}{where} {ends}: {how} ({ops_of(cause)})"
     if rule == "check":
         failure = shown.failure or Failure(kind=Kind.STATE)
         told = f": {spell('', failure.expected, failure.found, failure.detail, 0, 0, ())}"

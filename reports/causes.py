@@ -212,7 +212,24 @@ def _way_of(result: CellResult, failure: Failure) -> _Way:
     return _Way(_wrong(failure.kind), form, place if known else PLAIN)
 
 
-def _told(result: CellResult, names: frozenset[str]) -> CauseKey | None:
+def _ended(result: CellResult, families: Mapping[str, str]) -> CauseKey:
+    """The cause of a cell that ended its process: how, and in which form of call; of a plain call the op's family."""
+    failure, clause, op = result.failure, result.key.clause, result.key.op
+    how = normal(failure.detail) if failure is not None else ""
+    layout = failure.layout if failure is not None else ""
+    if layout.startswith("out") or clause.partition(".")[2].startswith("out_"):
+        form, place = "out=", ""
+    elif layout.startswith(("inplace", "self=")) or clause.endswith(".inplace"):
+        form, place = "in-place", ""
+    else:
+        form, place = "call", place_of((layout,)) if layout else PLAIN
+    family = families.get(op, op) if (form, place) == ("call", PLAIN) else ""
+    return CauseKey("ended", (result.outcome.value, how, form, place, family))
+
+
+def _told(
+    result: CellResult, names: frozenset[str], families: Mapping[str, str]
+) -> CauseKey | None:
     """The cause of a cell that its own fields tell: an exception, how its process ended, what a directed check asked.
     None for results that are wrong in some layout."""
     failure, clause = result.failure, result.key.clause
@@ -229,9 +246,7 @@ def _told(result: CellResult, names: frozenset[str]) -> CauseKey | None:
     if result.outcome is Outcome.BLOCKED:
         return CauseKey("blocked", (result.blocked_by,))
     if result.outcome in (Outcome.CRASH, Outcome.HANG):
-        how = normal(failure.detail) if failure is not None else ""
-        form = next((f for f in ("out", "inplace") if f in clause.partition(".")[2]), "")
-        return CauseKey("ended", (result.outcome.value, how, form))
+        return _ended(result, families)
     if failure is None:
         return CauseKey("other", (clause, result.outcome.value))
     if clause == "dispatch.no_silent_fallback" and failure.kind is Kind.DEVICE:
@@ -260,7 +275,7 @@ class _Sorting:
     def keys(self) -> Iterator[CauseKey]:
         """The cause of each cell."""
         names = frozenset(op.rpartition(".")[2] for op in self.families)
-        told = [_told(result, names) for result in self.results]
+        told = [_told(result, names, self.families) for result in self.results]
         red = {key.about[0] for key in told if key is not None and key.rule == "case"}
         ways = {
             place: _way_of(result, result.failure)

@@ -53,6 +53,7 @@ class CellRecord:
     unsupported: list[tuple[str, str]] = field(default_factory=list)  # exception type, message
     errors: list[str] = field(default_factory=list)
     blocked: list[tuple[str, str]] = field(default_factory=list)  # by which clause, and why
+    blocking: tuple[str, str] | None = None  # type and text of the first exception that blocked it
     unread: tuple[str, str] | None = (
         None  # type and text raised by a call that left nothing to judge
     )
@@ -93,9 +94,11 @@ class CellRecord:
         else:
             self.untried = f"by declaration: {why}"
 
-    def block(self, by: str, text: str) -> None:
-        """The device made the check impossible: the clause ``by`` must hold first."""
+    def block(self, by: str, text: str, exc: tuple[str, str] | None = None) -> None:
+        """The device made the check impossible: the clause ``by`` must hold first. ``exc`` are the type and the text
+        of the exception that it raised."""
         self.blocked.append((by, text))
+        self.blocking = self.blocking or exc
 
     @property
     def troubles(self) -> int:
@@ -152,7 +155,8 @@ class CellRecord:
             if self.unread[0] == NotImplementedError.__name__:
                 self.unsupported.append(self.unread)
             else:
-                self.block(VALUES, f"every call raised, the first {': '.join(self.unread)}")
+                why = f"every call raised, the first {': '.join(self.unread)}"
+                self.block(VALUES, why, self.unread)
             self.unread = None  # a cell may be told twice
         outcome, note = self._outcome_and_note()
         shown = self.smallest if outcome is Outcome.FAIL else None
@@ -162,6 +166,8 @@ class CellRecord:
         raises, said = (failure.raises if failure is not None else None), None
         if outcome is Outcome.UNSUPPORTED and not self.declared:
             raises, said = self.unsupported[0]
+        if outcome is Outcome.BLOCKED and self.blocking is not None:
+            raises, said = self.blocking
         differences = (f.failure.where for f in self.failures)
         errors = [d.error for d in differences if d is not None and d.error is not None]
         return CellOutcome(

@@ -231,7 +231,7 @@ class ItemContext:
                 if isinstance(exc.cause, NotImplementedError):
                     record.refuse(exc.cause)
                 elif exc.dtype in self.device.descriptor.dtypes:
-                    record.block("device.capability", str(exc))
+                    record.block("device.capability", str(exc), spoken(exc.cause))
                 else:
                     why = f"an input is {exc.dtype}, which the descriptor does not declare"
                     record.pass_over(why)
@@ -240,7 +240,7 @@ class ItemContext:
                 if isinstance(exc, NotImplementedError):
                     record.refuse(exc)
                 elif from_device(exc):
-                    record.block(VALUES, _where(exc))
+                    record.block(VALUES, _where(exc), spoken(exc))
                 else:
                     record.error(_where(exc))
         finally:
@@ -443,6 +443,11 @@ class ItemContext:
             found |= {self.dtype: own, component.get(self.dtype, self.dtype): own}
         given = self.device.descriptor.tolerances
         return found | {name: (each.rtol, each.atol) for name, each in given.items()}
+
+
+def spoken(exc: BaseException) -> tuple[str, str]:
+    """The type of an exception and its text."""
+    return type(exc).__name__, str(exc)
 
 
 def _where(exc: Exception) -> str:
