@@ -143,7 +143,8 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
 class CellOutcome(CellFacts, frozen=True, kw_only=True, omit_defaults=True):
     """What became of a cell in a worker: the data that flows from there to the session.
 
-    ``call`` is the call that ended the cell's process, if it is known. ``script`` is the text of the repro, if it came
+    ``call`` is the call that ended the cell's process, if it is known; ``judged`` says that it had returned, and that its
+    answer was judged. ``script`` is the text of the repro, if it came
     from a worker on another machine. ``others`` are the other runs of a flaky cell.
     """
 
@@ -151,6 +152,7 @@ class CellOutcome(CellFacts, frozen=True, kw_only=True, omit_defaults=True):
     outcome: Outcome
     declared: bool = False
     call: CallKey | None = None
+    judged: bool = False
     script: str | None = None
     others: tuple[Observed, ...] = ()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from conformance.checks.cells import CellRecord
@@ -19,9 +19,13 @@ class Guard:
         """A group of clauses that share their calls is about to run. ``records`` are the selected ones. They may
         take ``at_least`` this many seconds, even where their limit is lower."""
 
-    def call(self, call: CallKey) -> bool:
-        """Whether the group may make this call. It may not if the call ended a process before."""
+    def call(self, call: CallKey, clauses: Collection[str] = ()) -> bool:
+        """Whether the group may make this call, whose answer is judged for ``clauses`` (for all of the group's where
+        none are given). It may not if the call ended a process before."""
         return True
+
+    def judging(self, clause: str) -> None:
+        """The answer to the call is about to be judged for this clause, which may read from the device."""
 
     def done(self) -> None:
         """The group has run."""

@@ -55,7 +55,8 @@ class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
 
     ``outcome`` is ``crash`` or ``hang``; a device that was left unusable is a crash. ``message`` says how it ended: cells
     that ended alike say the same. ``more`` is its own: the stack, or what failed first. ``call`` names the call of the
-    cell's group that did it, if that is known.
+    cell's group that did it, if that is known; ``judged`` says that it had returned, and that the cell's clause was
+    being judged.
     """
 
     cell: CellKey
@@ -63,6 +64,7 @@ class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
     message: str
     call: GroupCall | None = None
     more: str = ""
+    judged: bool = False
 
     @property
     def text(self) -> str:
@@ -71,9 +73,20 @@ class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
     @property
     def as_outcome(self) -> CellOutcome:
         call = self.call.call if self.call is not None else None
-        failure = Failure(kind=Kind.ENDED, detail=self.message, said=self.text)
+        failure = Failure(
+            kind=Kind.ENDED,
+            detail=self.message,
+            said=self.text,
+            layout=call.layout if call is not None else "",
+            sample=call.sample if call is not None else None,
+        )
         return CellOutcome(
-            cell=self.cell, outcome=self.outcome, failure=failure, note=self.more, call=call
+            cell=self.cell,
+            outcome=self.outcome,
+            failure=failure,
+            note=self.more,
+            call=call,
+            judged=self.judged,
         )
 
 
@@ -97,7 +110,7 @@ class LostCells:
         self.all.append(lost)
         guilty = self._items.setdefault((lost.cell.op, lost.cell.dtype), Guilty())
         guilty.clauses.add(lost.cell.clause)
-        if lost.call is not None:
+        if lost.call is not None and not lost.judged:
             guilty.calls.setdefault(lost.call, lost.cell)
 
     def of(self, op: str, dtype: str) -> Guilty:

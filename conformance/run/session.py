@@ -106,9 +106,10 @@ class Session:
             self.outcomes[found.cell] = msgspec.structs.replace(found, worker=worker)
 
     def lose(self, lost: Lost, worker: str) -> None:
-        """Take a cell that ended the process that ran it."""
+        """Take a cell that ended the process that ran it. The first of its calls that did it counts."""
         self.progress.add(lost)
-        self._take(ItemReport((lost.as_outcome,)), worker)
+        if lost.cell not in self.outcomes:
+            self._take(ItemReport((lost.as_outcome,)), worker)
 
     def unexpected(self, lost: Lost) -> bool:
         """Whether the manifest does not expect that."""
@@ -118,7 +119,7 @@ class Session:
         """Take what an earlier run of the folder had done."""
         for finished in before.items:
             self._take(finished.report, finished.worker)
-        for lost in before.lost:
+        for lost in reversed(before.lost):
             self._take(ItemReport((lost.as_outcome,)), "")
 
     def keep(self, items: Iterable[Item]) -> None:
@@ -250,10 +251,11 @@ class Session:
     def _unfinished(self, results: Mapping[CellKey, CellResult]) -> list[Unfinished]:
         """The cells that ended their process, or whose check could not be made, and have no repro script."""
         return [
-            Unfinished(cell, result.message, self.limits.at_first(cell), self.outcomes[cell].call)
+            Unfinished(cell, result.message, self.limits.at_first(cell), made.call, made.judged)
             for cell, result in results.items()
             if result.outcome in (Outcome.CRASH, Outcome.HANG, Outcome.ERROR)
             and result.repro is None
+            and (made := self.outcomes[cell])
         ]
 
     def _wanted(self, *, stopped: bool) -> list[CellKey]:

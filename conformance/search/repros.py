@@ -105,6 +105,7 @@ class Unfinished(msgspec.Struct, frozen=True):
     message: str
     seconds: float
     call: CallKey | None = None
+    judged: bool = False  # whether the call had returned, and its answer was judged
 
 
 def with_repros(
@@ -172,5 +173,6 @@ def serve(given: object, tell: Tell) -> None:
             text = script_of_case(case, device.descriptor, each.message, dies=True)
         elif each.call is not None:
             subject = Subject.of(each.cell.op, each.cell.dtype, device, orders.bench.samples)
-            text = subject.script_of(each.cell.clause, each.call, each.seconds)
+            given = each.cell.clause, each.call, each.seconds
+            text = subject.script_of(*given, judged=each.judged)
         tell(text)

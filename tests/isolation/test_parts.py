@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -83,6 +84,95 @@ def test_the_journal_names_the_call_within_the_cell(tmp_path: Path) -> None:
     journal.begin(OTHER, 60.0)
     found = read_entry(tmp_path, "gw0")
     assert found is not None and found.call is None
+
+
+def test_the_journal_says_which_clause_is_charged_for_a_call_and_whether_it_was_judged(
+    tmp_path: Path,
+) -> None:
+    journal = Journal(tmp_path, "gw0")
+    journal.begin(CELL, 60.0, ("layout.values", "layout.bounds", "layout.views"))
+    journal.call(CALL, 2)
+    found = read_entry(tmp_path, "gw0")
+    assert found is not None
+    assert (found.cell, found.judged) == (CELL._replace(clause="layout.views"), False)
+    journal.charge(0, judged=True)
+    found = read_entry(tmp_path, "gw0")
+    assert found is not None
+    assert (found.cell, found.judged) == (CELL._replace(clause="layout.values"), True)
+
+
+# -- what a process does around calls
+
+GROUP = ("layout.values", "layout.inputs_intact", "layout.views")
+
+
+class Watched:
+    """A watch over a group of clauses of one item, some of whose calls ended a process before."""
+
+    def __init__(self, folder: Path, wanted: Sequence[str], lost: Sequence[Lost] = ()) -> None:
+        self._folder, cell = folder, CellKey(GROUP[0], "add", "int64")
+        self.records = [CellRecord(cell._replace(clause=clause)) for clause in wanted]
+        lock = DeviceLock("d", 0, folder)
+        self.watch = Watch(Journal(folder, "gw0"), Limits(3.0), lock, lambda: None, lambda _: None)  # type: ignore[arg-type]
+        self._guilty = LostCells(lost).of("add", "int64")
+        with self.watch.item(cell, self._guilty, alone=False):
+            """The item begins."""
+        self.watch.begin(GROUP, self.records)
+
+    def charged(self) -> str:
+        entry = read_entry(self._folder, "gw0")
+        assert entry is not None and entry.cell is not None
+        return entry.cell.clause
+
+
+def died(clause: str, sample: int, **more: Any) -> Lost:
+    call = GroupCall(GROUP[0], CallKey(sample, "a"))
+    return Lost(CellKey(clause, "add", "int64"), Outcome.CRASH, "x", call, **more)
+
+
+def test_a_call_is_charged_to_the_first_clause_that_it_is_judged_for(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, GROUP)
+    assert watched.watch.call(CallKey(0, "a"), GROUP) and watched.charged() == "layout.values"
+    assert watched.watch.call(CallKey(0, "conj"), ["layout.views"])
+    assert watched.charged() == "layout.views"
+    watched.watch.judging("layout.inputs_intact")
+    assert watched.charged() == "layout.inputs_intact"
+
+
+def test_a_call_that_ended_a_process_is_not_made_again_and_the_next_is_charged_alike(
+    tmp_path: Path,
+) -> None:
+    watched = Watched(tmp_path, GROUP[1:], [died(GROUP[0], 0)])
+    assert not watched.watch.call(CallKey(0, "a"), GROUP)
+    assert watched.watch.call(CallKey(1, "a"), GROUP) and watched.charged() == "layout.values"
+
+
+def test_a_call_whose_judgement_ended_a_process_is_made_for_the_other_clauses(
+    tmp_path: Path,
+) -> None:
+    watched = Watched(tmp_path, GROUP[:2], [died("layout.views", 0, judged=True)])
+    assert watched.watch.call(CallKey(0, "a"), GROUP)
+
+
+def test_after_three_deaths_no_other_call_of_the_group_is_made(tmp_path: Path) -> None:
+    lost = [died(GROUP[0], sample) for sample in (1, 2, 3)]
+    watched = Watched(tmp_path, GROUP[1:], lost)
+    made = [sample for sample in range(6) if watched.watch.call(CallKey(sample, "a"), GROUP)]
+    assert made == [0]
+
+
+def test_an_op_of_which_no_call_returns_is_left_alone_and_blocks_what_is_not_judged(
+    tmp_path: Path,
+) -> None:
+    watched = Watched(tmp_path, GROUP[1:], [died(GROUP[0], sample) for sample in range(3)])
+    for sample in range(6):
+        assert not watched.watch.call(CallKey(sample, "a"), GROUP)
+    watched.watch.done()
+    other = CellRecord(CellKey("layout.out_kept", "add", "int64"))
+    watched.watch.begin(("layout.out_kept",), [other])
+    assert not watched.watch.call(CallKey(0, "out=a"), ["layout.out_kept"])
+    told = watched.watch.noted(other.told())
+    assert (told.outcome, told.blocked_by) == (Outcome.BLOCKED, "layout.values")
 
 
 def test_the_journal_names_no_call_that_was_being_written(tmp_path: Path) -> None:
@@ -548,11 +638,11 @@ def test_lost_cells_are_left_out_of_their_item_alone() -> None:
     assert lost.of("add", "int64").clauses == set()
     assert read_lost(encode(lost.all[0])) == lost.all[0]
     outcome = lost.all[0].as_outcome
-    assert outcome.call == CALL.call and outcome.message == "x"
+    assert outcome.call == CALL.call and outcome.message == "[a] x"
 
 
 def test_crashes_that_ended_alike_differ_in_their_stacks_alone() -> None:
     lost = Lost(CELL, Outcome.CRASH, "its worker was killed by SIGSEGV", CALL, "in f (a.py:1)")
     found = lost.as_outcome
-    assert found.message == "its worker was killed by SIGSEGV; in f (a.py:1)" == found.observed.said
+    assert found.observed.said == "its worker was killed by SIGSEGV; in f (a.py:1)"
     assert found.failure is not None and found.failure.detail == lost.message

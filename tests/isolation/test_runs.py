@@ -92,7 +92,7 @@ def test_a_hang_that_holds_the_gil_is_named_with_its_stack(disturbed: Disturbed)
 
 def test_a_poisoned_device_is_named_with_what_it_said(disturbed: Disturbed) -> None:
     message = disturbed.message(POISON)
-    assert message.startswith("left the device unusable: ") and "device-side error" in message
+    assert "left the device unusable: " in message and "device-side error" in message
 
 
 def test_a_forked_child_that_lives_on_hides_no_death(disturbed: Disturbed) -> None:

@@ -26,7 +26,7 @@ from conformance.plan.selection import is_case as other_name
 from conformance.suites import planned_op_checks
 from conformance.suites.layout import SUITE, reads, writes
 from devices import registry
-from devices.cell import CellKey, Outcome
+from devices.cell import CallKey, CellKey, Outcome
 from opinfo.catalog import Op, catalogue
 from opinfo.compare import replace_tensors, tensors_of
 from opinfo.device import Device, identity, open_device
@@ -484,9 +484,8 @@ def exit_status(script: str) -> tuple[int, str]:
 
 def test_a_script_of_a_call_that_dies_reports_how_its_process_ended(tmp_path: Path) -> None:
     context = context_of("add", "float32", ["layout.values"])
-    script = script_for_call(
-        context, context.samples[0], "contiguous", "layout.values", seconds=60.0
-    )
+    call = CallKey(context.samples[0].index, "contiguous")
+    script = script_for_call(context, SUITE.op_checks, "layout.values", call, seconds=60.0)
     path = tmp_path / "returns.py"
     path.write_text(script, encoding="utf-8")
     assert fresh_python(path) == Ran(0, "no fault: the call returned\n")
@@ -494,6 +493,43 @@ def test_a_script_of_a_call_that_dies_reports_how_its_process_ended(tmp_path: Pa
     path.write_text(dying, encoding="utf-8")
     ran = fresh_python(path)
     assert ran.code == 1 and "FAULT: the process was killed by SIGABRT" in ran.text
+
+
+@pytest.mark.parametrize(
+    ("op", "clause", "layout", "shows"),
+    [
+        ("add", "layout.out_resize", "out=wrong_shape", "called_into_unfit(call"),
+        ("mul", "layout.views", "neg", "called_turned(call"),
+        ("add", "layout.overlap_raises", "self=expanded", "called_on_expanded(call"),
+        ("add", "layout.variants", "function", "called_on_copies(call"),
+        ("mul", "layout.inplace", "contiguous", "called_in_place(call"),
+    ],
+)
+def test_the_script_of_a_call_makes_that_call(
+    op: str, clause: str, layout: str, shows: str
+) -> None:
+    context = context_of(op, "float32", [clause])
+    call = CallKey(context.samples[-1].index, layout)
+    assert shows in script_for_call(context, SUITE.op_checks, clause, call, seconds=60.0)
+    assert context.recorder.cells[clause].checks == 0
+
+
+def test_the_script_of_a_directed_check_makes_that_check() -> None:
+    clause, made = "layout.inplace", 0
+    context = context_of("add", "float32", [clause])
+    name = "self=broadcast(dtype='float32')"
+    script = script_for_call(context, SUITE.op_checks, clause, CallKey(made, name), seconds=60.0)
+    assert "report_check(refuses_to_grow" in script and "report_end(60.0)" in script
+
+
+def test_the_script_of_a_judgement_that_died_judges_too(tmp_path: Path) -> None:
+    context = context_of("t", "float32", ["layout.views"])
+    call = CallKey(context.samples[0].index, "contiguous")
+    given = {"seconds": 60.0, "judged": True}
+    script = script_for_call(context, SUITE.op_checks, "layout.views", call, **given)  # type: ignore[arg-type]
+    path = tmp_path / "judged.py"
+    path.write_text(script, encoding="utf-8")
+    assert fresh_python(path) == Ran(0, "no fault\nno fault: the call returned\n")
 
 
 # -- what a script carries

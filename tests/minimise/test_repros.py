@@ -18,7 +18,7 @@ from tests.reports.builders import failed
 CRASHES = {"SIMULATED_FAULTS": "process.segfault", "SIMULATED_FAULT_OP": "aten::exp"}
 HANGS = {**CRASHES, "SIMULATED_FAULTS": "process.hang"}
 SOUND = {**CRASHES, "SIMULATED_FAULTS": ""}
-#: A call of this clause is journalled; one of the other is not.
+#: The call of this clause is known; that of the other is not.
 CALLS, CELL = (
     CellKey("layout.values", "exp", "float32"),
     CellKey("layout.variants", "exp", "float32"),
@@ -31,7 +31,9 @@ def crashed(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("crashed") / "run"
     fork.pytest(
         *("--device", "simulated", "--ops", "exp", "--dtypes", "float32", "--expectations", "none"),
-        *("--clauses", f"{CALLS.clause},{CELL.clause}", "-n", "1", f"--results={folder}"),
+        *("--clauses", f"{CALLS.clause},layout.inputs_intact,{CELL.clause}", "-n", "1"),
+        f"--results={folder}",
+        *("--minimise", "0"),
         **CRASHES,
     )
     return folder
@@ -42,10 +44,18 @@ def test_the_script_of_a_crash_exits_1_exactly_while_the_device_crashes(
     crashed: Path, fork: ForkServer, cell: CellKey
 ) -> None:
     result = cells_of(crashed)[cell]
+    if cell == CELL:
+        given = {cell: failed(cell, outcome=Outcome.CRASH, layouts=())}
+        result = with_repros(given, [Unfinished(cell, "it dies", 60.0)], BENCH, crashed)[cell]
     assert result.outcome is Outcome.CRASH and result.repro is not None
     on, off = (fork.script(crashed / result.repro, **faults) for faults in (CRASHES, SOUND))
     assert (on.code, off.code) == (1, 0), on.text + off.text
     assert "FAULT: the process was killed by SIGSEGV" in on.text
+
+
+def test_a_clause_whose_every_call_dies_is_blocked_by_that_of_the_first(crashed: Path) -> None:
+    result = cells_of(crashed)[CELL]
+    assert (result.outcome, result.blocked_by) == (Outcome.BLOCKED, CALLS.clause)
 
 
 def unfinished(cell: CellKey, folder: Path, bench: Bench = BENCH) -> CellResult:

@@ -72,7 +72,7 @@ def test_two_hosts_over_ssh_lose_the_guilty_cells_alone(
     assert {result.worker for result in found.values()} >= {"gw0", "gw1"}
     named = load_run(tmp_path / "run").provenance.host.split(", ")
     assert named[1:] == ["lab1", "lab2"]
-    assert found[CellKey.parse(MIDST)].message.startswith("left the device unusable: ")
+    assert "left the device unusable: " in found[CellKey.parse(MIDST)].message
     assert "was lost after 20 s" in found[CellKey.parse(LAST)].message
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -25,7 +25,7 @@ import devices.failure
 from conformance.checks.cases.cases import OpCheck
 from conformance.checks.cells import VALUES, CellRecord, Failed, Recorder
 from conformance.checks.guard import UNWATCHED, Guard
-from conformance.checks.ops.calls import Ambiguous, Call, Found, called, laid_out, repeated
+from conformance.checks.ops.calls import Ambiguous, Call, Found, laid_out, repeated
 from conformance.checks.ops.script import (
     Carried,
     dense,
@@ -63,6 +63,14 @@ class NotPlaced(Exception):
     def __init__(self, cause: Exception, dtype: torch.dtype) -> None:
         super().__init__(f"putting an input on the device raised {in_a_line(cause)}")
         self.cause, self.dtype = cause, str(dtype).removeprefix("torch.")
+
+
+class EndsProcess(Exception):
+    """What comes next ended a process before, and is not done again."""
+
+
+#: Names, in the place of a layout, the step that puts contiguous inputs on the device.
+INPUTS = "inputs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +208,7 @@ class ItemContext:
     targets: tuple[AnyLayout, ...] = field(default_factory=lambda: covering_set().targets)
     grad: bool = False  # whether the checks that run now record gradients
     scripts: dict[str, Any] | None = None  # of the first call that each clause judged, if asked for
+    makes: bool = True  # whether calls are made, or only their scripts are noted
     _built: dict[tuple[int, int, int], Guarded] = field(default_factory=dict)
     _held: int = 0  # bytes in them, at most
     _distinct: dict[int, list[tuple[Case, tuple[Geometry, ...]]]] = field(default_factory=dict)
@@ -226,6 +235,8 @@ class ItemContext:
         try:
             yield wanted[0]
             self.device.synchronise()  # what fails late is these clauses' failure
+        except EndsProcess:
+            pass  # it counts where it ended the process
         except NotPlaced as exc:
             for record in wanted:
                 if isinstance(exc.cause, NotImplementedError):
@@ -316,11 +327,17 @@ class ItemContext:
         return Laid(sample, case, geometries, inputs)
 
     def plain(self, sample: Sample) -> Laid:
-        """The sample with every tensor contiguous."""
-        return self.lay(sample, uniform(CONTIGUOUS))
+        """The sample with every tensor contiguous. Raises EndsProcess."""
+        return self._lay_named(sample, uniform(CONTIGUOUS))
 
     def first(self, sample: Sample) -> Laid:
-        return self.lay(sample, self.cases[0])
+        """The sample in the first case. Raises EndsProcess."""
+        return self._lay_named(sample, self.cases[0])
+
+    def _lay_named(self, sample: Sample, case: Case) -> Laid:
+        if not self.guard.call(CallKey(sample.index, INPUTS)):
+            raise EndsProcess
+        return self.lay(sample, case)
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         """A CPU tensor on the device. Raises NotPlaced."""
@@ -364,21 +381,32 @@ class ItemContext:
         refusable: bool = True,
     ) -> Any:
         """Make the call of the op, or of another ``function``, by ``procedure(call, *given)``, and judge it. Findings
-        go to the clauses' cells. Returns the answer.
+        go to the clauses' cells. Returns the answer; None if no clause that it is judged for is wanted, or if the call
+        ended a process before.
 
         ``layout`` names the layout where it is not that of the inputs, ``check`` the sort of check where that is not
         the layout. Where ``refusable``, NotImplementedError says that the device does not implement the call.
         """
         sample, check = reference.laid.sample, check or layout or "inputs"
         layout = layout or reference.laid.case.id
+        wanted = [
+            (clause, judge, record)
+            for clause, judge in judges.items()
+            if (record := self.recorder.get(clause)) is not None
+        ]
+        if not wanted or not self.guard.call(CallKey(sample.index, layout), judges):
+            return None
         call = self.call(reference.laid, function)
+        if not self.makes and self.scripts is not None:
+            for clause, judge, _ in wanted:
+                about = (clause, judge, call, procedure, given, reference, layout)
+                self.scripts.setdefault(clause, CallScript(self, *about))
+            return None
         answer = procedure(call, *given)
         refused = getattr(answer, "raised", None) if refusable else None
-        for clause, judge in judges.items():
-            record = self.recorder.get(clause)
-            if record is None:
-                continue
+        for clause, judge, record in wanted:
             judged = False
+            self.guard.judging(clause)
             for found in judge(call, answer, reference):
                 judged = True
                 record.check(sample.index, layout)
@@ -493,8 +521,10 @@ class CallScript:
         return self.reference.laid
 
     def __call__(self) -> str:
+        return self._judged([], "main()")
+
+    def _judged(self, functions: list[Any], start: str) -> str:
         carried = Carried().take_all([self.judge])
-        functions: list[Any] = []
         lines = [*self._call(functions), "", "# The judgement", "reference = SimpleNamespace("]
         for name in sorted(carried.reads):
             text, used = self.reference.source(name)
@@ -502,13 +532,16 @@ class CallScript:
             functions += used
         lines += [")", f"report({self.judge.__name__}(call, answer, reference))"]
         carried.imports.add("from types import SimpleNamespace")
-        return written(self.ctx, self._title, lines, [*functions, report], carried=carried)
+        given: dict[str, Any] = {"carried": carried, "start": start}
+        return written(self.ctx, self._title, lines, [*functions, report], **given)
 
-    def until_it_ends(self, seconds: float) -> str:
-        """The script of a call that was never finished: it makes the call in a subprocess and reports how
-        the process ended."""
-        functions: list[Any] = []
+    def until_it_ends(self, seconds: float, *, judged: bool = False) -> str:
+        """The script of a call that was never finished: it makes the call in a subprocess, ``judged`` or not, and
+        reports how the process ended."""
         start = f"main() if sys.argv[1:] else report_end({seconds!r})"
+        if judged:
+            return self._judged([report_end], start)
+        functions: list[Any] = []
         lines = self._call(functions)
         return written(self.ctx, self._title, lines, [*functions, report_end], start=start)
 
@@ -583,17 +616,31 @@ def _told(dtype: torch.dtype, each: Geometry) -> devices.failure.Geometry:
     return devices.failure.Geometry(str(dtype)[6:], each.shape, each.stride, each.offset)
 
 
+class _One(Guard):
+    """Allows one call, and what puts inputs on the device."""
+
+    def __init__(self, call: CallKey) -> None:
+        self._allowed = (call, CallKey(call.sample, INPUTS))
+
+    def call(self, call: CallKey, clauses: Collection[str] = ()) -> bool:
+        return call in self._allowed
+
+
 def script_for_call(
-    ctx: ItemContext, sample: Sample, layout: str, clause: str, *, seconds: float
+    ctx: ItemContext,
+    checks: Iterable[OpCheck],
+    clause: str,
+    call: CallKey,
+    *,
+    seconds: float,
+    judged: bool = False,
 ) -> str:
-    """The script of a call of the op that was never finished, on a sample in the layout of this name: it reports
-    how a process that makes the call ends."""
-    case = next((each for each in ctx.cases if each.id == layout), uniform(CONTIGUOUS))
-    laid = ctx.lay(sample, case)
-    function = ctx.op.inplace if clause.endswith(".inplace") else None
-    call, reference = ctx.call(laid, function), Reference(ctx, laid)
-    made = CallScript(ctx, clause, lambda *_: iter(()), call, called, (), reference, layout)
-    return made.until_it_ends(seconds)
+    """The script of the call of this name that ended its process in the checks of a clause, or as it was ``judged``:
+    it makes that call alone, and reports how its process ends. Empty if there is no such call. Nothing is called here."""
+    ctx.guard, ctx.scripts, ctx.makes = _One(call), {}, False
+    run_checks(ctx, checks)
+    found = ctx.scripts.get(clause)
+    return found.until_it_ends(seconds, judged=judged) if found is not None else ""
 
 
 def failed(

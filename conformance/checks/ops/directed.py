@@ -25,8 +25,10 @@ from conformance.checks.ops.script import (
     literal,
     public_name,
     report_check,
+    report_end,
     written,
 )
+from devices.cell import CallKey
 from devices.failure import Failure
 from opinfo.compare import Wrong, raised
 from opinfo.samples import Sample
@@ -55,6 +57,8 @@ def run(
     if record is None:
         return False
     made = DirectedScript(ctx, clause, layout, check, number, sample, inplace, parameters)
+    if not made.may_run():
+        return False
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -106,6 +110,16 @@ class DirectedScript:
         arguments = partial(sample.call.on, device=device.torch_device)
         return (*shared, [tensor.clone() for tensor in sample.tensors], arguments)
 
+    def may_run(self) -> bool:
+        """Name the check. It is not made if it ended a process before, or if only its script is asked for."""
+        number = self.number if self.sample is None else self.sample.index
+        name = f"{self.layout or self.check.__name__}({self.arguments()})"
+        if not self.ctx.guard.call(CallKey(number, name), (self.clause,)):
+            return False
+        if not self.ctx.makes and self.ctx.scripts is not None:
+            self.ctx.scripts.setdefault(self.clause, self)
+        return self.ctx.makes
+
     def found(self, wrong: Wrong | None) -> None:
         record, sample = self.ctx.recorder.cells[self.clause], self.sample
         if self.layout:
@@ -121,9 +135,17 @@ class DirectedScript:
             name = self.layout or self.check.__name__
             record.fail(failed(wrong, self.layout, size, self, self.complete, name))
 
+    def until_it_ends(self, seconds: float, *, judged: bool = False) -> str:
+        """The script of a check that was never finished: it makes the check in a subprocess and reports how the
+        process ended."""
+        return self._script([report_end], f"main() if sys.argv[1:] else report_end({seconds!r})")
+
     def __call__(self) -> str:
+        return self._script([], "main()")
+
+    def _script(self, more_functions: list[Any], start: str) -> str:
         ctx, op = self.ctx, self.ctx.op
-        functions: list[Any] = [self.check, NotApplicable, report_check]
+        functions: list[Any] = [self.check, NotApplicable, report_check, *more_functions]
         lines, more = [f"op = {function_source(op, self.function, functions)}"], ""
         if self.sample is not None:
             functions.append(dense)
@@ -132,7 +154,8 @@ class DirectedScript:
         check = self.check.__name__
         lines += ["", f"report_check({check}, op, move, back, {more}{self.arguments()})"]
         layout = f", layout {self.layout}" if self.layout else ""
-        return written(ctx, f"{self.clause}: {op.id}[{ctx.dtype}]{layout}", lines, functions)
+        title = f"{self.clause}: {op.id}[{ctx.dtype}]{layout}"
+        return written(ctx, title, lines, functions, start=start)
 
     @property
     def function(self) -> Callable[..., Any]:

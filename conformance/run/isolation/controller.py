@@ -178,10 +178,11 @@ class Controller:
         end, note = "; ".join(how), self._note(name)
         lost = note if isinstance(note, Lost) else self._in_cell(node, *how)
         if lost is not None:
+            again = self.is_done(lost.cell)  # another call of a cell that is charged already
             self._lose(lost, name)
             self.progress()
             text = f"{lost.outcome} in {lost.cell}: {lost.text}"
-            return Death(text, self.judge(lost), self._rest(item))
+            return Death(text, not again and self.judge(lost), self._rest(item))
         if item is None or not self._rest(item):
             return Death(f"worker {name} {end}; no result was lost", False, False)
         if item_id not in self._doubts:
@@ -228,7 +229,7 @@ class Controller:
             self._doubts.add(entry.cell)
             return None
         outcome = Outcome.CRASH if hung is None else Outcome.HANG
-        return Lost(entry.cell, outcome, f"its worker {end}", entry.call, stack)
+        return Lost(entry.cell, outcome, f"its worker {end}", entry.call, stack, entry.judged)
 
     def _end_of(self, node: Node) -> list[str]:
         """How a worker ended, as the end of a sentence without its name; then its stack, if it left one."""

@@ -109,8 +109,8 @@ class RemoteJournal(Journal):
         super().__init__(folder, worker)
         self._say = say
 
-    def begin(self, cell: CellKey, limit: float) -> None:
-        super().begin(cell, limit)
+    def begin(self, cell: CellKey, limit: float, clauses: tuple[str, ...] = ()) -> None:
+        super().begin(cell, limit, clauses)
         self._say(encode(Begun(cell if cell.clause else None)))
         faulthandler.dump_traceback_later(limit / LEAST_ELSEWHERE, exit=True)
 

@@ -19,7 +19,7 @@ import platform
 import re
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -33,7 +33,7 @@ try:
 except ImportError:  # Windows: a case that needs a device alone may share it there
     fcntl = None  # type: ignore[assignment]
 
-from conformance.checks.cells import CellRecord
+from conformance.checks.cells import VALUES, CellRecord
 from conformance.checks.guard import Guard
 from conformance.run.outcomes import GroupCall, Guilty, Lost, LostCells
 from devices.cell import CallKey, CellKey, CellOutcome, Outcome
@@ -45,28 +45,36 @@ Say = Callable[[str], None]
 
 # -- the journal
 
-# A number and two parts, each after its length: what is running (pid, limit in seconds, cell), and its next call.
+# A number, a byte and two parts, each after its length: what is running (pid, limit in seconds, cell, the clauses that
+# share its calls), and its next call. The byte is the place of the clause that is charged for it; the highest bit says
+# that the call has returned, and that the clause is judged.
 _NUMBER: Final = struct.Struct("<Q")
 _LENGTH: Final = struct.Struct("<I")
+_CHARGED: Final = 8
+_JUDGED: Final = 0x80
 _RUNNING: Final = 64
 _CALL: Final = 2048
 _SIZE: Final = 4096
 _ROOM: Final = _CALL - _RUNNING - _LENGTH.size
 _encode: Final = msgspec.msgpack.Encoder().encode
-_read_running: Final = msgspec.msgpack.Decoder(tuple[int, float, CellKey | None]).decode
+_read_running: Final = msgspec.msgpack.Decoder(
+    tuple[int, float, CellKey | None, tuple[str, ...]]
+).decode
 _read_call: Final = msgspec.msgpack.Decoder(GroupCall).decode
 
 
 class Entry(NamedTuple):
     """What a journal says. ``number`` rises with each cell that begins or ends; an odd number means that the journal was
     being written. A cell without a clause is an item outside of its cells, such as drawing samples. ``call`` names the
-    call that was about to be made, if that is known."""
+    call that was about to be made, if that is known; ``judged`` says that it has returned, and that the cell's clause is
+    being judged."""
 
     number: int
     pid: int
     limit: float
     cell: CellKey | None
     call: GroupCall | None = None
+    judged: bool = False
 
 
 class Journal:
@@ -83,24 +91,30 @@ class Journal:
         self._number, self._pid = 0, os.getpid()
         self._write(None, 0.0)
 
-    def begin(self, cell: CellKey, limit: float) -> None:
-        """Name the cell that is about to run, and the seconds that it may take."""
-        self._write(cell, limit)
+    def begin(self, cell: CellKey, limit: float, clauses: tuple[str, ...] = ()) -> None:
+        """Name the cell that is about to run, the seconds that it may take, and the clauses that share its calls."""
+        self._write(cell, limit, clauses)
 
-    def call(self, call: GroupCall) -> None:
-        """Name the next call of this cell. It shares the cell's time."""
+    def call(self, call: GroupCall, charged: int = 0) -> None:
+        """Name the next call, and by its place the clause that is charged for it. It shares the cell's time."""
+        self._map[_CHARGED] = charged
         self._put(_CALL, _encode(call))
+
+    def charge(self, charged: int, *, judged: bool = False) -> None:
+        """From now on the clause of this place is charged for the call, which is made, or was made and is judged."""
+        self._map[_CHARGED] = charged | _JUDGED if judged else charged
 
     def end(self) -> None:
         """Nothing runs."""
         self._write(None, 0.0)
 
-    def _write(self, cell: CellKey | None, limit: float) -> None:
+    def _write(self, cell: CellKey | None, limit: float, clauses: tuple[str, ...] = ()) -> None:
         self._number += 2
         # Odd while it is being written, so that a reader sees that the process died here.
         _NUMBER.pack_into(self._map, 0, self._number - 1)
         self._put(_CALL, b"")
-        self._put(_RUNNING, _encode((self._pid, limit, cell)))
+        self._map[_CHARGED] = 0
+        self._put(_RUNNING, _encode((self._pid, limit, cell, clauses)))
         _NUMBER.pack_into(self._map, 0, self._number)
 
     def _put(self, place: int, text: bytes) -> None:
@@ -123,8 +137,13 @@ def read_entry(folder: Path, worker: str) -> Entry | None:
         return None
     (number,) = _NUMBER.unpack_from(raw)
     running = None if number % 2 else _part(raw, _RUNNING, _read_running)
-    pid, limit, cell = running or (0, 0.0, None)
-    return Entry(number, pid, limit, cell, _part(raw, _CALL, _read_call) if cell else None)
+    pid, limit, cell, clauses = running or (0, 0.0, None, ())
+    call = _part(raw, _CALL, _read_call) if cell else None
+    place = raw[_CHARGED] & ~_JUDGED
+    if cell is None or call is None or place >= len(clauses):
+        return Entry(number, pid, limit, cell, call)
+    charged = cell._replace(clause=clauses[place])
+    return Entry(number, pid, limit, charged, call, bool(raw[_CHARGED] & _JUDGED))
 
 
 def _part(raw: bytes, place: int, read: Callable[[bytes], T]) -> T | None:
@@ -286,6 +305,8 @@ def close_in_child(descriptors: Iterable[int]) -> None:
 
 #: Failures of one group of clauses after each of which the device is looked at.
 _LOOKS: Final = 20
+#: Calls of one group that ended a process, after which it makes no other.
+_DEATHS: Final = 3
 
 
 class DeviceLost(ConformError):
@@ -309,7 +330,12 @@ class Watch(Guard):
     _leave: Callable[[Lost], NoReturn]
     _guilty: Guilty = field(default_factory=Guilty)
     _item: tuple[str, str] = ("", "")
-    _group: str = ""
+    _group: tuple[str, ...] = ()
+    # Of the clauses of the group that are wanted or were charged before: their places in it.
+    _places: Mapping[str, int] = field(default_factory=dict)
+    # For each call of the group that has come up and that ended a process before, the cell that is charged.
+    _gone: list[CellKey] = field(default_factory=list)
+    _dead: CellKey | None = None  # what is charged if every call of the op ends the process
     _records: Sequence[CellRecord] = ()
     _known: int = 0  # troubles of the group that were looked into
     _looks: int = 0
@@ -321,7 +347,7 @@ class Watch(Guard):
     @contextmanager
     def item(self, cell: CellKey, guilty: Guilty, *, alone: bool) -> Iterator[None]:
         """Run the item of a cell: under the device's lock, and named in the journal."""
-        self._guilty, self._item, self._left_out = guilty, cell[1:], {}
+        self._guilty, self._item, self._left_out, self._dead = guilty, cell[1:], {}, None
         (self._lock.take if alone else self._lock.share)()
         self._outside()
         try:
@@ -333,29 +359,52 @@ class Watch(Guard):
     def begin(
         self, group: Sequence[str], records: Sequence[CellRecord], at_least: float = 0.0
     ) -> None:
-        self._group, self._records, self._call = group[0], records, None
+        self._group, self._records, self._call, self._gone = tuple(group), records, None, []
         self._known, self._looks = self._troubles(), 0
+        known = {record.key.clause for record in records} | self._guilty.clauses
+        self._places = {clause: place for place, clause in enumerate(group) if clause in known}
         cell = records[0].key
         limit = max(at_least, self._limits.of(cell.clause))
         if self._item not in self._used:
             limit += self._limits.first_use
-        self._journal.begin(cell, limit)
+        self._journal.begin(cell, limit, self._group)
 
-    def call(self, call: CallKey) -> bool:
+    def call(self, call: CallKey, clauses: Collection[str] = ()) -> bool:
+        of = self._places
+        charged = next((of[clause] for clause in of if not clauses or clause in clauses), 0)
+        if self._call is not None and self._call.call == call:  # its inputs have been laid out
+            self._journal.charge(charged)
+            return True
         if self._looks < _LOOKS and self._troubles() != self._known:
             self._look()
-        full = GroupCall(self._group, call)
-        if (cell := self._guilty.calls.get(full)) is not None:
+        full = GroupCall(self._group[0], call)
+        if self._guilty.calls and (cell := self._ended_by(full)) is not None:
             for record in self._records:
                 self._left_out.setdefault(record.key.clause, []).append(cell)
             return False
         self._call = full
-        self._journal.call(full)
+        self._journal.call(full, charged)
         return True
+
+    def judging(self, clause: str) -> None:
+        self._journal.charge(self._places.get(clause, 0), judged=True)
+
+    def _ended_by(self, call: GroupCall) -> CellKey | None:
+        """The cell that is charged for this call, which ended a process; or for those before it, if there were so many
+        that no other is tried."""
+        if (cell := self._guilty.calls.get(call)) is not None:
+            self._gone.append(cell)
+            return cell
+        if self._dead is not None:
+            return self._dead
+        return self._gone[0] if len(self._gone) >= _DEATHS else None
 
     def done(self) -> None:
         if self._troubles() != self._known:
             self._look()
+        values = self._group[0] == VALUES and len(self._gone) >= _DEATHS
+        if values and not any(record.checks for record in self._records):
+            self._dead = self._gone[0]
         self._records = ()
         self._used.add(self._item)
         self._outside()
@@ -367,8 +416,11 @@ class Watch(Guard):
             return found
         cells = ", ".join(str(cell) for cell in dict.fromkeys(left_out))
         if not found.checks and found.outcome is Outcome.ERROR:
-            text = f"not checked: every call that this clause judges ends the process, see {cells}"
-            return msgspec.structs.replace(found, outcome=Outcome.CRASH, note=text)
+            by = left_out[0].clause
+            why = "every call that this clause judges ends the process"
+            text = f"blocked by {by}: {why}, see {cells}"
+            given = {"outcome": Outcome.BLOCKED, "blocked_by": by, "note": text}
+            return msgspec.structs.replace(found, **given)
         many = f"{len(left_out)} call{'s were' if len(left_out) > 1 else ' was'} skipped"
         text = f"{many}: the process ended in it, see {cells}"
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, text))))

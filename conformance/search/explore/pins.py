@@ -16,6 +16,7 @@ from conformance.checks.ops.context import ItemContext
 from conformance.search.explore.encoding import NotRebuilt, decode, decode_program
 from conformance.search.minimise.subject import Subject
 from conformance.suites.layout import SUITE
+from devices.cell import CallKey
 from devices.errors import in_a_line
 from devices.pinned import Pinned
 from opinfo.device import Device
@@ -35,7 +36,8 @@ def run_pins(ctx: ItemContext, pins: Sequence[Pinned]) -> None:
             _lost(record, pin, f"{pin.clause} no longer applies to the op")
             continue
         ctx.guard.begin((pin.clause,), [record])
-        _check(subject, pin, record)
+        if ctx.guard.call(_name_of(pin)):
+            _check(subject, pin, record)
         ctx.guard.done()
 
 
@@ -77,7 +79,8 @@ def run_programs(
     for pin in pins:
         if pin.cell == record.key:
             guard.begin((pin.clause,), [record])
-            _run_program(case, pin, record, device, where)
+            if guard.call(_name_of(pin)):
+                _run_program(case, pin, record, device, where)
             guard.done()
 
 
@@ -103,9 +106,13 @@ def unknown_here(op: str, dtype: str, clauses: Sequence[str], pins: Iterable[Pin
     return recorder
 
 
+def _name_of(pin: Pinned) -> CallKey:
+    """It counts as a sample, by a number that no sample of the plan has."""
+    return CallKey(-1 - int(pin.id, 16), pin.layout)
+
+
 def _count(record: CellRecord, pin: Pinned, checks: int) -> None:
-    """Count it as a sample, by a number that no sample of the plan has."""
-    record.check(-1 - int(pin.id, 16), pin.layout, checks)
+    record.check(*_name_of(pin), checks)
 
 
 def _lost(record: CellRecord, pin: Pinned, why: str) -> None:

@@ -16,6 +16,7 @@ import torch
 from conformance.checks.cases.cases import OpCheck
 from conformance.checks.cells import CellRecord, Recorder
 from conformance.checks.ops.context import ItemContext, run_checks, script_for_call
+from conformance.suites import load, suite_of
 from conformance.suites.layout import SUITE
 from conformance.suites.layout.reads import fresh_memory
 from devices.cell import CallKey
@@ -138,13 +139,11 @@ class Subject:
         run_checks(context, SUITE.op_checks)
         return context.recorder.cells[clause]
 
-    def script_of(self, clause: str, call: CallKey, seconds: float) -> str:
+    def script_of(self, clause: str, call: CallKey, seconds: float, *, judged: bool) -> str:
         """The script that makes one call in a child process, for ``seconds`` at most; empty if there is none."""
-        sample = next((each for each in self.samples if each.index == call.sample), None)
-        if sample is None:
-            return ""
-        context = self._context([sample], [clause])
-        return script_for_call(context, sample, call.layout, clause, seconds=seconds)
+        checks = load(suite_of(clause)).op_checks
+        context = self._context(self.samples, [clause])
+        return script_for_call(context, checks, clause, call, seconds=seconds, judged=judged)
 
     def _context(
         self,

@@ -46,7 +46,7 @@ def check(ctx: ItemContext) -> None:
                 continue
             reference = Reference(ctx, ctx.plain(sample))
             answer = ctx.judge({CLAUSE: judge_replay}, called_in_graph, (SEED, own), reference)
-            if answer.refused is not None:
+            if answer is not None and answer.refused is not None:
                 refusals.append(answer.refused)
         if not record.checks:
             for refusal in refusals:

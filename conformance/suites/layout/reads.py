@@ -54,7 +54,7 @@ def _one_call(ctx: ItemContext, laid: Laid) -> None:
     values = ctx.recorder.get("layout.expanded_read" if laid.expands else "layout.values")
     unread = (False,) if values is None else ()
     answer = ctx.judge(judges, called, unread, reference)
-    if answer.damages is None:
+    if answer is None or answer.damages is None:
         return
     for each, damage in zip(laid.inputs, answer.damages, strict=True):
         if damage is not None and isinstance(each, Guarded):

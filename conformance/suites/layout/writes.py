@@ -158,7 +158,8 @@ def out_resize(ctx: ItemContext) -> None:
             if wanted is None:
                 continue
             answer = _unfit(ctx, laid, "empty")
-            if answer.raised is not None and takes_no_out(answer.raised):
+            error = answer.raised if answer is not None else None
+            if error is not None and takes_no_out(error):
                 continue
             _unfit(ctx, laid, "wrong_shape")
             # A factory without a dtype takes that of its out=; some dtypes have no unsafe one.
@@ -171,11 +172,11 @@ def out_resize(ctx: ItemContext) -> None:
                 _unfit(ctx, laid, "wrong_device")
 
 
-def _unfit(ctx: ItemContext, laid: Laid, how: str) -> Answer:
+def _unfit(ctx: ItemContext, laid: Laid, how: str) -> Answer | None:
     reference = Reference(ctx, laid, how=how, warns=partial(_cpu_warns, ctx, laid))
     given = (*_specs_and_form(ctx.expected(laid).result), how)
     judges = {OUT_RESIZE: judge_unfit}
-    answer: Answer = ctx.judge(
+    answer: Answer | None = ctx.judge(
         judges, called_into_unfit, given, reference, layout=f"out={how}", refusable=False
     )
     return answer
@@ -309,6 +310,8 @@ def in_place(ctx: ItemContext) -> None:
                     ctx, laid, raises_in_place=refuses, restrides=ctx.op.restrides_in_place
                 )
                 answer = ctx.judge(judges, called_in_place, (), reference, function=variant)
+                if answer is None:
+                    continue
                 for each in laid.inputs:
                     if isinstance(each, Guarded):
                         each.restore(ctx.device.to_device)
@@ -389,7 +392,11 @@ def variants(ctx: ItemContext) -> None:
     with ctx.running(VARIANTS) as record:
         for sample in ctx.samples:
             laid = ctx.plain(sample)
-            plain = called_on_copies(ctx.call(laid))
+            how: dict[str, Any] = {"layout": "function", "refusable": False}
+            nothing = {VARIANTS: judged_elsewhere}
+            plain = ctx.judge(nothing, called_on_copies, (), Reference(ctx, laid), **how)
+            if plain is None:
+                continue
             if isinstance(plain.raised, NotImplementedError):
                 record.refuse(plain.raised)
                 continue
@@ -427,6 +434,11 @@ def _others(
                 yield name, variant, called_on_copies, ()
     if op.has_out and not tensors_of(sample.call.kwargs) and outputs_of(result) is not None:
         yield "out", op.function, called_into_prefilled, _specs_and_form(result)
+
+
+def judged_elsewhere(call: Call, answer: Answer, reference: Any) -> Found:
+    """Nothing: layout.values judges the function."""
+    yield from ()
 
 
 def replace_call(call: Call, function: Callable[..., Any]) -> Call:
