@@ -175,6 +175,7 @@ _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("module", Annotated[str, msgspec.Meta(min_length=1)] | None, "the name of a module"),
     ("init", _Name | None, "the name of a function"),
     ("autoload", _EntryPoint | None, "'package.module:function' or None"),
+    ("around", _EntryPoint | None, "'package.module:context_manager' or None"),
     ("dtypes_by_op", dict[str, _NameSet], "a mapping of ops to sets of dtypes"),
     ("tolerances functions", dict[str, Any], "a mapping"),
     ("alignment workers_per_device", _Positive, "an integer of at least 1"),
@@ -212,6 +213,8 @@ class Descriptor:
     sources: tuple[str, ...] = ()  # of what it declares: headers, pages, issues
     module: str | None = None  # to import before the device is used
     init: str | None = None  # a function of that module, called after the import
+    # What calls on the device need around them: "package.module:context_manager", called without arguments.
+    around: str | None = None
     capabilities: frozenset[str] = field()
     dtypes: frozenset[str] = field()  # that can be allocated and converted to and from float32
     dtypes_by_op: Mapping[str, frozenset[str]] = field(default_factory=dict)  # narrower than dtypes

@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import torch
 
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
+from opinfo.apart import LeftBehind
 from opinfo.compare import tensors_of
 from opinfo.layouts import Geometry
 
@@ -188,6 +190,7 @@ class Device:
     # Waits for all work on the device: the function that modules of asynchronous devices have, such as
     # ``torch.cuda.synchronize``. None if there is none, or if it raises although nothing was done.
     wait: Callable[[], object] | None = None
+    left: LeftBehind | None = None  # what the module left behind in this process
 
     @property
     def name(self) -> str:
@@ -239,19 +242,20 @@ def limit_threads() -> None:
 
 def open_device(descriptor: Descriptor, index: int = 0, *, unused: bool = False) -> Device:
     """Import and start the device's module, limit torch to one thread, make the device of this index
-    current, and run a tiny op on it (unless it must stay ``unused``).
+    current, and run a tiny op on it (unless it must stay ``unused``). What the module leaves behind is kept
+    apart from our own work, from here on.
 
     Raises DeviceUnusable with what went wrong.
     """
-    name, module = descriptor.name, descriptor.module
-    if module is not None:
-        with _unusable_if_raised(f"device {name!r}: importing {module!r} failed"):
-            imported = importlib.import_module(module)
-        if descriptor.init is not None:
-            with _unusable_if_raised(f"device {name!r}: {module}.{descriptor.init}() failed"):
-                getattr(imported, descriptor.init)()
     limit_threads()
-    kind = descriptor.torch_type
+    name, module, kind = descriptor.name, descriptor.module, descriptor.torch_type
+    left = _LEFT.get(name)
+    first = left is None and (module or descriptor.around) is not None
+    if first:
+        left = LeftBehind(kind)
+        _start(descriptor)
+        left.look()
+        _LEFT[name] = left
     try:
         torch_device = torch.device("cpu") if kind == "cpu" else torch.device(kind, index)
     except RuntimeError as exc:
@@ -259,12 +263,20 @@ def open_device(descriptor: Descriptor, index: int = 0, *, unused: bool = False)
     if index:
         _make_current(descriptor, torch_device)
     on_cpu = torch_device.type == "cpu"
+    wait = None if on_cpu else getattr(getattr(torch, kind, None), "synchronize", None)
+    if left is not None and left.sorting is not None:
+        functions = {each: getattr(descriptor, each) for each in _OF_THE_DEVICE}
+        calls: dict[str, Any] = {
+            k: left.on_device(v) for k, v in functions.items() if v is not None
+        }
+        descriptor, wait = replace(descriptor, **calls), wait and left.on_device(wait)
     device = Device(
         descriptor,
         torch_device,
         descriptor.to_device or (identity if on_cpu else lambda tensor: tensor.to(torch_device)),
         descriptor.from_device or (identity if on_cpu else torch.Tensor.cpu),
-        None if on_cpu else getattr(getattr(torch, kind, None), "synchronize", None),
+        wait,
+        left,
     )
     if not unused:
         try:
@@ -275,6 +287,8 @@ def open_device(descriptor: Descriptor, index: int = 0, *, unused: bool = False)
             device.synchronise()
         except Exception:  # device.capability fails of it, and no other clause
             device = replace(device, wait=None)
+        if first and left is not None:
+            left.look()
     return device
 
 
@@ -290,6 +304,34 @@ def _unknown(descriptor: Descriptor) -> str:
     if descriptor.init is not None:
         return f"{text}: neither importing {module!r} nor {descriptor.init}() registered a type"
     return f"{text}: importing {module!r} registered no type. If it needs a call after the import, name that function too"
+
+
+#: By the name of a device: what its module has left behind. Only what its start and first call change is its doing.
+_LEFT: dict[str, LeftBehind] = {}
+
+#: The descriptor's functions that call the device.
+_OF_THE_DEVICE = (
+    *("busy", "gate", "fail", "settle", "to_device", "from_device"),
+    *("facts", "device_count"),
+)
+
+#: The contexts that descriptors name, entered until the process ends.
+_ENTERED = ExitStack()
+
+
+def _start(descriptor: Descriptor) -> None:
+    """Import the device's module, start it, and enter its context. Raises DeviceUnusable."""
+    name, module = descriptor.name, descriptor.module
+    if module is not None:
+        with _unusable_if_raised(f"device {name!r}: importing {module!r} failed"):
+            imported = importlib.import_module(module)
+        if descriptor.init is not None:
+            with _unusable_if_raised(f"device {name!r}: {module}.{descriptor.init}() failed"):
+                getattr(imported, descriptor.init)()
+    if descriptor.around is not None:
+        where, _, made = descriptor.around.partition(":")
+        with _unusable_if_raised(f"device {name!r}: entering {descriptor.around} failed"):
+            _ENTERED.enter_context(attrgetter(made)(importlib.import_module(where))())
 
 
 @contextmanager

@@ -20,7 +20,13 @@ from devices.files import cache_root as cache_root
 from devices.files import file_name, write_whole
 from opinfo.compare import Call, on_device, replace_tensors, tensors_of
 from opinfo.layouts import Geometry
-from opinfo.torch_private import NO_FAKE_ANSWER, FakeTensorMode, storage_id, version_of
+from opinfo.torch_private import (
+    NO_FAKE_ANSWER,
+    FakeTensorMode,
+    storage_id,
+    version_of,
+    without_modes,
+)
 
 #: Raised when the meaning of a question or an answer changes.
 FORMAT = 1
@@ -147,7 +153,7 @@ class StrideReference:
     ) -> StrideAnswer:
         if any(t.layout != torch.strided for t in call.tensors):
             return StrideAnswer(None, unavailable="an input is not strided")
-        with FakeTensorMode():
+        with without_modes(), FakeTensorMode():
             fakes = [
                 fake_strided(t.dtype, g, self._device, with_offset)
                 for t, g in zip(call.tensors, geometries, strict=True)

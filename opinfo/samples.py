@@ -18,6 +18,7 @@ from opinfo.compare import Call, fits_in, outputs_of, tensors_of
 from opinfo.exceptions import Exceptions
 from opinfo.layouts import EXPAND, Layout
 from opinfo.reference import value_answer
+from opinfo.torch_private import without_modes
 
 
 def seed_everything(seed: int) -> None:
@@ -88,9 +89,9 @@ class Sample:
 
 def draw(op: Op, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> list[Sample]:
     """Up to ``limit`` samples of an op, the same whenever they are drawn with this seed."""
-    seed_everything(seed)
     samples: list[Sample] = []
-    with warnings.catch_warnings(), torch.no_grad(), direct_seeding():
+    with without_modes(), warnings.catch_warnings(), torch.no_grad(), direct_seeding():
+        seed_everything(seed)
         warnings.simplefilter("ignore")
         for index, raw in enumerate(islice(op.raw_samples(getattr(torch, dtype)), limit)):
             call = Call((raw.input, *raw.args), dict(raw.kwargs))
@@ -273,7 +274,7 @@ def _strided(values: Iterable[Any]) -> list[torch.Tensor]:
 
 def _returned(op: Op, samples: list[Sample], mutates: bool) -> list[tuple[Any, Any]]:
     """The first argument of each sample that the CPU accepts, and what it returns."""
-    with warnings.catch_warnings(), torch.no_grad(), direct_seeding():
+    with without_modes(), warnings.catch_warnings(), torch.no_grad(), direct_seeding():
         warnings.simplefilter("ignore")
         answers = [
             value_answer(op.function, sample.call.on, sample.tensors, mutates=mutates)

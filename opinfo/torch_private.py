@@ -4,7 +4,8 @@ below the public one, lazy negation, the identity of a storage. A test pins each
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -93,3 +94,54 @@ def profiled(call: Callable[[], Any]) -> list[Any]:
 def schema_of(overload: Any) -> Any:
     """The schema of an overload of ``torch.ops``."""
     return overload._schema
+
+
+def function_modes() -> list[Any]:
+    """The modes of torch functions of this thread, the one that is asked first at the end."""
+    modes: list[Any] = torch.overrides._get_current_function_mode_stack()
+    return modes
+
+
+def dispatch_modes() -> list[Any]:
+    """The dispatch modes of this thread, the one that is asked first at the end."""
+    return torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+
+
+def take_modes() -> tuple[list[Any], list[Any]]:
+    """Take all modes off this thread: those of functions, and those of dispatch."""
+    taken = function_modes(), dispatch_modes()
+    for _ in taken[0]:
+        torch.overrides._pop_mode()
+    for _ in taken[1]:
+        torch.utils._python_dispatch._pop_mode()
+    return taken
+
+
+def put_modes(functions: Iterable[Any], dispatches: Iterable[Any]) -> None:
+    """Put modes onto this thread, without calling their ``__enter__``."""
+    for mode in functions:
+        torch.overrides._push_mode(mode)
+    for mode in dispatches:
+        torch.utils._python_dispatch._push_mode(mode)
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """A block of our own work, into which no mode of a device's module reaches."""
+    taken = take_modes()
+    try:
+        yield
+    finally:
+        put_modes(*taken)
+
+
+def is_faking() -> bool:
+    """Whether a FakeTensorMode is on: tensors of every device then are only described."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+
+
+def default_device(mode: Any) -> torch.device | None:
+    """The device of a mode that ``torch.set_default_device`` or ``with torch.device(…)`` has entered."""
+    from torch.utils._device import DeviceContext
+
+    return mode.device if isinstance(mode, DeviceContext) else None

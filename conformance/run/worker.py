@@ -76,7 +76,7 @@ class Worker:
         descriptor = registry.find(orders.bench.device, orders.bench.descriptor)
         self.device = device or open_device(descriptor, place.index)
         manifest = Manifest()
-        facts = descriptor.facts()
+        facts = self.device.descriptor.facts()
         orders.machine.check(Machine.of(facts))
         if orders.manifest is not None:
             known = {"clause": load().clauses, "layouts": known_layouts(descriptor)}
@@ -220,9 +220,8 @@ def start_worker(
     given = read_start(start)
     place, end = begin_worker(given, name, channel, pipes)
     try:
-        worker = Worker(read_orders(orders), place, Path(given.results))
-        catalogue()  # takes seconds, which must not be charged to the first item
-        return worker
+        catalogue()  # takes seconds, which are not the first item's; and before the device's module is imported
+        return Worker(read_orders(orders), place, Path(given.results))
     except msgspec.DecodeError as error:  # of another version of the suite
         end(Unable(f"the worker on {platform.node()!r} cannot read its orders: {error}", True))
     except ConformError as error:

@@ -68,6 +68,7 @@ STRANGERS: tuple[Stranger, ...] = (
     Stranger("fatal", "strange_dying", _BASE),
     Stranger("modal", "strange_mode", _BASE),
     Stranger("homely", "strange_meddling", _BASE),
+    Stranger("greedy", "strange_greedy", _BASE),
     Stranger("chatty", "strange_printing", _BASE),
     Stranger(
         "sleepy",

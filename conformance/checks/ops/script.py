@@ -27,6 +27,7 @@ import torch
 
 from conformance.checks.clock import ends_within
 from conformance.checks.source import bound, names_of, text_of
+from opinfo.apart import LeftBehind
 from opinfo.catalog import Op, database_entry
 from opinfo.compare import Call, Wrong, raised, replace_tensors
 
@@ -247,15 +248,25 @@ def written(
     start: str = "main()",
 ) -> str:
     """The script. ``setting`` is the ItemContext; ``main`` are the lines that make inputs, call and judgement."""
-    descriptor = setting.device.descriptor
-    carried = (carried or Carried()).take_all(functions)
+    descriptor, left = setting.device.descriptor, setting.device.left
+    around, _, context = (descriptor.around or "").partition(":")
+    apart = bool(around or (left and left.sorting))
+    carried = (carried or Carried()).take_all([*functions, *([LeftBehind] if apart else [])])
     lines = ["torch.set_num_threads(1)", f"torch.set_grad_enabled({setting.grad})"]
     lines += ['torch.set_float32_matmul_precision("highest")', 'warnings.simplefilter("ignore")']
     imports = {*carried.imports, "import torch", "import sys", "import warnings"}
-    if descriptor.module:
-        imports.add(f"import {descriptor.module}")
-        if descriptor.init:
-            lines.append(f"{descriptor.module}.{descriptor.init}()")
+    needed = [f"import {each}" for each in dict.fromkeys((descriptor.module, around)) if each]
+    if apart:
+        lines += [f"left = LeftBehind({descriptor.torch_type!r})", *needed]
+    else:
+        imports.update(needed)
+    if descriptor.init:
+        lines.append(f"{descriptor.module}.{descriptor.init}()")
+    if around:
+        lines.append(f"with {around}.{context}():")
+        main = textwrap.indent("\n".join(["left.look()", *main]), "    ").splitlines()
+    elif apart:
+        lines.append("left.look()  # keeps what the module left behind out of our own work")
     lines += main
     return _SCRIPT.format(
         title=title,

@@ -100,13 +100,14 @@ def _on_cpu(value: Any) -> Any:
 
 
 def _empty(size: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return Tensor(torch.empty(size, dtype=dtype), _index(device))
+    return Tensor(torch.empty(size, dtype=dtype, device="cpu"), _index(device))
 
 
 def _empty_strided(
     size: Any, stride: Any, *, dtype: Any = None, device: Any = None, **_: Any
 ) -> Tensor:
-    return Tensor(torch.empty_strided(size, stride, dtype=dtype), _index(device))
+    held = torch.empty_strided(size, stride, dtype=dtype, device="cpu")
+    return Tensor(held, _index(device))
 
 
 def _index(device: torch.device | None) -> int:
