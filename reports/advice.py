@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from devices.cell import CellKey
 from devices.failure import Failure, Kind
 from devices.failure import sentence as spell
 from reports.causes import PLAIN, Cause
 from reports.gate import number
-from reports.junit import headline
+from reports.junit import headline, one_line
 from reports.model import Clause
+
+#: The reason of a block begins with this word until a person has found it to be true.
+TRIAGE: Final = "triage:"
 
 #: Ops that a sentence or a line of a descriptor names; more are counted.
 _NAMED: Final = 4
@@ -97,6 +101,15 @@ def todo(cause: Cause, clauses: Mapping[str, Clause]) -> str:
         if names := sorted(set.intersection(*required)):
             return f"{mend}; a device that lacks it does not declare {' and '.join(names)}"
     return mend
+
+
+def drafts(causes: Iterable[Cause]) -> dict[CellKey, str]:
+    """For each cell of the causes a reason that a manifest can give until a person has found a better one."""
+    return {
+        result.key: f"{TRIAGE} {one_line(sentence(cause))}"
+        for cause in causes
+        for result in cause.results
+    }
 
 
 def ops_of(cause: Cause) -> str:

@@ -15,9 +15,9 @@ import msgspec
 from devices.cell import CellKey, Outcome, Verdict
 from devices.failure import Word
 from reports.gate import number
+from reports.junit import one_line
 from reports.model import Run
 from reports.statuses import ABSENT, KIND_OF, LETTERS, MISSING, code_of
-from reports.summary import one_line
 
 
 class Change(Word):

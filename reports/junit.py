@@ -68,6 +68,12 @@ def _escaped(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
+def one_line(text: str) -> str:
+    """The text without line breaks and control characters, which could forge output."""
+    spaced = re.sub(r"\s+", " ", clean(text)).strip()
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in spaced)
+
+
 def element_of(result: CellResult) -> Element | None:
     """The element that shows JUnit readers the result of the cell, None for a plain pass.
 

@@ -18,7 +18,7 @@ from devices.files import explained
 from reports.advice import sentence, todo
 from reports.causes import Cause, causes_of
 from reports.gate import ExitCode, GateResult, Tally, levels_of, number
-from reports.junit import clean, headline
+from reports.junit import clean, headline, one_line
 from reports.model import (
     PLANNED,
     CellResult,
@@ -66,12 +66,6 @@ def repro_command(folder: Path, result: CellResult) -> str | None:
     if result.repro is None:
         return None
     return f"python {shlex.quote(str(folder / result.repro))}"
-
-
-def one_line(text: str) -> str:
-    """The text without line breaks and control characters, which could forge output."""
-    spaced = re.sub(r"\s+", " ", clean(text)).strip()
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in spaced)
 
 
 _MD = re.compile(r"([\\`*_\[\](){}|~#$!+@-])")

@@ -34,8 +34,8 @@ def minimise(
     from conformance.search.repros import write_repro
     from conformance.suites import SEARCHED, suite_of
     from opinfo.plan import plan_spec
+    from reports.junit import one_line
     from reports.run import load_run
-    from reports.summary import one_line
 
     loaded = load_run(run) if run is not None else None
     key = known_cell(cell, loaded.results if loaded is not None else ())

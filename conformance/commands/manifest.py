@@ -16,12 +16,14 @@ from conformance.commands import PATH, globs_of, known_cell, options, print_firs
 from conformance.contract import load
 from conformance.plan.selection import find_descriptor
 from devices import registry
-from devices.cell import CellKey
+from devices.cell import CellKey, Verdict
 from devices.descriptor import DTYPES, Descriptor, common_facts
 from devices.errors import ConformError, suggestion
 from devices.manifest import CauseKind, Known, Manifest
 from devices.pinned import read_pinned
 from opinfo.layouts import covering_set
+from reports.advice import TRIAGE, drafts
+from reports.causes import causes_of
 from reports.gate import ExitCode, number
 from reports.model import evidence_of, write_file
 from reports.run import load_run
@@ -44,6 +46,7 @@ class Given:
     ) -> None:
         self.path, self.contract = path, load()
         loaded = [load_run(each) for each in runs]
+        self.last = loaded[-1] if loaded else None
         self.evidence = [evidence_of(run, str(each)) for run, each in zip(loaded, runs)]
         # The manifest that the first run was judged by.
         recorded = loaded[0].provenance.expectations if loaded else ""
@@ -55,6 +58,13 @@ class Given:
         elif named or path is None:
             self.descriptor = find_descriptor(device, descriptor)
 
+    def drafts(self) -> dict[CellKey, str]:
+        """Reasons of the regressions of the last run, by their causes."""
+        if self.last is None:
+            return {}
+        results = self.last.results.values()
+        return drafts(causes_of(self.last, [r for r in results if r.verdict is Verdict.REGRESSION]))
+
     def read(self, *, may_be_new: bool = False) -> Read:
         """The manifest. Raises ConformError where none is known, or it cannot be read."""
         path = self._path(may_be_new=may_be_new)
@@ -64,7 +74,7 @@ class Given:
         if may_be_new:
             return Read(path, "", Manifest(path=path))
         raise ConformError(
-            f"{path} does not exist: `conform manifest update RUN RUN --reason TEXT` starts it from two"
+            f"{path} does not exist: `conform manifest update RUN RUN --triage` starts it from two"
             " runs that agree"
         )
 
@@ -186,18 +196,19 @@ def update(
     unseen_too: bool,
     dry_run: bool,
     check: bool,
+    triage: bool,
     **cause: str | None,
 ) -> int:
     """Update a manifest from runs, and show the difference.
 
-    Cells that pass in every RUN are removed from their blocks. With --reason, unexpected failures on which two
-    runs of one plan agree are added. Cells on which the runs disagree are listed and not changed, and cells that
+    Cells that pass in every RUN are removed from their blocks. With --reason or --triage, unexpected failures on which
+    two runs of one plan agree are added. Cells on which the runs disagree are listed and not changed, and cells that
     no run saw are not changed. Exits 1 if flaky cells pass less often than their block demands.
     """
     from devices.lifecycle.text import unified
     from devices.lifecycle.update import update as bring_up_to_date
 
-    stated = _cause(**cause)
+    stated = _cause(triage, **cause)
     read = given.read(may_be_new=stated is not None)
     planned = list(dict.fromkeys(key for run in given.evidence for key in run.planned))
     done = bring_up_to_date(
@@ -206,6 +217,7 @@ def update(
         given.evidence,
         date.today(),
         cause=stated,
+        drafts=given.drafts() if triage else {},
         wanted=_selection(planned, clauses, ops, dtypes),
         dtypes=() if unseen_too else given.dtypes(),
     )
@@ -280,14 +292,18 @@ def stats(given: Given, plan: str | None, soon: int, as_json: bool) -> int:
     return ExitCode.GREEN
 
 
-def _cause(reason: str | None, **more: str | None) -> Cause | None:
+def _cause(triage: bool, reason: str | None, **more: str | None) -> Cause | None:
     """The cause that new blocks state. Raises UsageError."""
     from devices.lifecycle.update import Cause
 
+    if triage and reason is not None:
+        raise click.UsageError("--triage drafts the reasons: leave out --reason")
+    if triage:
+        reason = f"{TRIAGE} unknown"
     if reason is None:
         for name, value in more.items():
             if value is not None:
-                raise click.UsageError(f"--{name} needs --reason")
+                raise click.UsageError(f"--{name} needs --reason or --triage")
         return None
     kind, issue, expires = more["kind"], more["issue"], more["expires"]
     if not reason.strip():
@@ -343,7 +359,7 @@ def _report(done: Update, path: Path, *, written: bool) -> None:
         (
             "not recorded: unexpected failures",
             done.unrecorded,
-            "--reason TEXT records known failures, from two runs that agree",
+            "--reason TEXT or --triage records known failures, from two runs that agree",
         ),
     ):
         if cells:

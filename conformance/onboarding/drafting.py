@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -19,11 +20,9 @@ from devices.cell import CellKey, Outcome
 from devices.descriptor import CAPABILITIES, DTYPES, FACTS
 from devices.lifecycle.text import render
 from devices.manifest import Block, CauseKind, ExpectedOutcome
+from reports.advice import TRIAGE
+from reports.junit import one_line
 from reports.model import CellResult
-from reports.summary import one_line
-
-#: A block begins with this word until a person has found its cause.
-TRIAGE: Final = "triage:"
 
 _DESCRIPTOR: Final = Path(__file__).with_name("descriptor.py.jinja")
 
@@ -78,22 +77,29 @@ def manifest(
     runs: int,
     day: date,
     until: date,
+    reasons: Mapping[CellKey, str] = MappingProxyType({}),
 ) -> str:
     """The expected.toml of the failing cells, and of those that are ``flaky`` ``until`` a day. ``apart`` are cells that
-    no block can describe, with the reason."""
+    no block can describe, with the reason. ``reasons`` are drafts, by cause: blocks with the same one stand together."""
     count = "one run" if runs == 1 else f"{runs} runs"
     lines = [
         f"# Expected failures of `{name}`, written by `conform init` on {day.isoformat()} from {count} of plan quick.",
-        "# Each block is a group of cells that fail in the same way. Find the cause, write it into `reason` and",
-        "# `kind`, and split or join blocks until each block has one root cause.",
+        "# The blocks stand by cause, as far as the failures tell it. Find out whether it is true, write the cause into",
+        "# `reason` and `kind`, and split or join blocks until each block has one root cause.",
     ]
-    for group in _groups(failing.values()):
-        lines += ["", render(_block(group))]
-    for group in _groups(flaky.values()):
+    blocks: dict[str, list[Block]] = defaultdict(list)
+    for group in _groups(failing.values(), reasons):
+        block = _block(group, reasons)
+        blocks[block.reason].append(block)
+    for group in _groups(flaky.values(), reasons):
         block = replace(
-            _block(group), outcome=ExpectedOutcome.FLAKY, expires=until, min_pass_rate=0.0
+            _block(group, reasons), outcome=ExpectedOutcome.FLAKY, expires=until, min_pass_rate=0.0
         )
-        lines += ["", render(block)]
+        blocks[block.reason].append(block)
+    order = {reason: place for place, reason in enumerate(dict.fromkeys(reasons.values()))}
+    for reason in sorted(blocks, key=lambda each: order.get(each, len(order))):
+        lines += ["", f"# {reason.removeprefix(TRIAGE).strip()}"]
+        lines += [line for block in blocks[reason] for line in ("", render(block))]
     if apart:
         lines += ["", "# Not in a block, so the gate stays red until they are explained:"]
         lines += [f"#   {key}: {one_line(why)}" for key, why in apart.items()]
@@ -110,23 +116,26 @@ def at_large(result: CellResult) -> CellResult:
     return msgspec.structs.replace(result, layouts=(), raises=None)
 
 
-def _groups(failing: Iterable[CellResult]) -> Iterable[list[CellResult]]:
-    """Cells that fail in the same way. An op's dtypes are part of that: a block is the product of its axes."""
-    of_op: dict[object, list[CellResult]] = defaultdict(list)
+def _groups(
+    failing: Iterable[CellResult], reasons: Mapping[CellKey, str]
+) -> Iterable[list[CellResult]]:
+    """Cells of one cause that fail in the same way. An op's dtypes are part of that: a block is the product of its
+    axes."""
+    of_op: dict[tuple[object, str], list[CellResult]] = defaultdict(list)
     groups: dict[object, list[CellResult]] = defaultdict(list)
     for result in failing:
-        of_op[result.key.clause, way_of(result), result.key.op].append(result)
-    for results in of_op.values():
-        dtypes = tuple(sorted(each.key.dtype for each in results))
-        groups[results[0].key.clause, way_of(results[0]), dtypes] += results
+        way = (reasons.get(result.key), result.key.clause, way_of(result))
+        of_op[way, result.key.op].append(result)
+    for (of, _), results in of_op.items():
+        groups[of, tuple(sorted(each.key.dtype for each in results))] += results
     return groups.values()
 
 
-def _block(group: list[CellResult]) -> Block:
+def _block(group: list[CellResult], reasons: Mapping[CellKey, str]) -> Block:
     first = group[0]
     ops = tuple(dict.fromkeys(result.key.op for result in group))
     unsupported = first.outcome is Outcome.UNSUPPORTED
-    number = "" if len(ops) == 1 else f"{len(ops)} ops fail in the same way; "
+    said = f"{TRIAGE} {first.key.op}: {one_line(first.message)[:200]}"
     return Block(
         line=0,
         clause=(first.key.clause,),
@@ -136,5 +145,5 @@ def _block(group: list[CellResult]) -> Block:
         outcome=ExpectedOutcome(first.outcome.value),
         raises=first.raises,
         kind=CauseKind.NOT_IMPLEMENTED if unsupported else CauseKind.DEVICE_BUG,
-        reason=f"{TRIAGE} {number}{first.key.op}: {one_line(first.message)[:200]}",
+        reason=reasons.get(first.key, said),
     )

@@ -26,10 +26,12 @@ from devices.lifecycle.evidence import judged
 from devices.manifest import ExpectedOutcome, Manifest
 from devices.registry import load_file
 from devices.verdicts import Matcher
+from reports.advice import drafts
+from reports.causes import causes_of
 from reports.gate import ExitCode
+from reports.junit import one_line
 from reports.model import CellResult, Run, by_declaration, seen_of
 from reports.run import PROGRESS_FILE, RECORD_FILE, load_run
-from reports.summary import one_line
 
 Say = Callable[[str], object]
 
@@ -315,7 +317,8 @@ def _draft(options: InitOptions, runs: list[Run]) -> tuple[str, dict[CellKey, st
     agreed, flaky, apart = agreement(runs)
     today = date.today()
     until = today + timedelta(days=_FLAKY_DAYS)
-    text = drafting.manifest(options.name, agreed, flaky, apart, len(runs), today, until)
+    reasons = drafts(causes_of(runs[-1], [*agreed.values(), *flaky.values()]))
+    text = drafting.manifest(options.name, agreed, flaky, apart, len(runs), today, until, reasons)
     return text, apart
 
 

@@ -19,8 +19,8 @@ from conformance.suites import SEARCHED, suite_of
 from devices.cell import CallKey, CellKey, Outcome, Verdict
 from devices.files import file_name, write_whole
 from reports.causes import causes
+from reports.junit import one_line
 from reports.model import CellResult
-from reports.summary import one_line
 
 #: Seconds that loading torch and making the inputs may take, in addition to the cell's limit.
 _LOADING = 60.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date
+from types import MappingProxyType
 from typing import Final
 
 from devices.cell import CellKey, Outcome, Verdict
@@ -49,20 +50,26 @@ def new_blocks(
     cells: Mapping[CellKey, Seen],
     listed: Mapping[CellKey, frozenset[str]],
     planned: Collection[CellKey],
+    drafts: Mapping[CellKey, str] = MappingProxyType({}),
 ) -> list[Block]:
     """Blocks with exact names that expect ``cells`` to be as they were seen, and match no other planned cell.
 
-    ``listed`` are the layouts of a cell that remaining blocks already list.
+    ``listed`` are the layouts of a cell that remaining blocks already list, ``drafts`` the reasons of single cells: of
+    the others it is the cause's.
     """
-    groups: dict[tuple[ExpectedOutcome, str | None], list[CellKey]] = {}
+    groups: dict[tuple[ExpectedOutcome, str | None, str], list[CellKey]] = {}
     for key, seen in cells.items():
         raised = seen.observed.raises
         # Other names cannot be written in a manifest.
         raises = raised if raised is not None and raised.isidentifier() else None
-        group = (ExpectedOutcome(seen.observed.outcome.value), raises)
+        group = (
+            ExpectedOutcome(seen.observed.outcome.value),
+            raises,
+            drafts.get(key, cause.reason),
+        )
         groups.setdefault(group, []).append(key)
     blocks = []
-    for (outcome, raises), keys in groups.items():
+    for (outcome, raises, reason), keys in groups.items():
         needed = {key: cells[key].observed.layouts - listed.get(key, frozenset()) for key in keys}
         for layouts, members in _shared(needed, cells):
             among = set(members)
@@ -78,7 +85,7 @@ def new_blocks(
                         layouts=layouts or None,
                         outcome=outcome,
                         raises=raises,
-                        **asdict(cause),
+                        **{**asdict(cause), "reason": reason},
                     )
                 )
     return blocks
@@ -133,12 +140,13 @@ def update(
     today: date,
     *,
     cause: Cause | None = None,
+    drafts: Mapping[CellKey, str] = MappingProxyType({}),
     wanted: Callable[[CellKey], bool] = lambda key: True,
     dtypes: Collection[str] = DTYPES,
 ) -> Update:
     """Update a manifest from runs; ``manifest`` is what was read from ``text``.
 
-    With ``cause``, failures that no block expects are added. ``wanted`` selects cells; ``dtypes`` are all
+    With ``cause``, failures that no block expects are added; ``drafts`` are reasons of single cells. ``wanted`` selects cells; ``dtypes`` are all
     dtypes of the device. Raises EvidenceError if the runs cannot be compared, ManifestError if the
     manifest cannot be applied to them.
     """
@@ -153,7 +161,7 @@ def update(
     work = _Work(editing, active, Matcher(active), found, additions, moving)
     work.narrow(dtypes)
     if cause is not None and additions:
-        work.add(cause, runs[0].facts, today)
+        work.add(cause, drafts, runs[0].facts, today)
     if editing.changed:
         work.verify(runs, today)
     return Update(
@@ -287,7 +295,9 @@ class _Work:
         pieces = narrowed(block, covered, gone, bounds, overridden, unseen, strangers)
         self.editing.replace(block, [_changes(block, each) for each in pieces])
 
-    def add(self, cause: Cause, facts: Mapping[str, str], today: date) -> None:
+    def add(
+        self, cause: Cause, drafts: Mapping[CellKey, str], facts: Mapping[str, str], today: date
+    ) -> None:
         """Record what no block expects."""
         matcher = Matcher(self.now(facts))
         cells, listed = {}, {}
@@ -298,7 +308,7 @@ class _Work:
             cells[key] = case.seen
             if expectation and expectation.layouts is not None and _as_in(expectation, case):
                 listed[key] = expectation.layouts
-        for block in new_blocks(cause, cells, listed, self.found.matches):
+        for block in new_blocks(cause, cells, listed, self.found.matches, drafts):
             self.editing.insert(block)
 
     def now(self, facts: Mapping[str, str]) -> Manifest:

@@ -18,6 +18,7 @@ from devices.cell import CellKey, Outcome, Verdict
 from devices.descriptor import CAPABILITIES, DTYPES
 from devices.manifest import Manifest
 from devices.registry import load_file
+from reports.advice import TRIAGE
 from reports.model import CellResult, Run
 from tests.plugin.running import CHECKOUT, run_conform
 from tests.reports.builders import (
@@ -156,6 +157,21 @@ def test_a_drafted_descriptor_declares_what_is_there_and_wrong(tmp_path: Path) -
     assert "#   events: NotImplementedError: later" in text
 
 
+def test_a_drafted_manifest_stands_by_cause(tmp_path: Path) -> None:
+    failing = [failed(ADD), failed(CONV), failed(ADD_INT)]
+    reasons = {
+        CONV: f"{TRIAGE} the large one",
+        ADD: f"{TRIAGE} the other",
+        ADD_INT: f"{TRIAGE} the large one",
+    }
+    text = drafting.manifest("mine", by_key(failing), {}, {}, 2, DAY, UNTIL, reasons)
+    manifest = written(tmp_path / "m.toml", text)
+    assert [block.reason for block in manifest.blocks] == [f"{TRIAGE} the large one"] * 2 + [
+        f"{TRIAGE} the other"
+    ]
+    assert text.count("# the large one\n") == text.count("# the other\n") == 1
+
+
 def test_a_drafted_manifest_groups_by_clause_and_failing_layouts(tmp_path: Path) -> None:
     failing = [
         failed(ADD),
@@ -245,4 +261,4 @@ def test_the_lazy_backend_is_described_in_one_command(
     failing = [b for b in manifest.blocks if b.outcome.value == "fail"]
     layout = [b.op for b in failing if all(c.startswith("layout.") for c in b.clause)]
     assert layout == [("nn.functional.pixel_shuffle",)]
-    assert all(drafting.TRIAGE in block.reason for block in manifest.blocks)
+    assert all(TRIAGE in block.reason for block in manifest.blocks)

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from conformance.cli import conform
 from devices import registry
 from devices.cell import CellKey, Outcome
+from devices.failure import Kind
 from reports.model import CellResult
 from reports.run import write_run
 from tests.reports.builders import (
@@ -24,6 +25,7 @@ from tests.reports.builders import (
     CONV,
     PROVENANCE,
     failed,
+    failure,
     passed,
     plan_document,
     results,
@@ -189,6 +191,26 @@ def test_update_adds_with_a_reason_and_two_runs(tmp_path: Path) -> None:
     )
 
 
+def test_update_drafts_a_reason_for_each_cause(tmp_path: Path) -> None:
+    file = tmp_path / "new.toml"
+    raises = failure("", kind=Kind.RAISED, raises="RuntimeError", said="no such mode 7")
+    made = [
+        failed(ADD, raises=None),
+        failed(ADD_INT, raises=None),
+        failed(CONV, failure=raises, raises="RuntimeError"),
+        failed(BOUNDS, failure=raises, raises="RuntimeError"),
+    ]
+    runs = [write(tmp_path, *made, name=name) for name in "ab"]
+    told = call("update", *runs, "--manifest", file, "--triage", "--kind", "device-bug")
+    assert told.exit_code == 0 and "3 blocks added" in told.stdout
+    assert sorted(line for line in file.read_text().splitlines() if line.startswith("# ")) == [
+        "# Expected failures, one block a root cause.",
+        "# triage: RuntimeError is raised: no such mode 7",
+        "# triage: wrong values where an input is not contiguous (add)",
+    ]
+    assert "leave out --reason" in call("update", *runs, "--triage", "--reason", "r").stderr
+
+
 def test_update_adds_only_what_is_selected(tmp_path: Path, file: Path) -> None:
     file.write_text("")
     made = [failed(key, raises=None) for key in (ADD, ADD_INT, CONV)]
@@ -241,7 +263,7 @@ def test_update_takes_unseen_dtypes_to_be_as_those_that_were_seen_when_told_so(
     ("arguments", "says"),
     [
         (["--reason", " "], "--reason is empty"),
-        (["--kind", "device-bug"], "--kind needs --reason"),
+        (["--kind", "device-bug"], "--kind needs --reason or --triage"),
         (["--reason", "r", "--issue", "later"], "--issue 'later' is not a URL"),
         (["--reason", "r", "--expires", "soon"], "--expires 'soon' is not a date"),
         (["--reason", "r"], "adding needs two runs that agree"),
@@ -277,7 +299,7 @@ def test_a_manifest_that_is_not_there_is_an_error_that_says_how_to_start_one(
     tmp_path: Path,
 ) -> None:
     result = call("update", write(tmp_path), "--manifest", tmp_path / "none.toml")
-    assert result.exit_code == 4 and "--reason TEXT` starts it" in result.stderr
+    assert result.exit_code == 4 and "--triage` starts it" in result.stderr
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs a folder that refuses")
