@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class ConformError(Exception):
@@ -17,9 +19,12 @@ class ConformError(Exception):
 
 
 def in_a_line(error: BaseException) -> str:
-    """An exception in a line: its type and the first line of its text."""
-    line = (str(error).strip().splitlines() or [""])[0][:300]
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+    """An exception in a line: its type and the first line of its text, or where it was raised if it has none."""
+    name, line = type(error).__name__, (str(error).strip().splitlines() or [""])[0][:300]
+    if line:
+        return f"{name}: {line}"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{name} at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else name
 
 
 def with_cause(error: BaseException) -> str:

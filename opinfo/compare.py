@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from devices.errors import in_a_line
 from devices.failure import sentence
 
 
@@ -159,7 +160,7 @@ def raised(error: BaseException, expected: str = "no exception", **more: Any) ->
     """An exception where none was expected, or another one."""
     line = (str(error).strip().splitlines() or [""])[0][:300]
     name = type(error).__name__
-    return Wrong("raised", expected, f"{name}: {line}", raises=name, said=line, **more)
+    return Wrong("raised", expected, in_a_line(error), raises=name, said=line, **more)
 
 
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)

@@ -71,24 +71,24 @@ def all_overloads() -> dict[str, tuple[str, ...]]:
     return {packet: tuple(names) for packet, names in found.items()}
 
 
-def profiled(call: Callable[[], Any]) -> list[Any]:
-    """The events of each thread while something was called. Other exceptions than NotImplementedError are not
-    raised: whether the call may raise is judged elsewhere."""
+def profiled(call: Callable[[], Any]) -> tuple[list[Any], Exception | None]:
+    """The events of each thread while something was called, and what it raised; NotImplementedError is raised."""
     from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
     config = ProfilerConfig(
         ProfilerState.CPU, False, False, False, False, False, _ExperimentalConfig()
     )
+    error = None
     torch._C._autograd._enable_profiler_legacy(config)
     try:
         call()
     except NotImplementedError:
         raise
-    except Exception:
-        pass  # judged by its values
+    except Exception as exc:
+        error = exc
     finally:
         threads = torch._C._autograd._disable_profiler_legacy()
-    return list(threads)
+    return list(threads), error
 
 
 def schema_of(overload: Any) -> Any:

@@ -94,3 +94,27 @@ def test_a_synchronize_that_raises_is_charged_once(
         outcomes = judged(device, module, tmp_path, cache, monkeypatch, *clause)
         assert outcomes.pop(CellKey("device.capability", "waits", "")) is outcome
         assert Outcome.ERROR not in outcomes.values()
+
+
+def test_what_python_kernels_raise_is_told_apart(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missing kernel is unsupported, whichever check asks for it; what was never answered is blocked, not an error;
+    indices of another dtype are compared as numbers; an assertion without a text says where it is."""
+    what = (
+        "--ops=argmin,erf,nanmean,sub",
+        "--clauses=layout.values,layout.empty_reduce,layout.type_promotion,dispatch.no_silent_fallback",
+    )
+    outcomes = judged("handy", "strange_python", tmp_path, cache, monkeypatch, *what)
+    found = {f"{key.clause}::{key.op}": outcome for key, outcome in outcomes.items()}
+    wrong = {cell for cell, outcome in found.items() if outcome is Outcome.FAIL}
+    assert wrong == {"layout.values::argmin", "layout.values::erf"}
+    for cell in (
+        "layout.values::nanmean",
+        "layout.empty_reduce::nanmean",
+        "layout.type_promotion::sub",
+    ):
+        assert found[cell] is Outcome.UNSUPPORTED, cell
+    assert found["dispatch.no_silent_fallback::erf"] is Outcome.BLOCKED
+    text = cells_of(tmp_path / "results")[CellKey("layout.values", "erf", "float32")].message
+    assert "AssertionError at strange_python.py:" in text

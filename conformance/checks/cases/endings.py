@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from devices.errors import in_a_line
 from devices.failure import Failure, Kind
 
 
@@ -37,8 +38,8 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, CheckFailed):
         return error.failure
     name = type(error).__name__
-    line = (str(error).strip().splitlines() or [""])[0][:400]
-    return Failure(kind=Kind.RAISED, detail=f"raised {name}: {line}", raises=name, said=str(error))
+    detail = f"raised {in_a_line(error)}"
+    return Failure(kind=Kind.RAISED, detail=detail, raises=name, said=str(error))
 
 
 def shown(value: Any) -> str:

@@ -19,6 +19,7 @@ import msgspec
 from conformance.checks.ops.context import ItemContext, failed
 from conformance.checks.ops.script import (
     NotApplicable,
+    NotReturned,
     dense,
     function_source,
     inputs_source,
@@ -63,7 +64,9 @@ def run(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             wrong = check(*made.given(), **parameters)
-    except NotApplicable:
+    except NotApplicable as reason:
+        if isinstance(reason, NotReturned) and (error := reason.__cause__) is not None:
+            record.unread = record.unread or (type(error).__name__, str(error))
         return False
     except NotImplementedError as exc:
         if layout:

@@ -207,6 +207,10 @@ class NotApplicable(Exception):
     """The premise of a check does not hold for this op or dtype: nothing was checked."""
 
 
+class NotReturned(NotApplicable):
+    """The call that the check looks at raised its ``__cause__``, which other clauses judge."""
+
+
 def report_check(check: Any, *given: Any, **parameters: Any) -> None:
     """Make a directed check; an exception is a failure, too."""
     try:

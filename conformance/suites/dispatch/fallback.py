@@ -16,7 +16,7 @@ import torch
 
 from conformance.checks.ops import directed
 from conformance.checks.ops.context import ItemContext
-from conformance.checks.ops.script import NotApplicable
+from conformance.checks.ops.script import NotReturned
 from devices.descriptor import Descriptor
 from opinfo.compare import Wrong
 from opinfo.samples import Sample, Traits
@@ -65,28 +65,23 @@ def stays(
     op: Any, move: Any, back: Any, tensors: Any, arguments: Any, key: Any, permitted: Any
 ) -> Wrong | None:
     args, kwargs = arguments([move(tensor) for tensor in tensors])
-    found, returned = went(op, args, kwargs, key)
+    found, error = went(op, args, kwargs, key)
     wrong = sorted(
         n for n in found if not any(fnmatchcase(n[len("aten::") :], p) for p in permitted)
     )
     if wrong:
         expected = "no fallback to the CPU except those that the descriptor lists"
         return Wrong("device", expected, ", ".join(wrong))
-    if not returned:
-        raise NotApplicable("the call raises, which other clauses judge")
+    if error is not None:
+        raise NotReturned("the call raises, which other clauses judge") from error
     return None
 
 
 def went(op: Any, args: Any, kwargs: Any, key: Any) -> Any:
-    """The ops of a call that went to a fallback, and whether the call returned."""
-    returned = []
-
-    def call() -> None:
-        op(*args, **kwargs)
-        returned.append(True)
-
+    """The ops of a call that went to a fallback, and what the call raised, if it did."""
     names, found = set(), set()
-    for events in profiled(call):
+    threads, error = profiled(lambda: op(*args, **kwargs))
+    for events in threads:
         inside = [""]
         for event in events:
             kind = str(event.kind())  # the stub says that it is a number
@@ -99,7 +94,7 @@ def went(op: Any, args: Any, kwargs: Any, key: Any) -> Any:
                 inside.pop()
     found.discard("")  # called by nobody: not from inside an op
     found.update(name for name in names if only_fallback(name, key))
-    return found, bool(returned)
+    return found, error
 
 
 @cache
