@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,6 +23,8 @@ LEAST = 1 / 30
 LEAST_ELSEWHERE = 1 / 5
 #: Seconds between two looks, at most; a longer gap counts as a second: this process was stopped then, or suspended.
 _LOOK, _GAP = 0.5, 1.0
+#: Seconds for which something is watched that must not come to be; and so many times longer while a thread has not run.
+TURN, _TURNS = 0.01, 20
 
 
 def could_run(seconds: float, before: Mapping[int, float], now: Mapping[int, float]) -> float:
@@ -54,6 +57,21 @@ def waited(process: int) -> dict[int, float]:
                 with suppress(OSError, IndexError):
                     found[int(thread)] = int(_words(f"{tasks}/{thread}/schedstat")[1]) / 1e9
                     processes += map(int, _words(f"{tasks}/{thread}/children"))
+    return found
+
+
+def ready(process: int) -> dict[int, int]:
+    """The threads of a process that run or are ready to, with the processor time (ns) that each has used. Empty where the
+    system does not say."""
+    found: dict[int, int] = {}
+    tasks = f"/proc/{process}/task"
+    with suppress(OSError):
+        for thread in os.listdir(tasks):
+            with suppress(OSError, IndexError):
+                with open(f"{tasks}/{thread}/stat", "rb", buffering=0) as file:
+                    state = file.read().rpartition(b")")[2].split()[0]
+                if state == b"R":
+                    found[int(thread)] = int(_words(f"{tasks}/{thread}/schedstat")[0])
     return found
 
 
@@ -138,6 +156,31 @@ class Clock:
                 return False
             left = until - self.now()
         return True
+
+
+class Turns:
+    """Whether each thread of this process has had its turn: it sleeps, or has run since it was first seen ready."""
+
+    def __init__(self, look: Callable[[int], Mapping[int, int]] = ready) -> None:
+        self._look, self._process, self._me = look, os.getpid(), threading.get_native_id()
+        self._first: dict[int, int] = {}
+
+    def over(self) -> bool:
+        now = self._look(self._process)
+        self._first = {thread: self._first.get(thread, used) for thread, used in now.items()}
+        return all(now[each] > self._first[each] for each in now if each != self._me)
+
+
+def comes_to_be(done: Callable[[], bool], seconds: float = TURN) -> bool:
+    """Whether something comes to be while every thread of this process has its turn, and for so many seconds in which
+    it could run. What nothing holds up has been done by then, however busy the machine is."""
+    clock, turns = Clock(), Turns()
+    while not done():
+        now, over = clock.now(), turns.over()
+        if now >= seconds and (over or now >= seconds * _TURNS):
+            return False
+        time.sleep(seconds / 10)
+    return True
 
 
 def ends_within(child: subprocess.Popen[bytes], seconds: float) -> bool:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,18 +52,23 @@ class Server:
             text=True,
         )
 
-    def run(self, fault: str, cells: Iterable[CellKey]) -> dict[CellKey, Seen]:
-        """These cells with a fault on, or none (""). A cell after one that killed the process, or that
-        took too long, is not in the answer; the guilty one is a crash or a hang."""
+    def run(
+        self, fault: str, cells: Iterable[CellKey], without: Sequence[str] = ()
+    ) -> dict[CellKey, Seen]:
+        """These cells with a fault on, or none (""), on a device ``without`` some fields of its descriptor. A cell
+        after one that killed the process, or that took too long, is not in the answer; the guilty one is a crash or a
+        hang."""
         return {
             CellKey(*key): Seen(Outcome(outcome), checks, message, script)
-            for key, outcome, checks, message, script in self._ask([fault, list(cells), ""])
+            for key, outcome, checks, message, script in self._ask(
+                [fault, list(cells), "", without]
+            )
         }
 
     def run_script(self, fault: str, script: Path) -> tuple[int, str]:
         """The exit status of a repro script with a fault on, or none (""), and what it printed. It has the
         modules that it carries, not ours."""
-        status, text = self._ask([fault, [], str(script)])
+        status, text = self._ask([fault, [], str(script), []])
         return status, text
 
     def _ask(self, question: list[Any]) -> Any:
@@ -104,16 +109,16 @@ def main() -> None:
     importlib.import_module("devices.simulated.backend")
     suites.suites()
     for line in sys.stdin:
-        fault, cells, script = json.loads(line)
+        fault, cells, script, without = json.loads(line)
         if script:
             answer: Any = _scripted(fault, script)
         else:
-            answer = _ran(fault, [CellKey(*cell) for cell in cells])
+            answer = _ran(fault, [CellKey(*cell) for cell in cells], without)
         print(json.dumps(answer), flush=True)
 
 
-def _ran(fault: str, cells: list[CellKey]) -> list[list[Any]]:
-    lines, over, _ = _forked(lambda stream: _trial(fault, cells, stream))
+def _ran(fault: str, cells: list[CellKey], without: list[str]) -> list[list[Any]]:
+    lines, over, _ = _forked(lambda stream: _trial(fault, cells, without, stream))
     found: list[list[Any]] = [json.loads(line) for line in lines if line.endswith(b"]")]
     if len(found) < len(cells):
         guilty = cells[len(found)]
@@ -165,7 +170,9 @@ def _lines(reader: int) -> tuple[list[bytes], bool]:
             held, end = held + chunk, time.monotonic() + LIMIT
 
 
-def _trial(fault: str, cells: list[CellKey], stream: Any) -> None:
+def _trial(fault: str, cells: list[CellKey], without: list[str], stream: Any) -> None:
+    from dataclasses import replace
+
     from conformance import suites
     from conformance.checks.cases.context import Where
     from conformance.checks.cases.run_case import run_case
@@ -176,7 +183,7 @@ def _trial(fault: str, cells: list[CellKey], stream: Any) -> None:
 
     if fault:
         os.environ["SIMULATED_FAULTS"] = fault  # for the processes that cases start
-    device = open_device(registry.get("simulated"))
+    device = open_device(replace(registry.get("simulated"), **dict.fromkeys(without)))
     with planted(*filter(None, [fault])):
         for cell in cells:
             record = CellRecord(cell)

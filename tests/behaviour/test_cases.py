@@ -12,7 +12,7 @@ from conformance import contract, suites
 from conformance.checks.cases.attempts import PATIENCE
 from conformance.checks.cases.cases import Case, Cases, gathered, not_here
 from conformance.checks.cases.context import Context, Where
-from conformance.checks.cases.endings import CheckFailed, NotShown
+from conformance.checks.cases.endings import CheckFailed, NotDeclared, NotShown
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord
 from devices import registry
@@ -54,7 +54,7 @@ def ran(name: str, device: Device) -> CellRecord:
         ("shows_nothing", Outcome.ERROR, 1, "nothing was shown: work was in flight"),
         ("raises", Outcome.FAIL, 1, "raised KeyError: 'no such block'"),
         ("refuses", Outcome.UNSUPPORTED, 0, "NotImplementedError: no kernel for that"),
-        ("never_in_flight", Outcome.ERROR, 0, "it was over"),
+        ("never_in_flight", Outcome.BLOCKED, 0, "blocked by streams.query: it was over"),
         ("in_its_own_process", Outcome.PASS, 1, ""),
     ],
 )  # fmt: skip
@@ -74,6 +74,29 @@ def test_a_case_that_finds_nothing_in_flight_is_tried_with_more_of_it(device: De
     record = ran("in_flight_later", device)
     assert (record.outcome(), record.checks) == (Outcome.PASS, 2)
     assert list(PATIENCE[:3]) == examples.ATTEMPTS
+
+
+def test_work_that_is_never_in_flight_fails_the_clause_that_says_so(device: Device) -> None:
+    case = replace(EXAMPLES["never_in_flight"], clause="streams.query")
+    record = CellRecord(CellKey("streams.query", "never_in_flight", ""))
+    run_case(case, record, device, Where(device="cpu"))
+    assert (record.outcome(), record.told().message) == (Outcome.FAIL, "it was over")
+
+
+def test_a_case_that_needs_work_in_flight_is_unsupported_where_nothing_holds_it(
+    context: Context,
+) -> None:
+    with pytest.raises(NotDeclared, match="neither `gate` nor `busy`"):
+        context.hold()
+
+
+def test_a_case_that_judges_values_too_goes_on_without_a_hold_and_says_so(context: Context) -> None:
+    for _ in range(2):
+        with context.hold(needed=False) as hold:
+            hold.pending("it is not done", None)
+            hold.waits(None, "it waits")
+            hold.keeps_waiting(lambda: None, "it waits")
+    assert (context.checks, len(context.notes)) == (0, 1)
 
 
 def test_capabilities_beyond_the_clauses_are_asked_of_the_descriptor(device: Device) -> None:

@@ -13,6 +13,8 @@ import pytest
 from conformance.checks.clock import (
     LEAST,
     Clock,
+    Turns,
+    comes_to_be,
     could_run,
     could_run_elsewhere,
     ends_within,
@@ -77,6 +79,21 @@ def test_a_clock_begins_again_at_0() -> None:
 
 def test_what_is_ready_is_not_waited_for() -> None:
     assert Clock(1, lambda _: {}).wait(lambda seconds: True, 0.0)
+
+
+def test_a_thread_that_is_ready_has_had_its_turn_when_it_has_run_or_sleeps() -> None:
+    looks: list[dict[int, int]] = [{1: 5}, {1: 5, 2: 0}, {1: 6, 2: 0}, {1: 7, 2: 3}, {2: 4}, {}]
+    turns = Turns(lambda process: looks.pop(0))
+    assert [turns.over() for _ in range(6)] == [False, False, False, True, True, True]
+
+
+def test_what_comes_to_be_later_is_seen() -> None:
+    given = iter((False, False, True))
+    assert comes_to_be(lambda: next(given), 60.0)
+
+
+def test_what_does_not_come_to_be_is_given_up_when_every_thread_has_had_its_turn() -> None:
+    assert not comes_to_be(lambda: False, 0.001)
 
 
 @pytest.mark.parametrize("program", [SPINS, SLEEPS])

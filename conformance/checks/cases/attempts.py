@@ -26,8 +26,13 @@ def attempt(
     """Make the check of a case: in a subprocess if it requires one, else in this process. If it draws
     programs, they are part of a random ``search``, if one is given."""
     if case.own_process:
-        return in_its_own_process(case, where, device.descriptor.first_time)
-    return here(case.check, case.arguments, device, case.id, where, search, case.kind)
+        made = in_its_own_process(case, where, device.descriptor.first_time)
+    else:
+        made = here(case.check, case.arguments, device, case.id, where, search, case.kind)
+    if made.blocked_by == case.clause:  # by itself: that is what it says
+        made.failure, made.not_shown = Failure(kind=case.kind, detail=made.not_shown), ""
+        made.blocked_by = ""
+    return made
 
 
 def here(

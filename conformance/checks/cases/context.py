@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import torch
 
 from conformance.checks.cases.endings import (
+    Blocked,
     CheckFailed,
     NotDeclared,
     NotInFlight,
@@ -28,7 +29,7 @@ from conformance.checks.cases.endings import (
     failure_of,
     shown,
 )
-from conformance.checks.cases.in_flight import LIMIT, Hold, together
+from conformance.checks.cases.in_flight import LIMIT, NOTHING_HELD, SOON, Hold, ends, together
 from conformance.checks.child import Child, Ended, Limits, Tell, ask
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
@@ -313,15 +314,16 @@ class Context:
         """What the report says of a case that passes: worth knowing, and no clause is broken."""
         self.notes.append(text)
 
-    def must(self, happened: object, text: str) -> None:
+    def must(self, happened: object, text: str, by: str = "") -> None:
         """What must have happened for the check to mean anything. Raises NotShown: an error, not a
-        pass and not a fail."""
+        pass and not a fail; Blocked where the clause ``by`` says that the device does it."""
         if not happened:
-            raise NotShown(f"nothing was shown: {text}")
+            text = f"nothing was shown: {text}"
+            raise Blocked(by, text) if by else NotShown(text)
 
     # -- work in flight
 
-    def hold(self, stream: Any = None, limit: float = LIMIT) -> Hold:
+    def hold(self, stream: Any = None, limit: float = LIMIT, *, needed: bool = True) -> Hold:
         """Work that occupies a stream (the current one by default) from now on until it is released,
         or for ``patience`` where the device has only a primitive that takes a time::
 
@@ -330,8 +332,21 @@ class Context:
 
         A case that finds nothing in flight is tried again with more patience. A gate opens by itself
         after ``limit`` seconds, which fails the case: the host was kept waiting.
+
+        Where the device has neither, the case is unsupported by declaration. If a hold is not ``needed``, because
+        values are judged too, the block runs without one: ``hold.waits`` and ``hold.check`` then judge nothing.
         """
-        return Hold(self.opened, self.patience, stream, limit)
+        limit *= self.descriptor.time_scale
+        hold = Hold(self.opened, self.patience, stream, limit, self.check)
+        if not hold.holds and not needed and NOTHING_HELD not in self.notes:
+            self.note(NOTHING_HELD)
+        elif not hold.holds and needed:
+            raise NotDeclared(NOTHING_HELD)
+        return hold
+
+    def ends(self, what: Any, seconds: float = SOON) -> bool:
+        """Whether a stream's or an event's work is done within that time, by its ``query``: nothing holds it."""
+        return ends(what, seconds * self.descriptor.time_scale)
 
     def current_stream(self, index: int = 0) -> Any:
         return torch.accelerator.current_stream(self.at(index))
@@ -343,7 +358,8 @@ class Context:
     def streams(self, count: int = 2) -> list[Any]:
         """So many streams of the device's pool, each a different one."""
         made = [self.stream() for _ in range(count)]
-        self.must(len({each.stream_id for each in made}) == count, f"{count} new streams differ")
+        distinct = len({each.stream_id for each in made}) == count
+        self.must(distinct, f"{count} new streams differ", by="streams.identity")
         return made
 
     def event(self, index: int = 0, **options: Any) -> Any:
@@ -394,7 +410,8 @@ class Context:
         if result.undeclared:
             raise NotDeclared(result.undeclared)
         if result.not_shown:
-            raise NotShown(f"in another process: {result.not_shown}")
+            text = f"in another process: {result.not_shown}"
+            raise Blocked(result.blocked_by, text) if result.blocked_by else NotShown(text)
         return result
 
 
@@ -413,6 +430,7 @@ class Attempt:
     failure: Failure | None = None
     not_shown: str = ""  # why it proved nothing
     undeclared: str = ""  # what it takes and the descriptor does not declare
+    blocked_by: str = ""  # … which was the device's: the clause that must hold first
     too_soon: bool = False  # … which was that work was over too soon
     refused: str | None = None  # what the device's NotImplementedError said
     program: tuple[Any, ...] | None = None  # the drawn program that failed, as literals
@@ -428,6 +446,7 @@ class Attempt:
             self.undeclared = str(error)
         elif isinstance(error, (NotShown, ConformError)):
             self.not_shown, self.too_soon = str(error), isinstance(error, NotInFlight)
+            self.blocked_by = error.by if isinstance(error, Blocked) else ""
         elif isinstance(error, NotImplementedError):
             self.refused = str(error)
         else:

@@ -29,8 +29,19 @@ class NotDeclared(NotShown):
     """The check takes something that the descriptor does not declare: the cell is unsupported by declaration."""
 
 
-class NotInFlight(NotShown):
+class Blocked(NotShown):
+    """The device does not do what the check stands on: the clause ``by`` says what that is, and must hold first."""
+
+    def __init__(self, by: str, text: str) -> None:
+        super().__init__(text)
+        self.by = by
+
+
+class NotInFlight(Blocked):
     """Work that should have been in flight was already done. The case is tried again with more of it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("streams.query", text)
 
 
 def failure_of(error: BaseException) -> Failure:

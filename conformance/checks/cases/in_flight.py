@@ -1,7 +1,8 @@
 """Work in flight: a stream that is held, with evidence that it is; calls in threads that may have to wait for it.
 
-A limit only decides how long a faulty device is watched. A healthy device does what it must do long before, and
-never does what it must not do.
+What must come to be is waited for, in time in which the process could run. What must not is watched until everything that
+nothing holds up has had its turn. So no verdict depends on how busy the machine is: a healthy device does what it must do
+long before a limit, and never does what it must not do.
 """
 
 from __future__ import annotations
@@ -14,34 +15,43 @@ from typing import Any
 
 import torch
 
-from conformance.checks.cases.endings import CheckFailed, NotDeclared, NotInFlight
+from conformance.checks.cases.endings import CheckFailed, NotInFlight
+from conformance.checks.clock import Clock, comes_to_be
 from devices.failure import Kind
 from opinfo.device import Device
+
+#: Makes a check: whether something holds, and what must hold.
+Check = Callable[[object, str], None]
 
 #: Seconds after which a gate opens by itself: otherwise a host that waits for the held work would wait forever.
 LIMIT = 10.0
 #: Seconds within which work that nothing holds must end.
 SOON = 1.0
-#: Seconds for which work that must not end yet is watched.
-GLANCE = 0.01
+#: Seconds for calls that nothing holds.
+CALL = 60.0
+NOTHING_HELD = (
+    "what happens while work is in flight: the descriptor names neither `gate` nor `busy`, and nothing else keeps a stream "
+    "occupied"
+)
 
 
 class Hold:
     """Occupies a stream. See ``Context.hold``; the ways are the descriptor's ``gate`` and ``busy``."""
 
-    def __init__(self, opened: Device, milliseconds: float, stream: Any, limit: float) -> None:
+    def __init__(
+        self, opened: Device, milliseconds: float, stream: Any, limit: float, check: Check
+    ) -> None:
         self._device, self._milliseconds, self._limit = opened, milliseconds, limit
-        self.stream = stream
+        self._check, self.stream = check, stream
+        self.holds = opened.descriptor.gate is not None or opened.descriptor.busy is not None
         self._gate: Any = None
-        self._opener: threading.Timer | None = None
+        self._open = threading.Event()
         self._opened_late = self._released = False
 
     def __enter__(self) -> Hold:
+        if not self.holds:
+            return self
         descriptor = self._device.descriptor
-        if descriptor.gate is None and descriptor.busy is None:
-            raise NotDeclared(
-                "the descriptor names neither `gate` nor `busy`, and nothing else keeps a stream occupied"
-            )
         if self.stream is None:
             self.stream = torch.accelerator.current_stream(self._device.torch_device)
         before = torch.accelerator.current_stream(self.stream.device)
@@ -49,9 +59,7 @@ class Hold:
             if descriptor.gate is not None:
                 self._gate = descriptor.gate()
                 self._gate.close()
-                self._opener = threading.Timer(self._limit, self._open_late)
-                self._opener.daemon = True
-                self._opener.start()
+                threading.Thread(target=self._open_late, args=(self._gate,), daemon=True).start()
             elif descriptor.busy is not None:
                 descriptor.busy(self._milliseconds)
         if torch.accelerator.current_stream(self.stream.device) != before:
@@ -77,65 +85,85 @@ class Hold:
             subject = "the host continues while work is in flight"
             blocked = f"it was blocked for {self._limit:g} s"
             raise CheckFailed.of(Kind.STATE, subject, found=blocked)
-        if self._gate is None and not self._released and self.stream.query():
+        by_time = self.holds and self._gate is None and not self._released
+        if by_time and self.stream.query():
             raise NotInFlight(
-                f"nothing was shown: {self._milliseconds:g} ms of work finished before they "
-                "could be observed"
+                f"expected query to be False during {self._milliseconds:g} ms of work by the descriptor's "
+                "`busy`, found True: either `busy` does not keep the stream busy, or query is wrong"
             )
 
     def release(self) -> None:
         """Let the stream continue. Calling it again has no effect."""
         self._released = True
-        if self._opener is not None:
-            self._opener.cancel()
-            self._opener = None
+        self._open.set()
         if self._gate is not None:
             self._gate.open()
             self._gate = None
 
-    def call(self, function: Callable[[], Any], seconds: float = GLANCE) -> WaitingCall:
-        """Make a call that may have to wait for the stream. Whether it returns ``early``, within that time, is
-        in the answer; then the stream continues, and the call ends."""
+    def check(self, seen: Callable[[], object], text: str) -> None:
+        """A check of what is seen while the stream is held; nothing where none is."""
+        if self.holds:
+            found = seen()
+            self.must_be_in_flight()
+            self._check(found, text)
+
+    def pending(self, text: str, *what: Any) -> None:
+        """A check that none of these streams and events says that it is done."""
+        self.check(lambda: not any(each.query() for each in what), text)
+
+    def waits(self, what: Any, text: str) -> None:
+        """A check that a stream's or an event's work is not done while what it waits for is held; nothing where none
+        is."""
+        if self.holds:
+            early = comes_to_be(what.query)
+            self.must_be_in_flight()
+            self._check(not early, text)
+
+    def call(self, function: Callable[[], Any], seconds: float = 0.0) -> WaitingCall:
+        """Make a call that may have to wait for the stream. Whether it returns ``early``, although the stream is held,
+        is in the answer; then the stream continues, and the call ends. One that must not wait has ``seconds``."""
         with WaitingCall(function) as call:
-            call.early = call.ended(seconds)
+            call.early = call.ended(seconds) if seconds else call.is_early()
             self.must_be_in_flight()
             self.release()
         return call
 
-    def _open_late(self) -> None:
-        gate = self._gate
-        if gate is not None:
+    def keeps_waiting(self, function: Callable[[], Any], text: str) -> None:
+        """A check that a call does not return before the stream continues; without a hold it is only made."""
+        call = self.call(function)
+        if self.holds:
+            self._check(not call.early, text)
+
+    def _open_late(self, gate: Any) -> None:
+        if not Clock().wait(self._open.wait, self._limit):
             self._opened_late = True
             gate.open()
 
 
 def ends(what: Any, seconds: float = SOON) -> bool:
     """Whether a stream's or an event's work is done within that time, by its ``query``."""
-    end = time.monotonic() + seconds
-    while not what.query():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.0002)  # leaves the processor to the work
-    return True
 
+    def is_done(waiting: float) -> bool:
+        end = time.monotonic() + waiting
+        while not what.query():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.0002)  # leaves the processor to the work
+        return True
 
-def ends_early(what: Any, hold: Hold, seconds: float = GLANCE) -> bool:
-    """Whether a stream's or an event's work is done while what it waits for is held."""
-    early = ends(what, seconds)
-    hold.must_be_in_flight()
-    return early
+    return is_done(0.0) or Clock().wait(is_done, seconds)
 
 
 class WaitingCall:
     """A call in its own thread, which may have to wait for what the calling thread holds::
 
     with WaitingCall(stream.synchronize) as call:
-        early = call.ended(GLANCE)
+        early = call.is_early()
         hold.release()
     # the call has ended here; what it raised is raised here
     """
 
-    def __init__(self, function: Callable[[], Any], limit: float = 60.0) -> None:
+    def __init__(self, function: Callable[[], Any], limit: float = CALL) -> None:
         self._function = function
         self._limit = limit
         self.error: BaseException | None = None
@@ -157,10 +185,18 @@ class WaitingCall:
         if error is None:
             self.join()
 
+    def is_early(self) -> bool:
+        """Whether the call ends as soon as it has had its turn: it does not wait."""
+        return comes_to_be(lambda: not self.thread.is_alive())
+
     def ended(self, seconds: float) -> bool:
         """Whether the call has ended within that time."""
-        self.thread.join(seconds)
-        return not self.thread.is_alive()
+
+        def has_ended(waiting: float) -> bool:
+            self.thread.join(waiting)
+            return not self.thread.is_alive()
+
+        return has_ended(0.0) or Clock().wait(has_ended, seconds)
 
     def join(self) -> None:
         """Wait for the end of the call. Raises what the call raised, or CheckFailed if it does not end."""
@@ -171,16 +207,16 @@ class WaitingCall:
 
 
 def value_behind(hold: Hold, function: Callable[[], Any]) -> Any:
-    """What a call gives that may have to wait for held work, which is released a glance later."""
+    """What a call gives that may have to wait for held work, which is released when the call has had its turn."""
     with hold, WaitingCall(function) as call:
-        call.ended(GLANCE)  # it returns now, or waits for the stream
+        call.is_early()  # it returns now, or waits for the stream
         hold.must_be_in_flight()
         hold.release()
         call.join()
     return call.value
 
 
-def together(*functions: Callable[[], Any], seconds: float = 60.0) -> list[Any]:
+def together(*functions: Callable[[], Any], seconds: float = CALL) -> list[Any]:
     """Start all functions at one barrier, each in its own thread. Returns their results in order.
 
     Raises what the first of them raised, or CheckFailed if one has not ended after ``seconds``
@@ -189,14 +225,14 @@ def together(*functions: Callable[[], Any], seconds: float = 60.0) -> list[Any]:
     barrier = threading.Barrier(len(functions))
 
     def begin_together(function: Callable[[], Any]) -> Any:
-        barrier.wait(timeout=seconds)
+        barrier.wait()
         return function()
 
     calls = [WaitingCall(partial(begin_together, each), seconds) for each in functions]
     for call in calls:
         call.thread.start()
-    end = time.monotonic() + seconds
-    hanging = sum(not call.ended(max(end - time.monotonic(), 0.0)) for call in calls)
+    clock = Clock()
+    hanging = sum(not call.ended(max(seconds - clock.now(), 0.0)) for call in calls)
     for call in calls:
         if call.error is not None:
             raise call.error

@@ -30,7 +30,9 @@ def run_case(case: Case, record: CellRecord, device: Device, where: Where) -> No
         record.note(text)
     if made.undeclared:
         record.pass_over(made.undeclared)
-    if made.not_shown:
+    if made.not_shown and made.blocked_by:
+        record.block(made.blocked_by, made.not_shown)
+    elif made.not_shown:
         record.error(made.not_shown)
     record_failure(case, record, device, made)
     record.seconds += time.perf_counter() - started

@@ -61,7 +61,7 @@ def bytes_stay(context: Context, size: int) -> None:
     with mine:
         block = filled(context, size, 11)
         context.settle()
-        with context.hold(other):
+        with context.hold(other, needed=False):
             with other:
                 result.copy_(block)
             block.record_stream(other)

@@ -12,6 +12,7 @@ import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
+from conformance.checks.clock import Clock
 from conformance.suites.device.processes import computes, counted
 from devices.failure import Kind
 
@@ -123,11 +124,11 @@ def of_the_thread(context: Context) -> None:
         torch.accelerator.set_device_index(1)
         first = current()
         has_set.set()
-        may_end.wait(10.0)
+        Clock().wait(may_end.wait, 10.0)
         return [first, current()]
 
     def this() -> int:
-        has_set.wait(10.0)
+        Clock().wait(has_set.wait, 10.0)
         seen = current()
         torch.accelerator.set_device_index(0)
         may_end.set()

@@ -343,7 +343,7 @@ def destroyed_while_queued(context: Context, reset: bool) -> None:
         x.add_(y)
     del y
     context.settle()
-    with context.hold(stream), stream:
+    with context.hold(stream, needed=False), stream:
         graph.replay()
         if reset:
             graph.reset()

@@ -13,8 +13,9 @@ import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import GLANCE, WaitingCall, ends, ends_early
-from conformance.suites.streams.work import filled, leaves, queue, same_everywhere, step, two
+from conformance.checks.cases.in_flight import SOON, WaitingCall
+from conformance.checks.clock import Clock, comes_to_be
+from conformance.suites.streams.work import filled, held, leaves, queue, same_everywhere, step, two
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
@@ -49,7 +50,7 @@ def later_work_is_not_in_it(context: Context) -> None:
             step(tensor, 4)
             event.record()
         with context.hold(stream):
-            context.check(ends(event), "the event is done while later work is held")
+            context.check(context.ends(event), "the event is done while later work is held")
 
 
 @cases("events.record")
@@ -61,7 +62,7 @@ def behind_held_work(context: Context) -> None:
         with context.hold(stream) as hold:
             with stream:
                 event.record()
-            context.check(not ends_early(event, hold, 0.002), "it waits with its stream")
+            hold.waits(event, "it waits with its stream")
         event.synchronize()
         context.check(event.query(), "it is done in the end")
 
@@ -76,7 +77,7 @@ def takes_the_point_of_the_call(context: Context) -> None:
                 event.record()
             with context.hold(stream):
                 first.release()
-                context.check(ends(event), "the event is done while later work is held")
+                context.check(context.ends(event), "the event is done while later work is held")
 
 
 @cases("events.record")
@@ -87,8 +88,8 @@ def moved_away(context: Context) -> None:
         with context.hold(busy) as hold:
             event.record(busy)
             event.record(idle)
-            context.check(ends(event), "the event is done as its latest record is")
-            returned = hold.call(event.synchronize, 1.0).early
+            context.check(context.ends(event), "the event is done as its latest record is")
+            returned = hold.call(event.synchronize, SOON).early
             context.check(returned, "synchronize returns as the latest record is done")
 
 
@@ -101,11 +102,10 @@ def of_the_latest(context: Context, moved: bool) -> None:
             event.record(stream)
             event.synchronize()
             context.check(event.query(), "the first record is done")
-        with context.hold(stream) as hold:
+        with held(context, stream) as hold:
             event.record(stream)
-            context.check(not event.query(), "query is about the latest record")
-            early = hold.call(event.synchronize).early
-            context.check(not early, "synchronize waits for the latest record")
+            hold.pending("query is about the latest record", event)
+            hold.keeps_waiting(event.synchronize, "synchronize waits for the latest record")
         context.check(event.query(), "the latest record is done")
 
 
@@ -116,7 +116,7 @@ def never_recorded(context: Context) -> None:
         event = kind.event()
         context.check(event.query(), "it queries True")
         with WaitingCall(event.synchronize) as call:
-            context.check(call.ended(1.0), "synchronize returns")
+            context.check(call.ended(SOON), "synchronize returns")
 
 
 @cases("events.record")
@@ -124,10 +124,10 @@ def recorded_by_the_stream(context: Context) -> None:
     """Stream.record_event gives an event at the stream's point, or moves the one that it is given."""
     stream, _ = two(context)
     own = context.event()
-    with context.hold(stream):
+    with held(context, stream) as hold:
         made = stream.record_event()
         stream.record_event(own)
-        context.same([made.query(), own.query()], [False, False], "both wait for the work")
+        hold.pending("both wait for the work", made, own)
     stream.synchronize()
     context.same([made.query(), own.query()], [True, True], "both are done with it")
 
@@ -227,6 +227,10 @@ def index_is_set_by_the_record(context: Context) -> None:
             context.same(event.device, context.at(index), "it takes the index of the stream")
 
 
+#: Seconds for what another process does.
+_OTHER_SECONDS = 120.0
+
+
 def _file(folder: str, name: str, text: str = "") -> None:
     """Write a file that appears whole."""
     path = Path(folder, name)
@@ -236,10 +240,13 @@ def _file(folder: str, name: str, text: str = "") -> None:
 
 def _awaited(context: Context, folder: str, name: str) -> str:
     """What another process writes into a file."""
-    path, end = Path(folder, name), time.monotonic() + 60.0
-    while not path.exists():
-        context.must(time.monotonic() < end, f"the other process says {name!r}")
-        time.sleep(0.001)
+    path = Path(folder, name)
+
+    def is_there(seconds: float) -> bool:
+        time.sleep(min(seconds, 0.001))
+        return path.exists()
+
+    context.must(Clock().wait(is_there, _OTHER_SECONDS), f"the other process says {name!r}")
     return path.read_text()
 
 
@@ -251,10 +258,10 @@ def waiting_process(context: Context, folder: str) -> None:
     event = context.own("event").from_ipc_handle(context.device, handle)
     event.wait(stream)
     queue(stream, tensor, 4)
-    waits = not ends(stream, GLANCE) and not event.query()
+    waits = not comes_to_be(stream.query) and not event.query()
     _file(folder, "seen")
     context.check(waits, "a stream of another process waits for the event")
-    context.check(ends(stream, 20.0), "it continues when the event is done")
+    context.check(context.ends(stream, 20.0), "it continues when the event is done")
     context.check(event.query(), "and the event reports that there")
     context.equal(tensor, same_everywhere(7), "the work after it is done")
 
@@ -267,7 +274,9 @@ def orders_processes(context: Context) -> None:
     event.record(stream)
     event.synchronize()
     with tempfile.TemporaryDirectory() as folder:
-        with WaitingCall(lambda: context.child(waiting_process, folder), 240.0) as call:
+        with WaitingCall(
+            lambda: context.child(waiting_process, folder), 2 * _OTHER_SECONDS
+        ) as call:
             _awaited(context, folder, "ready")
             with context.hold(stream):
                 event.record(stream)
@@ -295,6 +304,6 @@ def works_in_its_process(context: Context) -> None:
         event.record(first)
         event.wait(second)
         queue(second, tensor, 4)
-        context.check(not ends_early(second, hold), "the other stream waits")
-        context.check(not event.query(), "the event says that it is not done")
+        hold.waits(second, "the other stream waits")
+        hold.pending("the event says that it is not done", event)
     leaves(context, second, tensor, 7, "and continues after it")

@@ -9,8 +9,7 @@ import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import ends, ends_early
-from conformance.suites.streams.work import filled, learnt, leaves, queue, recorded, two
+from conformance.suites.streams.work import filled, held, learnt, leaves, queue, recorded, two
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
@@ -98,14 +97,16 @@ def of_the_thread(context: Context) -> None:
 def takes_the_work(context: Context) -> None:
     """Work is queued on the current stream: inside a block, and after it."""
     stream, other = two(context)
-    with other, context.hold(stream):
+    with other, context.hold(stream) as hold:
         with stream:
             inside = context.event()
             inside.record()
         later = context.event()
         later.record()
-        context.check(ends(later), "what is queued after the block is on the previous stream")
-        context.check(not inside.query(), "what is queued inside the block waits with its stream")
+        context.check(
+            context.ends(later), "what is queued after the block is on the previous stream"
+        )
+        hold.pending("what is queued inside the block waits with its stream", inside)
     stream.synchronize()
 
 
@@ -226,14 +227,14 @@ def orders_with_its_owner(context: Context) -> None:
     owner, _ = two(context)
     wrapped = context.own("external_stream")(owner.native_handle, 0)
     tensor = filled(context, 0)
-    with context.hold(owner) as hold:
+    with held(context, owner) as hold:
         with owner:
             tensor.add_(2)
         with wrapped:
             tensor.mul_(3)
         with owner:
             tensor.add_(1)
-        context.check(not ends_early(wrapped, hold), "the wrapped stream waits with its owner")
+        hold.waits(wrapped, "the wrapped stream waits with its owner")
     leaves(context, wrapped, tensor, 7, "the work of both is done in the order of the calls")
 
 
@@ -260,13 +261,13 @@ def copied_in_order(context: Context, mine: int, target_held: bool) -> None:
     learnt(context)
     target.copy_(source)
     context.settle()
-    with context.hold(taking if target_held else giving) as hold:
+    with held(context, taking if target_held else giving) as hold:
         with giving, taking:
             source.add_(6)
             target.add_(90)
             target.copy_(source, non_blocking=True)
             target.add_(1)
-        context.check(not ends_early(taking, hold), "the taking stream's work waits")
+        hold.waits(taking, "the taking stream's work waits")
     giving.synchronize()
     leaves(context, taking, target, 8, "the copy runs between the work before and after it")
 
@@ -311,5 +312,5 @@ def waits_across(context: Context) -> None:
     with context.hold(first) as hold:
         second.wait_event(recorded(context, first))
         queue(second, tensor, 4)
-        context.check(not ends_early(second, hold), "it waits while the other index is busy")
+        hold.waits(second, "it waits while the other index is busy")
     leaves(context, second, tensor, 7, "and continues after it")

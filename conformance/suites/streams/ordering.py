@@ -10,10 +10,11 @@ import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import GLANCE, SOON, WaitingCall, ends, ends_early
+from conformance.checks.cases.in_flight import SOON, WaitingCall
 from conformance.suites.streams.work import (
     SIZE,
     filled,
+    held,
     learnt,
     leaves,
     queue,
@@ -35,7 +36,7 @@ def one_after_the_other(context: Context) -> None:
     """Kernels on one tensor are done in the order in which they were queued."""
     stream, tensor = context.stream(), filled(context, 1)
     learnt(context)
-    with context.hold(stream):
+    with held(context, stream):
         queue(stream, tensor, *_NUMBERS)
     leaves(context, stream, tensor, steps(1, _NUMBERS), "the result is that of the order")
 
@@ -45,7 +46,7 @@ def from_tensor_to_tensor(context: Context) -> None:
     """A chain of copies and kernels over three tensors is done in its order."""
     stream, tensors = context.stream(), [filled(context, value) for value in (1, 2, 3)]
     learnt(context)
-    with context.hold(stream), stream:
+    with held(context, stream), stream:
         _chain(*tensors)
     stream.synchronize()
     want = [same_everywhere(value) for value in (1, 2, 3)]
@@ -68,13 +69,11 @@ def events_in_between(context: Context) -> None:
     stream, tensor = context.stream(), filled(context, 1)
     events = [context.event() for _ in range(6)]
     learnt(context)
-    with context.hold(stream) as hold:
+    with held(context, stream) as hold:
         for event in events:
             queue(stream, tensor, 2)
             event.record(stream)
-        hold.must_be_in_flight()
-        seen = [each.query() for each in events]
-        context.same(seen, [False] * 6, "none is done while it is held")
+        hold.pending("none is done while it is held", *events)
     for place, event in enumerate(events):
         event.synchronize()
         context.check(all(each.query() for each in events[:place]), "those before it are done")
@@ -91,7 +90,7 @@ def finish_first(context: Context) -> None:
             for _ in range(count):
                 tensor.add_(1)
         done = recorded(context, other)
-        context.check(ends(done), f"{count} launches on an idle stream are done")
+        context.check(context.ends(done), f"{count} launches on an idle stream are done")
     context.equal(tensor, same_everywhere(1 + count), "and their result is there")
 
 
@@ -102,8 +101,7 @@ def host_goes_on(context: Context) -> None:
     learnt(context)
     with context.hold(stream, limit=SOON) as hold:
         queue(stream, tensor, *_NUMBERS)
-        hold.must_be_in_flight()
-        context.check(not stream.query(), "the launches have returned, and are not done")
+        hold.pending("the launches have returned, and are not done", stream)
     leaves(context, stream, tensor, steps(1, _NUMBERS), "they are done in the end")
 
 
@@ -111,9 +109,9 @@ def host_goes_on(context: Context) -> None:
 def false_in_flight(context: Context) -> None:
     """query is False while work is in flight, True after synchronize."""
     stream, tensor = context.stream(), filled(context, 1)
-    with context.hold(stream):
+    with held(context, stream) as hold:
         queue(stream, tensor, 4)
-        context.check(not stream.query(), "query is False while work is in flight")
+        hold.pending("query is False while work is in flight", stream)
     stream.synchronize()
     context.check(stream.query(), "query is True after synchronize")
 
@@ -122,11 +120,11 @@ def false_in_flight(context: Context) -> None:
 def never_early(context: Context) -> None:
     """Once query says True, every event recorded before is done."""
     stream, tensor = context.stream(), filled(context, 1)
-    with context.hold(stream) as hold:
+    with held(context, stream) as hold:
         queue(stream, tensor, *_NUMBERS)
         last = recorded(context, stream)
-        context.check(not ends_early(stream, hold), "query stays False while work is held")
-    context.check(ends(stream, 20 * SOON), "query is True in the end")
+        hold.waits(stream, "query stays False while work is held")
+    context.check(context.ends(stream, 20 * SOON), "query is True in the end")
     context.check(last.query(), "what was queued is done when query is True")
 
 
@@ -135,8 +133,8 @@ def of_this_stream(context: Context) -> None:
     """query is about its own stream: another's work does not make it False."""
     idle, busy = two(context)
     idle.synchronize()
-    with context.hold(busy):
-        context.check(not busy.query(), "the busy stream says False")
+    with context.hold(busy) as hold:
+        hold.pending("the busy stream says False", busy)
         context.check(idle.query(), "the idle stream says True")
 
 
@@ -144,11 +142,10 @@ def of_this_stream(context: Context) -> None:
 def waits(context: Context) -> None:
     """Synchronising a stream returns when its work is done, not before."""
     stream, tensor = context.stream(), filled(context, 1)
-    with context.hold(stream) as hold:
+    with held(context, stream) as hold:
         queue(stream, tensor, 4)
         done = recorded(context, stream)
-        early = hold.call(stream.synchronize).early
-        context.check(not early, "synchronize waits while work is in flight")
+        hold.keeps_waiting(stream.synchronize, "synchronize waits while work is in flight")
     context.check(done.query(), "the work is done when synchronize has returned")
     context.equal(tensor, same_everywhere(7), "and its result is there")
 
@@ -173,13 +170,12 @@ def all_streams(context: Context, named: bool) -> None:
         torch.accelerator.set_device_index(0)  # a thread begins wherever it does
         torch.accelerator.synchronize(*[context.at(0)] * named)
 
-    with context.on(0), context.hold(first) as one, context.hold(second) as other:
+    one, other = (held(context, stream) for stream in (first, second))
+    with context.on(0), one, other:
         events = [recorded(context, stream) for stream in (first, second)]
         with WaitingCall(synchronize) as call:
             for hold, busy in ((one, "two streams are busy"), (other, "the second stream is busy")):
-                early = call.ended(GLANCE)
-                other.must_be_in_flight()
-                context.check(not early, f"synchronize waits while {busy}")
+                other.check(lambda: not call.is_early(), f"synchronize waits while {busy}")
                 hold.release()
     context.same([each.query() for each in events], [True, True], "the work of both is done")
 
@@ -192,8 +188,8 @@ def of_that_index(context: Context) -> None:
         returned = hold.call(lambda: torch.accelerator.synchronize(context.at(0)), SOON).early
         context.check(returned, "index 0 is synchronised while index 1 is busy")
     with context.hold(there) as hold:
-        early = hold.call(lambda: torch.accelerator.synchronize(context.at(1))).early
-        context.check(not early, "index 1 is waited for when it is the one asked for")
+        text = "index 1 is waited for when it is the one asked for"
+        hold.keeps_waiting(lambda: torch.accelerator.synchronize(context.at(1)), text)
 
 
 @cases("streams.synchronize")
@@ -212,7 +208,7 @@ def sees_earlier_work(context: Context, way: str) -> None:
     first, second = two(context)
     source, target = filled(context, 1), filled(context, 0)
     learnt(context)
-    with context.hold(first) as hold:
+    with held(context, first) as hold:
         queue(first, source, 4)
         if way == "wait_stream":
             second.wait_stream(first)
@@ -222,7 +218,7 @@ def sees_earlier_work(context: Context, way: str) -> None:
             recorded(context, first).wait(second)
         with second:
             target.copy_(source)
-        context.check(not ends_early(second, hold), "the waiting stream waits")
+        hold.waits(second, "the waiting stream waits")
     leaves(context, second, target, 7, "it sees the work that it waited for")
 
 
@@ -233,7 +229,7 @@ def never_recorded(context: Context) -> None:
     tensor = filled(context, 1)
     stream.wait_event(context.event())
     queue(stream, tensor, 4)
-    context.check(ends(recorded(context, stream)), "the stream continues")
+    context.check(context.ends(recorded(context, stream)), "the stream continues")
     context.equal(tensor, same_everywhere(7), "its work is done")
 
 
@@ -242,10 +238,10 @@ def many_wait(context: Context) -> None:
     """Many streams wait on one event, and all see the work before it."""
     first = context.stream()
     others = [context.stream() for _ in range(4)]
-    context.must(first not in others, "the streams differ")
+    context.must(first not in others, "the streams differ", by="streams.identity")
     source, targets = filled(context, 1), [filled(context, 0) for _ in others]
     learnt(context)
-    with context.hold(first) as hold:
+    with held(context, first) as hold:
         queue(first, source, 4)
         event = recorded(context, first)
         for stream, target in zip(others, targets, strict=True):
@@ -253,7 +249,7 @@ def many_wait(context: Context) -> None:
             with stream:
                 target.copy_(source)
         for stream in others:
-            context.check(not ends_early(stream, hold, 0.002), "each of them waits")
+            hold.waits(stream, "each of them waits")
     for stream, target in zip(others, targets, strict=True):
         leaves(context, stream, target, 7, "each of them sees the work")
 
@@ -271,7 +267,7 @@ def later_record_is_not_waited_for(context: Context) -> None:
             event.record(busy)
             done = recorded(context, waiting)
             own.release()
-        context.check(ends(done), "the wait is over, as the record at the call was done")
+        context.check(context.ends(done), "the wait is over, as the record at the call was done")
 
 
 @cases("streams.wait")
@@ -281,16 +277,17 @@ def earlier_record_is_waited_for(context: Context) -> None:
     idle, target = context.stream(), filled(context, 0)
     source = filled(context, 1)
     learnt(context)
-    with context.hold(busy) as hold, context.hold(waiting) as own:
+    holds = [held(context, stream) for stream in (busy, waiting)]
+    with holds[0] as hold, holds[1] as own:
         queue(busy, source, 4)
         event = recorded(context, busy)
         waiting.wait_event(event)
         with waiting:
             target.copy_(source)
         event.record(idle)
-        context.check(ends(event), "the later record is done")
+        context.check(context.ends(event), "the later record is done")
         own.release()
-        context.check(not ends_early(waiting, hold), "the stream waits for the first record")
+        hold.waits(waiting, "the stream waits for the first record")
     leaves(context, waiting, target, 7, "it sees the work before the first record")
 
 
@@ -303,7 +300,7 @@ def later_work_is_not_waited_for(context: Context) -> None:
     with context.hold(busy):
         waiting.wait_event(event)
         queue(waiting, tensor, 4)
-        context.check(ends(recorded(context, waiting)), "work after the wait is done")
+        context.check(context.ends(recorded(context, waiting)), "work after the wait is done")
     context.equal(tensor, same_everywhere(7), "with its result")
 
 
@@ -316,8 +313,8 @@ def earlier_work_is_not_held_up(context: Context) -> None:
         queue(waiting, tensor, 4)
         done = recorded(context, waiting)
         waiting.wait_stream(busy)
-        context.check(ends(done), "work before the wait is done")
-        context.check(not ends_early(waiting, hold), "the wait holds what comes after it")
+        context.check(context.ends(done), "work before the wait is done")
+        hold.waits(waiting, "the wait holds what comes after it")
     context.equal(tensor, same_everywhere(7), "with its result")
 
 
@@ -367,7 +364,7 @@ def hand_over(context: Context) -> None:
         queue(first, source, *range(_STEPS))
         return recorded(context, first)
 
-    with context.hold(first):
+    with held(context, first):
         [event] = context.together(give)
 
         def take() -> None:
@@ -459,10 +456,9 @@ def caller_waits_for_backward(context: Context) -> None:
             target.copy_(x.grad)
 
     # A device may let the host wait for backward(): then nothing is early either.
-    with context.hold(forward) as hold, WaitingCall(backward) as call:
-        returned = call.ended(5 * GLANCE)
-        early = returned and ends_early(caller, hold)
-        context.check(not early, "the caller's stream waits for the nodes' streams")
+    with held(context, forward) as hold, WaitingCall(backward) as call:
+        if call.is_early():
+            hold.waits(caller, "the caller's stream waits for the nodes' streams")
         hold.release()
     caller.synchronize()
     context.equal(target, torch.full((SIZE,), 3.0), "it reads the whole gradient")
@@ -478,10 +474,10 @@ def backward_waits_for_the_caller(context: Context) -> None:
         with caller:
             _backward(y, given)
 
-    with context.hold(caller) as hold:
+    with held(context, caller) as hold:
         with caller:
             given.fill_(5.0)
-        hold.call(backward, 5 * GLANCE)
+        hold.call(backward)
     caller.synchronize()
     assert x.grad is not None
     context.equal(x.grad, torch.full((SIZE,), 15.0), "the gradient is that of the caller's work")

@@ -11,7 +11,6 @@ script shows the very same operations, line by line.
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
@@ -33,7 +32,8 @@ from conformance.checks.cases.drawing import (
     settle,
     straight,
 )
-from conformance.checks.cases.in_flight import Hold, ends
+from conformance.checks.cases.in_flight import Hold
+from conformance.checks.clock import comes_to_be
 from conformance.suites.streams.work import SIZE
 from devices.descriptor import Descriptor
 from devices.failure import Kind
@@ -42,8 +42,8 @@ cases = Cases(Kind.ORDER)
 
 #: Buffers on every index. Each index also has an event, of its number, that a program may record more than once.
 BUFFERS = 3
-#: Seconds for which streams are watched that must not be done yet; and longer, for what has failed before.
-GLANCE, LONG_GLANCE = 0.001, 0.02
+#: Seconds of the turn that streams get which must not be done yet; and longer, for what has failed before.
+SHORT, LONG = 0.001, 0.02
 _MOST_STREAMS = 4
 _FEW, _MORE = (0, 20), (1, 80)  # seed, programs: of every plan, and of those beyond quick
 
@@ -266,7 +266,7 @@ def make_event(run: Running, event: int, index: int) -> None:
 
 @operation
 def hold(run: Running, place: int) -> None:
-    run.holds[place] = run.stack.enter_context(run.context.hold(run.streams[place]))
+    run.holds[place] = run.stack.enter_context(run.context.hold(run.streams[place], needed=False))
 
 
 @operation
@@ -281,15 +281,15 @@ def let_go(run: Running, place: int) -> None:
 
 
 @operation
-def kept_waiting(run: Running, places: tuple[int, ...], held: str, glance: float) -> None:
+def kept_waiting(run: Running, places: tuple[int, ...], held: str, seconds: float) -> None:
     """Something that the streams wait for is held."""
-    must_wait(run.context, [run.streams[place] for place in places], held, glance)
+    must_wait(run.context, [run.streams[place] for place in places], held, seconds)
 
 
 @operation
 def done(run: Running, place: int) -> None:
     run.context.check(
-        ends(run.streams[place], 20.0), "all work of a stream is done", at=f"s{place}"
+        run.context.ends(run.streams[place], 20.0), "all work of a stream is done", at=f"s{place}"
     )
 
 
@@ -307,21 +307,18 @@ def arange(factor: int, more: int) -> torch.Tensor:
 
 def goes_on(context: Context, stream: Any, name: str) -> None:
     text = "a stream continues when nothing that it waits for is held"
-    context.check(ends(stream, 5.0), text, at=name)
+    context.check(context.ends(stream, 5.0), text, at=name)
 
 
-def must_wait(context: Context, streams: Sequence[Any], held: str, glance: float) -> None:
-    """Watch streams for a glance: none may be done."""
-    end, early = time.monotonic() + glance, False
-    while streams and not early and time.monotonic() < end:
-        early = True in [stream.query() for stream in streams]
-        time.sleep(0.0001)
+def must_wait(context: Context, streams: Sequence[Any], held: str, seconds: float) -> None:
+    """Give streams their turn: none may be done."""
+    early = comes_to_be(lambda: True in [stream.query() for stream in streams], seconds)
     for _ in streams:
         context.check(not early, "a stream waits while what it waits for is held", at=held)
 
 
 def before_and_while_held(
-    program: Program, gate: bool, glance: float
+    program: Program, gate: bool, seconds: float
 ) -> tuple[list[Operation], list[Operation]]:
     """Making what a program uses; and what is done while its streams are held.
 
@@ -338,11 +335,11 @@ def before_and_while_held(
             events.setdefault(instruction.given["event"], index)
     make += [make_event(event, index) for event, index in events.items()]
     held = program.released if gate else program.released[-1:]
-    then = _let_go(program, glance) if gate else ()
+    then = _let_go(program, seconds) if gate else ()
     return [*make, settle()], [*map(hold, held), *program.instructions, *then]
 
 
-def _let_go(program: Program, glance: float) -> Iterator[Operation]:
+def _let_go(program: Program, seconds: float) -> Iterator[Operation]:
     """Release one stream after the other. What waits for one that is held must not be done; what does not
     must be."""
     order = Order(len(program.streams))
@@ -358,7 +355,7 @@ def _let_go(program: Program, glance: float) -> Iterator[Operation]:
         if behind:
             held = ", ".join(f"s{one}" for one in sorted(waiting))
             late = ", ".join(f"s{one}" for one in behind)
-            yield kept_waiting(tuple(behind), f"{late}; held: {held}", glance)
+            yield kept_waiting(tuple(behind), f"{late}; held: {held}", seconds)
 
 
 def afterwards(program: Program) -> list[Operation]:
@@ -370,9 +367,9 @@ def afterwards(program: Program) -> list[Operation]:
     return [*map(done, range(len(program.streams))), settle(), *ends_as]
 
 
-def run_once(context: Context, program: Program, glance: float) -> None:
+def run_once(context: Context, program: Program, seconds: float) -> None:
     """Queue all while it is held, let it go, and compare. Raises CheckFailed."""
-    before, held = before_and_while_held(program, context.descriptor.gate is not None, glance)
+    before, held = before_and_while_held(program, context.descriptor.gate is not None, seconds)
     with ExitStack() as stack:
         run = Running(context=context, stack=stack)
         perform(run, [*before, *held])
@@ -382,13 +379,13 @@ def run_once(context: Context, program: Program, glance: float) -> None:
 def replay(context: Context, *literal: Any) -> None:
     """Run a program that was written down. A race may need more than one run to show."""
     for _ in range(5):
-        run_once(context, program_of(*literal), LONG_GLANCE)
+        run_once(context, program_of(*literal), LONG)
 
 
 def source(descriptor: Descriptor, *literal: Any) -> str:
     """The same as a function, line by line."""
     program = program_of(*literal)
-    before, held = before_and_while_held(program, descriptor.gate is not None, LONG_GLANCE)
+    before, held = before_and_while_held(program, descriptor.gate is not None, LONG)
     return (
         "def once(context: Context) -> None:\n"
         + straight(before, _NAMES, 1)
@@ -435,8 +432,8 @@ def drawn(context: Context, indices: int, seed: int, programs: int) -> None:
 
     def holds(program: Program) -> None:
         if trial.begin():
-            glance = LONG_GLANCE if trial.found else GLANCE
-            trial.run(program.literal, lambda: run_once(context, program, glance))
+            seconds = LONG if trial.found else SHORT
+            trial.run(program.literal, lambda: run_once(context, program, seconds))
 
     with trial.shrunk():
         search(drawn_programs(indices), holds, seed, programs)

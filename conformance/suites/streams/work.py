@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from conformance.checks.cases.context import Context
+from conformance.checks.cases.in_flight import Hold
 
 #: Elements of a tensor that work is done on: a launch, not a computation.
 SIZE = 64
+#: Ordinary work that takes longer than it takes to queue what follows it on another stream.
+_ELEMENTS, _LAUNCHES, _SECONDS = 2**18, 300, 0.02
 
 
 def two(
@@ -18,7 +22,7 @@ def two(
 ) -> tuple[Any, Any]:
     """Two streams that are not one, of the generic class if no other way to ``make`` one is given."""
     first, second = ((make or context.stream)(index) for _ in range(2))
-    context.must(first != second, "two new streams differ")
+    context.must(first != second, "two new streams differ", by="streams.identity")
     return first, second
 
 
@@ -52,6 +56,22 @@ def queue(stream: Any, tensor: torch.Tensor, *numbers: int) -> None:
     with stream:
         for number in numbers:
             step(tensor, number)
+
+
+def held(context: Context, stream: Any) -> Hold:
+    """A hold of a stream. Where the device has none, ordinary work that takes a while: a wait that is missing then shows
+    in the values."""
+    hold = context.hold(stream, needed=False)
+    if not hold.holds:
+        tensor = torch.zeros(_ELEMENTS, device=stream.device)
+        context.settle()
+        end = time.monotonic() + _SECONDS  # of a host that computes itself, and slowly
+        with stream:
+            for _ in range(_LAUNCHES):
+                tensor.add_(1)
+                if time.monotonic() > end:
+                    break
+    return hold
 
 
 def recorded(context: Context, stream: Any) -> Any:

@@ -6,7 +6,7 @@ import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import SOON, ends, ends_early, value_behind
+from conformance.checks.cases.in_flight import SOON, value_behind
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -71,7 +71,7 @@ def source_behind_work(context: Context, way: str) -> None:
         source.fill_(-1)
         return made
 
-    made = value_behind(context.hold(stream), copy)
+    made = value_behind(context.hold(stream, needed=False), copy)
     stream.synchronize()
     context.equal(made, _numbers(3), "the copy has what was there at the call")
 
@@ -91,7 +91,7 @@ def result_behind_work(context: Context, way: str) -> None:
         with stream:
             return _to_host(there.add_(1), way).clone()
 
-    made = value_behind(context.hold(stream), copy)
+    made = value_behind(context.hold(stream, needed=False), copy)
     context.equal(made, _numbers(4), "the copy is whole when the call returns")
 
 
@@ -114,12 +114,12 @@ def _stand(context: Context) -> tuple[torch.Tensor, torch.Tensor]:
 def to_device_in_order(context: Context) -> None:
     """A copy to the device runs between the work that its stream has before and after it."""
     stream, (there, host) = context.stream(), _stand(context)
-    with context.hold(stream) as hold:
+    with context.hold(stream, needed=False) as hold:
         with stream:
             there.fill_(1)
             there.copy_(host, non_blocking=True)
             there.add_(1)
-        context.check(not ends_early(stream, hold), "it waits with its stream")
+        hold.waits(stream, "it waits with its stream")
     stream.synchronize()
     context.equal(there, _numbers(4), "the copy runs between the work before and after it")
 
@@ -128,13 +128,15 @@ def to_device_in_order(context: Context) -> None:
 def to_host_in_order(context: Context) -> None:
     """A copy to the host sees the work before it, and nothing after it."""
     stream, (there, host) = context.stream(), _stand(context)
-    with context.hold(stream) as hold:
+    with context.hold(stream, needed=False) as hold:
         with stream:
             there.fill_(5)
             host.copy_(there, non_blocking=True)
             there.fill_(6)
-        context.check(not ends_early(stream, hold), "it waits with its stream")
-        context.equal(host, _numbers(3), "nothing is written while the stream is held")
+        hold.waits(stream, "it waits with its stream")
+        hold.check(
+            lambda: torch.equal(host, _numbers(3)), "nothing is written while the stream is held"
+        )
     stream.synchronize()
     context.equal(host, torch.full((_SIZE,), 5.0), "it has the value of its turn")
 
@@ -157,7 +159,7 @@ def complete_after(context: Context, what: str) -> None:
         elif what == "device":
             torch.accelerator.synchronize(context.device)
         else:
-            context.must(ends(event, 20 * SOON), "the event is done")
+            context.must(context.ends(event, 20 * SOON), "the event is done")
         context.equal(host.clone(), torch.full((_SIZE,), start + 7.0), "the copy is whole")
 
 

@@ -12,7 +12,7 @@ from torch.utils.dlpack import from_dlpack
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import ends_early, value_behind
+from conformance.checks.cases.in_flight import value_behind
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -131,7 +131,11 @@ def behind_work(context: Context, name: str) -> None:
         with stream:
             return read(there.fill_(3.0))
 
-    context.same(value_behind(context.hold(stream), late), want, "the work queued before is seen")
+    context.same(
+        value_behind(context.hold(stream, needed=False), late),
+        want,
+        "the work queued before is seen",
+    )
 
 
 @cases("transfer.scalars", over={f"{name}_after_work": (name,) for name in _READS})
@@ -253,12 +257,12 @@ def consumer_waits(context: Context) -> None:
     given, target = (context.to_device(torch.zeros(500)) for _ in range(2))
     target.copy_(given.fill_(0.0))
     context.settle()
-    with context.hold(producer) as hold:
+    with context.hold(producer, needed=False) as hold:
         with producer:
             given.fill_(7.0)
             capsule = given.__dlpack__(stream=consumer.native_handle)
         with consumer:
             target.copy_(from_dlpack(capsule))
-        context.check(not ends_early(consumer, hold), "the consumer's stream waits")
+        hold.waits(consumer, "the consumer's stream waits")
     consumer.synchronize()
     context.equal(target, torch.full((500,), 7.0), "it sees the producer's work")
