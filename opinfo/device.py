@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from devices.descriptor import Descriptor
-from devices.errors import ConformError
+from devices.errors import ConformError, with_cause
 from opinfo.apart import LeftBehind
 from opinfo.compare import tensors_of
 from opinfo.layouts import Geometry
@@ -197,6 +197,11 @@ class Device:
         return self.descriptor.name
 
     @property
+    def left_behind(self) -> tuple[str, ...]:
+        """What its module has changed in this process and does not put back, for people."""
+        return tuple(self.left.done) if self.left is not None else ()
+
+    @property
     def fake_only(self) -> bool:
         """Whether FakeTensor is the only stride reference: on the CPU itself, eager CPU is not a second opinion. A
         device of the CPU's type with its own ``to_device`` is another device."""
@@ -232,7 +237,7 @@ def _unusable_if_raised(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as exc:
-        raise DeviceUnusable(f"{what}: {type(exc).__name__}: {exc}") from exc
+        raise DeviceUnusable(f"{what}: {with_cause(exc)}") from exc
 
 
 def limit_threads() -> None:
@@ -240,10 +245,16 @@ def limit_threads() -> None:
     torch.set_num_threads(1)
 
 
-def open_device(descriptor: Descriptor, index: int = 0, *, unused: bool = False) -> Device:
+def open_device(
+    descriptor: Descriptor,
+    index: int = 0,
+    *,
+    unused: bool = False,
+    say: Callable[[str], None] = lambda step: None,
+) -> Device:
     """Import and start the device's module, limit torch to one thread, make the device of this index
     current, and run a tiny op on it (unless it must stay ``unused``). What the module leaves behind is kept
-    apart from our own work, from here on.
+    apart from our own work, from here on. ``say`` is told each step before it is taken: it may end the process.
 
     Raises DeviceUnusable with what went wrong.
     """
@@ -253,7 +264,7 @@ def open_device(descriptor: Descriptor, index: int = 0, *, unused: bool = False)
     first = left is None and (module or descriptor.around) is not None
     if first:
         left = LeftBehind(kind)
-        _start(descriptor)
+        _start(descriptor, say)
         left.look()
         _LEFT[name] = left
     try:
@@ -279,6 +290,7 @@ def open_device(descriptor: Descriptor, index: int = 0, *, unused: bool = False)
         left,
     )
     if not unused:
+        say(f"a first addition on {kind!r}")
         try:
             preflight(device)
         except DeviceUnusable as error:
@@ -319,17 +331,20 @@ _OF_THE_DEVICE = (
 _ENTERED = ExitStack()
 
 
-def _start(descriptor: Descriptor) -> None:
+def _start(descriptor: Descriptor, say: Callable[[str], None]) -> None:
     """Import the device's module, start it, and enter its context. Raises DeviceUnusable."""
     name, module = descriptor.name, descriptor.module
     if module is not None:
+        say(f"importing {module!r}")
         with _unusable_if_raised(f"device {name!r}: importing {module!r} failed"):
             imported = importlib.import_module(module)
         if descriptor.init is not None:
+            say(f"calling {descriptor.init}()")
             with _unusable_if_raised(f"device {name!r}: {module}.{descriptor.init}() failed"):
                 getattr(imported, descriptor.init)()
     if descriptor.around is not None:
         where, _, made = descriptor.around.partition(":")
+        say(f"entering {descriptor.around}")
         with _unusable_if_raised(f"device {name!r}: entering {descriptor.around} failed"):
             _ENTERED.enter_context(attrgetter(made)(importlib.import_module(where))())
 

@@ -184,7 +184,9 @@ def gate(
         code = ExitCode.REGRESSION
     else:
         code = ExitCode.GREEN
-    notes = (compared.note,) if compared is not None else ()
+    notes: tuple[str, ...] = (compared.note,) if compared is not None else ()
+    if left := run.provenance.left_behind:
+        notes += (f"the device's module {left}. Samples, references and judges run without that.",)
     return GateResult(
         run, code, tuple(problems), tallies, counts, tuple(new), tuple(provisional), notes
     )

@@ -101,6 +101,8 @@ def junit_of(run: Run, record: str, sha256: str) -> dict[str, TestSuite]:
     plan = run.parsed
     selected = plan.known if plan.selected is plan.cells else frozenset(plan.selected)
     properties = asdict(run.provenance) | {"record": record, "record_sha256": sha256}
+    if not run.provenance.left_behind:  # of few devices
+        del properties["left_behind"]
     of_family: dict[str, list[CellKey]] = {}
     for clause, cells in groupby(plan.cells, attrgetter("clause")):
         if listed := [cell for cell in cells if cell in selected or cell in run.results]:

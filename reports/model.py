@@ -353,7 +353,8 @@ class Provenance:
     """Where a run comes from. ``start`` is ISO 8601; text that does not apply is empty.
 
     ``shard`` is ``I/N`` or empty, ``expectations`` the manifest's path or ``none``,
-    ``reference_cache`` one of ``cold``, ``warm``, ``off``.
+    ``reference_cache`` one of ``cold``, ``warm``, ``off``. ``left_behind`` is what the device's module changes in its
+    process, of torch and beyond, in sentences without a subject.
     """
 
     plan_hash: str
@@ -376,6 +377,7 @@ class Provenance:
     partial: bool
     expectations: str
     reference_cache: str
+    left_behind: str = ""
 
     @property
     def is_shard(self) -> bool:

@@ -168,6 +168,8 @@ def _more(row: Row) -> Iterator[tuple[str, str]]:
         for name, value in sorted(row.probed.facts.items()):
             yield f"fact {name}", value
         yield "devices", str(row.probed.device_count)
+        for line in row.probed.left_behind:
+            yield "its module", line
     yield "folder", row.folder or "-"
     yield "manifest", row.expectations or "none"
 

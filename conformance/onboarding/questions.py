@@ -32,7 +32,7 @@ class Answers(msgspec.Struct, frozen=True):
 
     ``capabilities`` are True, False, or None if there is no way to ask. ``facts`` are the descriptor's. ``raised``
     says which exception a capability, a dtype or ``device_count`` raised; ``wrong`` what was seen of a capability
-    that is there and does not work.
+    that is there and does not work. ``left_behind`` is what its module changes in its process.
     """
 
     capabilities: dict[str, bool | None] = {}
@@ -41,6 +41,7 @@ class Answers(msgspec.Struct, frozen=True):
     device_count: int = 1
     raised: dict[str, str] = {}
     wrong: dict[str, str] = {}
+    left_behind: list[str] = []
 
 
 class Reply(Answers, frozen=True):
@@ -97,7 +98,8 @@ def ask(question: Question, each: float = EACH) -> Reply:
 
 
 def _reply(answers: dict[str, Said]) -> Reply:
-    facts, count = answers.get("facts", Said()), answers.get("device_count", Said())
+    asked = ("facts", "device_count", "left_behind")
+    facts, count, left = (answers.get(name, Said()) for name in asked)
     return Reply(
         capabilities={
             name: bool(answers[name].answer) if name in answers else None for name in CAPABILITIES
@@ -106,6 +108,7 @@ def _reply(answers: dict[str, Said]) -> Reply:
         facts=dict(facts.answer or common_facts()),
         device_count=int(count.answer or 1),
         raised={name: said.raised for name, said in answers.items() if said.raised},
+        left_behind=list(left.answer or ()),
         wrong={name: said.wrong for name, said in answers.items() if said.wrong},
         error=answers[""].raised,
     )

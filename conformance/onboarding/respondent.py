@@ -22,30 +22,18 @@ def serve(orders: Any, tell: Tell) -> None:
     try:
         importlib.import_module("torch")
     except Exception as error:  # with torch, the modules are imported that extend it
-        say(_failed("torch", error))
+        say(Said(over=True, raised=f"importing 'torch' failed: {with_cause(error)}"))
         return
     from conformance.onboarding.probing import described, probe
     from opinfo.device import open_device
 
     try:
         descriptor = described(msgspec.convert(orders["question"], Question))
-        if descriptor.module is not None:
-            say(Said(step=f"importing {descriptor.module!r}"))
-            try:
-                importlib.import_module(descriptor.module)
-            except Exception as error:
-                say(_failed(descriptor.module, error))
-                return
-        called = f"calling {descriptor.init}(), or " if descriptor.init else ""
-        say(Said(step=f"{called}a first addition on {descriptor.torch_type!r}"))
-        device = open_device(descriptor)
+        device = open_device(descriptor, say=lambda step: say(Said(step=step)))
+        say(Said("left_behind", over=True, answer=device.left_behind))
         say(Said())  # from now on each question has its own limit
         probe(device, orders["answered"], say)
     except ConformError as error:
         say(Said(over=True, raised=str(error)))
     else:
         say(Said(over=True))
-
-
-def _failed(module: str, error: Exception) -> Said:
-    return Said(over=True, raised=f"importing {module!r} failed: {with_cause(error)}")

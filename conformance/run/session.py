@@ -317,6 +317,7 @@ class Session:
             partial=self.partial,
             expectations=str(self.expectations) if self.expectations else "none",
             reference_cache="off" if self.request.no_reference_cache else cache,
+            left_behind="; ".join(self.device.left_behind),
         )
 
     # -- for people

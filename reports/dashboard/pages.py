@@ -283,6 +283,7 @@ def _table(series: Series, rows: _Rows, codes: str) -> Table:
 ENVIRONMENT = (
     "torch", "driver", "device_name", "suite_version", "suite_commit", "os", "arch", "python",
     "manifest_hash", "expectations", "plan_hash", "seed", "reference_cache",
+    "left_behind",
 )  # fmt: skip
 
 

@@ -26,6 +26,10 @@ def test_init_leads_to_a_green_gate(device: str, tmp_path: Path, cache: Path) ->
     day.green("first")
     text = (tmp_path / stranger.name / "descriptor.py").read_text(encoding="utf-8")
     assert '"float32"' in text
+    if device == "greedy":  # said once in each, and not in the cells
+        left = "enters the mode strange_greedy.Mine and does not leave it"
+        printed = (tmp_path / "first.txt").read_text(encoding="utf-8")
+        assert text.count(left) == printed.count(left) == 1
     if device == "fatal":  # a question that ends the process costs no other
         assert "facts: the process exited with status 3" in text
         assert "properties: the process was killed by SIGSEGV" in text

@@ -205,7 +205,7 @@ conform.start(async (app, site) => {
   }
 
   function environment(document_) {
-    const names = ["device", "device_name", "torch", "driver", "os", "arch", "python", "suite_version", "suite_commit", "plan", "plan_hash", "seed", "start", "expectations", "manifest_hash", "reference_cache"];
+    const names = ["device", "device_name", "torch", "driver", "os", "arch", "python", "suite_version", "suite_commit", "plan", "plan_hash", "seed", "start", "expectations", "manifest_hash", "reference_cache", "left_behind"];
     return [el("section", {}, el("h2", {}, "Environment"), facts(names.map((name) => [name.replaceAll("_", " "), String(document_.provenance[name] ?? "") || "none"])))];
   }
 
