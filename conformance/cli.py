@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from conformance.commands.manifest import manifest
 from conformance.commands.runs import crcr, dashboard, diff, gate, merge, results
 from conformance.version import VERSION
 from devices.errors import ConformError
+from devices.files import cache_root
 from reports.gate import ExitCode
 
 
@@ -88,9 +90,19 @@ def run(arguments: tuple[str, ...]) -> int:
 
     from conformance.plan.options import joined
 
-    return int(
-        pytest.main(["-p", "conformance.plugin", "--pyargs", "conformance", *joined(arguments)])
-    )
+    ours = ["-p", "conformance.plugin", *_kept_in_the_cache(), "--pyargs", "conformance"]
+    return int(pytest.main([*ours, *joined(arguments)]))
+
+
+def _kept_in_the_cache() -> Iterator[str]:
+    """Options of pytest with which it keeps its own files in our cache folder, and torch does too: a run writes its
+    results folder and nothing else."""
+    folder = cache_root()
+    with suppress(OSError):  # the cache cannot be written: they are where they are by default
+        (folder / "pytest").mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder / "pytest"))
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+        yield from ("-o", f"cache_dir={folder / 'pytest' / 'cache'}")
 
 
 for command in (
