@@ -69,8 +69,8 @@ class Given:
         """The manifest. Raises ConformError where none is known, or it cannot be read."""
         path = self._path(may_be_new=may_be_new)
         if path.exists():
-            text = path.read_bytes().decode("utf-8-sig")
-            return Read(path, text, Manifest.load(path, self._known(path)))
+            manifest = Manifest.load(path, self._known(path))
+            return Read(path, path.read_bytes().decode("utf-8-sig"), manifest)
         if may_be_new:
             return Read(path, "", Manifest(path=path))
         raise ConformError(

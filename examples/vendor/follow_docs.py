@@ -1,10 +1,13 @@
-"""Follow docs/vendors.md to the letter: run its ``sh`` blocks in a clean environment, and time each.
+"""Follow docs/vendors.md to the letter: run its ``sh`` blocks in a clean environment, and compare what they do.
 
     python examples/vendor/follow_docs.py            # builds both wheels, needs no network
     python examples/vendor/follow_docs.py --until 2  # the first two blocks alone
+    python examples/vendor/follow_docs.py --ops mul  # only this op: the gate then says that the runs are partial
 
-The environment is a fresh virtual one outside the checkout. torch and the other dependencies are those of
-the interpreter that runs this (found through a .pth file), so that nothing is downloaded.
+A command must exit with 0, or with the status that a comment at its end names (``# exit 1``). A ``text`` block shows lines
+of what the block before it prints, ``…`` for any text. The environment is a fresh virtual one outside the checkout. torch
+and the other dependencies are those of the interpreter that runs this (found through a .pth file), so that nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ import sysconfig
 import tempfile
 import time
 import venv
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -27,9 +32,74 @@ _SKIPPED = shutil.ignore_patterns(
 )
 
 
-def steps(page: Path) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A ``sh`` block of the page: its commands, each with the status that it must exit with, and lines that they print."""
+
+    commands: tuple[tuple[str, int], ...]
+    printed: tuple[str, ...]
+
+    def missing(self, output: str) -> list[str]:
+        """The lines of the page that were not printed."""
+        lines = [line.rstrip() for line in output.splitlines()]
+        patterns = [".*".join(map(re.escape, line.split("…"))) for line in self.printed]
+        return [
+            line
+            for line, pattern in zip(self.printed, patterns, strict=True)
+            if not any(re.fullmatch(pattern, each) for each in lines)
+        ]
+
+
+def steps(page: Path) -> list[Step]:
     """The ``sh`` blocks of a page, in order."""
-    return re.findall(r"^```sh\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    blocks = re.findall(
+        r"^```(sh|text)\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    found: list[Step] = []
+    for kind, text in blocks:
+        lines = tuple(line for line in text.splitlines() if line.strip())
+        if kind == "sh":
+            exits = (re.search(r"# exit (\d)$", line) for line in lines)
+            found.append(
+                Step(
+                    tuple((line, int(code[1]) if code else 0) for line, code in zip(lines, exits)),
+                    (),
+                )
+            )
+        else:
+            found[-1] = replace(found[-1], printed=lines)
+    return found
+
+
+def follow(
+    found: Iterable[Step], folder: Path, variables: Mapping[str, str], ops: str = ""
+) -> Iterator[str]:
+    """Run the commands of these steps. Yields what is not as the page says."""
+    if ops:
+        variables = {**variables, "PYTEST_ADDOPTS": f"--ops={ops}"}
+    for number, step in enumerate(found, 1):
+        output = ""
+        for command, wanted in step.commands:
+            print(f"--- step {number}: {command}", flush=True)
+            start = time.monotonic()
+            done = subprocess.run(
+                ["bash", "-c", command],
+                cwd=folder,
+                env=dict(variables),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            took, output = time.monotonic() - start, output + done.stdout
+            print(f"{done.stdout}--- exit {done.returncode}, {took:.1f} s", flush=True)
+            if ops and command.startswith("conform gate"):  # which refuses partial runs
+                wanted = 2
+            if done.returncode != wanted:
+                yield f"{command}: exit {done.returncode}, expected {wanted}\n{done.stdout}"
+        yield from (
+            f"step {number} did not print {line!r}\n{output}" for line in step.missing(output)
+        )
 
 
 def build_wheel(source: Path, wheels: Path) -> Path:
@@ -80,10 +150,11 @@ def environment(python: Path, **more: str) -> dict[str, str]:
 
 
 def main() -> int:
-    """Run the steps. Returns the first exit status that is not 0."""
+    """Run the steps, to the first that is not as the page says."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--until", type=int, default=None, help="stop after this block")
     options.add_argument("--keep", type=Path, default=None, help="work here, and leave it there")
+    options.add_argument("--ops", default="", help="only these ops")
     asked = options.parse_args()
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="abacus-"))
     began = time.monotonic()
@@ -94,16 +165,11 @@ def main() -> int:
     print(f"prepared in {time.monotonic() - began:.0f} s: {folder}", flush=True)
     variables = environment(python, TORCH_CONFORMANCE=str(ours), PIP_NO_INDEX="1")
     began = time.monotonic()
-    for number, block in enumerate(steps(CHECKOUT / "docs" / "vendors.md")[: asked.until], 1):
-        print(f"--- step {number}\n{block.rstrip()}", flush=True)
-        start = time.monotonic()
-        done = subprocess.run(["bash", "-ec", block], cwd=folder, env=variables, check=False)
-        print(
-            f"--- step {number}: exit {done.returncode}, {time.monotonic() - start:.1f} s",
-            flush=True,
-        )
-        if done.returncode:
-            return done.returncode
+    for problem in follow(
+        steps(CHECKOUT / "docs" / "vendors.md")[: asked.until], folder, variables, asked.ops
+    ):
+        print(problem, file=sys.stderr)
+        return 1
     print(f"all steps: {time.monotonic() - began:.0f} s")
     if asked.keep is None:
         shutil.rmtree(folder, ignore_errors=True)

@@ -303,6 +303,16 @@ def test_a_manifest_that_is_not_there_is_an_error_that_says_how_to_start_one(
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs a folder that refuses")
+@pytest.mark.parametrize("command", [["lint", "--no-plan"], ["update", "run"], ["stats"]])
+def test_a_folder_in_the_place_of_a_manifest_is_one_error(
+    tmp_path: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+    result = call(*command, "--manifest", tmp_path)
+    assert result.exit_code == 4 and "Is a directory" in result.stderr
+
+
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path, file: Path) -> None:
     run = write(tmp_path)
     file.parent.chmod(0o500)

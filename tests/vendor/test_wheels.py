@@ -13,6 +13,7 @@ import pytest
 from examples.vendor import follow_docs
 from tests.plugin.running import CHECKOUT, only_one
 
+PAGE = CHECKOUT / "docs" / "vendors.md"
 OPS = "add,mul,sum,nn.functional.conv2d"
 
 
@@ -71,9 +72,9 @@ def test_the_vendor_s_device_is_found_by_its_entry_point(clean: Clean, cache: Pa
 
 
 def test_it_runs_and_the_gate_refuses_the_part(clean: Clean, cache: Path) -> None:
-    results = clean.folder / "results"
+    results = clean.folder / "results of a=b"  # as an argument of its own, outside the checkout
     ran = clean.conform(
-        *("run", "-q", "-n", "1", "--device=abacus", f"--ops={OPS}", f"--results={results}"),
+        *("run", "-q", "-n", "1", "--device=abacus", f"--ops={OPS}", "--results", str(results)),
         cache=cache,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -82,12 +83,20 @@ def test_it_runs_and_the_gate_refuses_the_part(clean: Clean, cache: Path) -> Non
     assert gated.returncode == 2 and "a partial run" in gated.stdout
 
 
-def test_the_steps_of_the_page_are_commands() -> None:
-    steps = follow_docs.steps(CHECKOUT / "docs" / "vendors.md")
-    first = [block.split()[0:2] for block in steps]
-    assert first == [
-        ["python", "-m"],
-        ["conform", "init"],
-        ["conform", "run"],
-        ["conform", "devices"],
-    ]
+def test_the_page_for_vendors_is_a_script(clean: Clean, cache: Path, tmp_path: Path) -> None:
+    """With one op in the place of all, so that the gate calls the runs partial."""
+    steps = follow_docs.steps(PAGE)
+    assert [step.commands[0][0].split()[1:2] for step in steps[:2]] == [["-m"], ["init"]]
+    variables = follow_docs.environment(
+        clean.python,
+        **{"TORCH_CONFORMANCE": str(clean.ours), "TORCH_CONFORMANCE_CACHE": str(cache)},
+        **{"PIP_NO_INDEX": "1", "COLUMNS": "200"},
+    )
+    assert list(follow_docs.follow(steps, tmp_path, variables, "mul")) == []
+
+
+def test_the_jobs_in_ci_are_the_last_step_of_the_page() -> None:
+    commands = [command for command, _ in follow_docs.steps(PAGE)[-1].commands]
+    for file in (".github/workflows/conformance.yml", ".gitlab-ci.yml"):
+        text = (CHECKOUT / "examples" / "vendor" / file).read_text(encoding="utf-8")
+        assert all(command in text for command in commands), file
