@@ -302,7 +302,6 @@ def test_a_manifest_that_is_not_there_is_an_error_that_says_how_to_start_one(
     assert result.exit_code == 4 and "--triage` starts it" in result.stderr
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs a folder that refuses")
 @pytest.mark.parametrize("command", [["lint", "--no-plan"], ["update", "run"], ["stats"]])
 def test_a_folder_in_the_place_of_a_manifest_is_one_error(
     tmp_path: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
@@ -313,6 +312,7 @@ def test_a_folder_in_the_place_of_a_manifest_is_one_error(
     assert result.exit_code == 4 and "Is a directory" in result.stderr
 
 
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs a folder that refuses")
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path, file: Path) -> None:
     run = write(tmp_path)
     file.parent.chmod(0o500)
