@@ -19,7 +19,7 @@ DESCRIPTOR = Descriptor(
     title="Strides, and no storage",
     module="{module}",
     capabilities=frozenset({{"strides"}}),
-    dtypes=frozenset({{"float32", "uint8"}}),
+    dtypes=frozenset({{{dtypes}}}),
 )
 """
 
@@ -35,9 +35,12 @@ def judged(
     cache: Path,
     monkeypatch: pytest.MonkeyPatch,
     *what: str,
+    dtypes: str = '"float32", "uint8"',
 ) -> dict[CellKey, Outcome]:
     monkeypatch.setenv("PYTHONPATH", str(MODULES))
-    (folder / "descriptor.py").write_text(_DESCRIPTOR.format(device=device, module=module))
+    (folder / "descriptor.py").write_text(
+        _DESCRIPTOR.format(device=device, module=module, dtypes=dtypes)
+    )
     run_pytest(
         *("-q", "-n", "0", "--minimise", "0"),
         *(what or (f"--ops={','.join(OPS)}", "--clauses=layout.*")),
@@ -66,6 +69,26 @@ def test_writes_into_views_that_are_lost_are_found(
         for clause in ("out_kept", "inplace"):
             assert outcomes[CellKey(f"layout.{clause}", op, "float32")] is Outcome.FAIL, clause
         assert outcomes[CellKey("layout.values", op, "float32")] is Outcome.PASS
+
+
+def test_manners_of_another_framework_are_charged_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exceptions of its own are refusals as good as torch's; a dtype that it does not have is no fault of every op."""
+    device = "foreign", "strange_foreign", tmp_path, cache, monkeypatch
+    ops = "--ops=clamp_min,floor,ldexp", "--dtypes=float32"
+    outcomes = judged(
+        *(*device, "--clauses=layout.type_*,dispatch.unsupported,dispatch.no_*", *ops),
+        dtypes='"float32", "complex64"',
+    )
+    assert {cell.op for cell, outcome in outcomes.items() if outcome is not Outcome.PASS} == {
+        "ldexp"
+    }
+    fallback = CellKey("dispatch.no_silent_fallback", "ldexp", "float32")
+    assert outcomes[fallback] is Outcome.BLOCKED
+    outcomes = judged(*device, "--clauses=device.capability")
+    failing = [cell.op for cell, outcome in outcomes.items() if outcome is not Outcome.PASS]
+    assert failing == ["undeclared"]
 
 
 def test_a_device_is_not_held_to_hooks_that_are_optional(

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from conformance.checks.cells import VALUES
 from conformance.checks.ops import directed
 from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.script import NotReturned
@@ -53,10 +54,13 @@ def check(ctx: ItemContext) -> None:
         permitted = [p for p in listed if fnmatchcase(ctx.op.id, p)]
         native = bool(permitted)
         given: dict[str, Any] = {"key": key, "permitted": ["*"] if permitted else listed}
-        for sample in dense_samples(ctx):
+        samples = dense_samples(ctx)
+        for sample in samples:
             if directed.run(ctx, CLAUSE, "", stays, sample=sample, **given) and native:
                 args, kwargs = sample.call.bind([ctx.place(t.clone()) for t in sample.tensors])
                 native = not went(ctx.op.function, args, kwargs, key)[0]
+        if samples and not (record.checks or record.unsupported):
+            record.block(VALUES, "every call raised")
         if native and record.checks:
             record.note("the descriptor lists it as a fallback, but it runs on the device")
 

@@ -328,7 +328,10 @@ def given_dtype(
     kind, own = getattr(torch, dtype), getattr(torch, drawn)
     given = [t.to(kind) if t.dtype == own else t for t in tensors]
     try:
-        args, kwargs = arguments([move(t.clone()) for t in given])
+        there = [move(t.clone()) for t in given]
+        if any(a.dtype != b.dtype for a, b in zip(given, there)):
+            return False, None  # the device has no such dtype: device.capability
+        args, kwargs = arguments(there)
         got = op(*args, **kwargs)
         got = back(got) if isinstance(got, torch.Tensor) else got
         back(move(torch.ones(1)))  # after it, a non-blocking copy to the host is complete

@@ -168,10 +168,12 @@ def out_of_range(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
     ):
         try:
             op(base, size, stride, offset)
-        except RuntimeError:
+        except NotImplementedError:
+            raise
+        except Exception:  # which type is the question of dispatch.error_inputs
             continue
         asked = f"size {size}, stride {stride} and offset {offset} of 12 elements"
-        return Wrong("not_raised", f"RuntimeError for {asked}", "no exception")
+        return Wrong("not_raised", f"an exception for {asked}", "no exception")
     return None
 
 
@@ -294,7 +296,7 @@ def promotes(
         raise NotApplicable("the result has a dtype that the device does not declare")
     try:
         got = back(op(move(left), move(right) if is_tensor else right))
-    except (RuntimeError, TypeError) as exc:
+    except Exception as exc:  # of whatever type: a framework below has exceptions of its own
         try:
             op(left, right)
         except Exception:
@@ -555,7 +557,7 @@ def reduces_nothing(
         raise NotApplicable("the op needs a dimension")
     try:
         got = back(op(move(empty), *extra, **over))
-    except (RuntimeError, IndexError, ValueError) as exc:
+    except Exception as exc:
         if isinstance(exc, NotImplementedError) and not refused:
             raise
         if identity is not None:
