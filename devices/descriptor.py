@@ -189,6 +189,7 @@ _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
     ),
     ("time_scale", _TimeScale, "a number greater than 0"),
     ("first_use", _Seconds, "a number of seconds from 0"),
+    ("pointers", bool | None, "True, False or None"),
     ("facts unavailable device_count", Callable, "a function"),
     ("busy gate fail settle to_device from_device", Callable | None, "a function or None"),
 )
@@ -217,6 +218,7 @@ class Descriptor:
     around: str | None = None
     capabilities: frozenset[str] = field()
     dtypes: frozenset[str] = field()  # that can be allocated and converted to and from float32
+    pointers: bool | None = None  # declares the capability of this name; None: as storage is
     dtypes_by_op: Mapping[str, frozenset[str]] = field(default_factory=dict)  # narrower than dtypes
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)  # by dtype
     alignment: int = 64  # bytes, of an allocation's base
@@ -302,6 +304,13 @@ class Descriptor:
             object.__setattr__(self, "facts", _CheckedFacts(self.name, self.facts))
 
     def _check_together(self) -> None:
+        has = "pointers" in self.capabilities
+        if has and self.pointers is False:
+            raise DescriptorError(
+                "pointers is False, but capabilities has 'pointers': leave one out"
+            )
+        if self.pointers or (self.pointers is None and "storage" in self.capabilities):
+            object.__setattr__(self, "capabilities", self.capabilities | {"pointers"})
         if not self.dtypes:
             raise DescriptorError("dtypes is empty: name the dtypes that the device supports")
         for op, dtypes in self.dtypes_by_op.items():

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -15,8 +17,8 @@ import torch
 from devices.descriptor import Descriptor
 from devices.errors import ConformError, with_cause
 from opinfo.apart import LeftBehind
-from opinfo.compare import tensors_of
-from opinfo.layouts import Geometry
+from opinfo.compare import raw_bytes, tensors_of
+from opinfo.layouts import Geometry, Layout
 
 #: Known bytes after every view, at least: 32 elements of the widest dtype, because a kernel that steps by a
 #: wrong stride misses by elements. A multiple of the widest vector register (64 bytes), so that a
@@ -74,18 +76,24 @@ class Guarded:
         dtype = values.dtype
         self.itemsize = dtype.itemsize
         self.geometry = geometry
-        nbytes = storage_bytes(geometry, self.itemsize)
-        nbytes += -nbytes % 16  # so that the storage can be viewed as any dtype
+        nbytes = self._nbytes()
         byte = _NAN_BYTE if dtype.is_floating_point or dtype.is_complex else _INT_BYTE
         staged = _known_bytes(byte, nbytes)
         if fill is not None:
             strided_view(staged, dtype, geometry).fill_(fill)
         else:
             self._elements(staged, dtype).copy_(_once(values, geometry))
+        self._place(staged, dtype, to_device)
+        self.built_as_asked = self.as_asked()
+
+    def _nbytes(self) -> int:
+        nbytes = storage_bytes(self.geometry, self.itemsize)
+        return nbytes + -nbytes % 16  # so that the storage can be viewed as any dtype
+
+    def _place(self, staged: torch.Tensor, dtype: torch.dtype, to_device: Move) -> None:
         self.base = to_device(staged)
         self.before = staged.clone() if self.base is staged else staged
-        self.view = strided_view(self.base, dtype, geometry)
-        self.built_as_asked = self.as_asked()
+        self.view = strided_view(self.base, dtype, self.geometry)
 
     def as_asked(self) -> bool:
         """Whether the device gave the view the requested strides and offset."""
@@ -100,8 +108,12 @@ class Guarded:
         """Whether every byte of the storage is as it was. The fast path: one comparison."""
         return torch.equal(from_device(self.base), self.before)
 
+    def changed(self, from_device: Move) -> torch.Tensor:
+        """One bool a storage byte: is it another than before?"""
+        return from_device(self.base) != self.before
+
     def damage(self, from_device: Move) -> Damage:
-        changed = from_device(self.base) != self.before
+        changed = self.changed(from_device)
         inside = self.element_mask()
         outside = changed.clone()
         outside[self.geometry.offset * self.itemsize : self.geometry.extent * self.itemsize] = False
@@ -138,10 +150,116 @@ class Guarded:
         """Make the view again: a call may have given it another shape or storage."""
         self.view = strided_view(self.base, self.view.dtype, self.geometry)
 
+    def arrived(self, from_device: Move) -> bool:
+        """Whether the base holds what the view holds: the view's elements are still the base's memory."""
+        held = strided_view(from_device(self.base), self.view.dtype, self.geometry)
+        seen = from_device(self.view)
+        return held.shape == seen.shape and not differing(held, seen).any()
+
     def _elements(self, base: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """The elements of the view in a storage, each once; as integers, so that no bit of a NaN or a bool changes."""
         view = strided_view(base, dtype or _BITS[self.itemsize], self.geometry)
         return _once(view, self.geometry)
+
+
+class ByValues(Guarded):
+    """The same on a device that declares no strides: its tensors are asked for values only.
+
+    The base has the view's dtype, and the view is made by slicing, reshaping and permuting. A view of the whole is
+    the base itself, without known bytes around it. ``before`` holds bytes all the same.
+    """
+
+    __slots__ = ()
+
+    def _nbytes(self) -> int:
+        if self.whole:
+            return self.geometry.extent * self.itemsize
+        rows = _rows(self.geometry)
+        last = self.geometry.offset + math.prod(rows[1])
+        nbytes = max(storage_bytes(self.geometry, self.itemsize), last * self.itemsize)
+        return nbytes + -nbytes % 16
+
+    def _place(self, staged: torch.Tensor, dtype: torch.dtype, to_device: Move) -> None:
+        self.before = staged
+        if (
+            dtype == torch.bool and not self.whole
+        ):  # a byte other than 0 and 1 is none of its values
+            outside = ~self.element_mask()
+            staged[outside] = 1
+        self.base = to_device(self._shaped(staged, dtype))
+        self.lay_again()
+
+    @property
+    def whole(self) -> bool:
+        """Whether the view is the base itself."""
+        geometry, step = self.geometry, 1
+        for size, stride in zip(reversed(geometry.shape), reversed(geometry.stride)):
+            if stride != step:
+                return False
+            step *= max(size, 1)
+        return geometry.offset == 0
+
+    def _shaped(self, raw: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Bytes as a tensor of its own that has the base's dtype and shape."""
+        typed = raw.clone().view(dtype)
+        return typed.view(self.geometry.shape) if self.whole else typed
+
+    def as_asked(self) -> bool:
+        return tuple(self.view.shape) == self.geometry.shape
+
+    def intact(self, from_device: Move) -> bool:
+        return not self.changed(from_device).any()
+
+    def changed(self, from_device: Move) -> torch.Tensor:
+        """As of any tensor, but for the bits of NaN, which a copy may change."""
+        want = self._shaped(self.before, self.base.dtype)
+        got = from_device(self.base)
+        if got.shape != want.shape:  # it was resized
+            return torch.ones_like(self.before, dtype=torch.bool)
+        return differing(got, want).reshape(-1).repeat_interleave(self.itemsize)
+
+    def outside_intact(self, from_device: Move) -> bool:
+        return not (self.changed(from_device) & ~self.element_mask()).any()
+
+    def remember(self, from_device: Move) -> None:
+        self.before = raw_bytes(from_device(self.base))
+
+    def restore(self, to_device: Move) -> None:
+        known = to_device(self._shaped(self.before, self.base.dtype))
+        if self.base.shape == known.shape:
+            self.base.copy_(known)
+        else:  # it was resized
+            self.base = known
+            self.lay_again()
+
+    def lay_again(self) -> None:
+        self.view = self.base if self.whole else sliced_view(self.base, self.geometry)
+
+    def arrived(self, from_device: Move) -> bool:
+        if self.view is self.base:
+            return True
+        held, seen = from_device(self.base), from_device(self.view)
+        held = strided_view(raw_bytes(held), seen.dtype, self.geometry)
+        return held.shape == seen.shape and not differing(held, seen).any()
+
+
+def differing(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
+    """One bool an element of two tensors of one shape and dtype on the CPU: do the bits differ, where not both are NaN?"""
+    changed = (raw_bytes(got) != raw_bytes(want)).view(-1, want.itemsize).any(1).view(want.shape)
+    if changed.any() and (want.is_floating_point() or want.is_complex()):
+        wide = torch.complex128 if want.is_complex() else torch.float64
+        changed &= ~(got.to(wide).isnan() & want.to(wide).isnan())
+    return changed
+
+
+def _rows(geometry: Geometry) -> tuple[list[int], list[int]]:
+    """The dimensions that have a stride, from outermost to innermost in memory; and the shape in which a run of memory
+    holds them: the first one, then how many of the next stride fit into each stride, down to single elements."""
+    shape, stride = geometry.shape, geometry.stride
+    walked = [d for d in range(len(shape)) if shape[d] > 1 and stride[d]]
+    walked.sort(key=lambda d: -stride[d])
+    steps = [stride[d] for d in walked] + [1]
+    return walked, [shape[walked[0]] if walked else 1, *(a // b for a, b in pairwise(steps))]
 
 
 def _once(view: torch.Tensor, geometry: Geometry) -> torch.Tensor:
@@ -169,8 +287,25 @@ def strided_view(base: torch.Tensor, dtype: torch.dtype, geometry: Geometry) -> 
     return base.view(dtype).as_strided(geometry.shape, geometry.stride, geometry.offset)
 
 
-#: What a device must declare before tensors can be laid out on it in more than one way, and guarded.
+def sliced_view(base: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    """The view of ``base`` (one dimension) with this geometry, made without ``as_strided``."""
+    shape = geometry.shape
+    if 0 in shape:
+        return base.narrow(0, 0, 0).view(shape)
+    walked, rows = _rows(geometry)
+    view = base.narrow(0, geometry.offset, math.prod(rows)).view(rows)
+    for place, dim in enumerate(walked):
+        view = view.narrow(place, 0, shape[dim])
+    view = view.select(-1, 0).permute(sorted(range(len(walked)), key=walked.__getitem__))
+    for dim in range(len(shape)):
+        view = view if dim in walked else view.unsqueeze(dim)
+    return view if geometry.expanded is None else view.expand(shape)
+
+
+#: What a device must declare before tensors can be laid out on it in every layout. Others are judged by values, in
+#: these only: the whole of a tensor, an expanded one, and a view that is no run of memory.
 LAYOUT_CAPABILITIES = frozenset({"strides"})
+BY_VALUES = ("contiguous", "contiguous+expand_first", "transposed+step_outer+offset")
 
 
 class DeviceUnusable(ConformError):
@@ -209,8 +344,23 @@ class Device:
 
     @property
     def lays_out(self) -> bool:
-        """Whether it declares what every layout but contiguous needs, and guarded buffers do."""
+        """Whether it declares what every layout needs."""
         return self.descriptor.capabilities >= LAYOUT_CAPABILITIES
+
+    def takes(self, layout: str) -> bool:
+        """Whether tensors are laid out on it in the layout of this name."""
+        return self.lays_out or layout == BY_VALUES[0] or (layout in BY_VALUES and self.slices)
+
+    @cached_property
+    def slices(self) -> bool:
+        """Whether it makes views by slicing. Where it cannot, the cells of these ops say so, and other clauses are
+        judged without views."""
+        geometry = Layout.parse(BY_VALUES[-1]).geometry((2, 3))
+        try:
+            sliced_view(self.to_device(torch.zeros(64)), geometry)
+        except Exception:  # whatever the vendor's code raises
+            return False
+        return True
 
     def settle(self, result: Any) -> None:
         """Wait until the tensors of a result can be read. Raises what failed late, where the
@@ -380,11 +530,20 @@ def has_strides(device: Device) -> bool:
 
 
 def has_storage(device: Device) -> bool:
-    """Whether a view has its offset, and shares the storage of its base, which has an address."""
+    """Whether a view has its offset, and shares the storage of its base, which has a size."""
     base = device.to_device(torch.zeros(64))
     view, storage = base.as_strided((2, 3), (10, 2), 7), base.untyped_storage()
     shared = view.untyped_storage()._cdata == storage._cdata
-    return view.storage_offset() == 7 and shared and storage.data_ptr() != 0
+    return view.storage_offset() == 7 and shared and storage.nbytes() >= base.nbytes
+
+
+def has_pointers(device: Device) -> bool:
+    """Whether ``data_ptr`` is an address: it moves with the storage offset, and live tensors do not meet."""
+    live = sorted((device.to_device(torch.zeros(64)) for _ in range(4)), key=torch.Tensor.data_ptr)
+    first = [each.data_ptr() for each in live]
+    moves = live[0][7:].data_ptr() == first[0] + 7 * live[0].itemsize
+    apart = all(a + live[0].nbytes <= b for a, b in pairwise(first))
+    return first[0] != 0 and moves and apart
 
 
 #: The dtypes in which a tiny op is tried, until one is right.

@@ -22,7 +22,7 @@ from conformance.onboarding.questions import Question, Said
 from devices import registry
 from devices.descriptor import DTYPES, Descriptor, common_facts
 from devices.errors import in_a_line
-from opinfo.device import Device, has_storage, has_strides
+from opinfo.device import Device, has_pointers, has_storage, has_strides
 
 
 class Wrong(Exception):
@@ -176,7 +176,8 @@ def _generator(device: Device) -> bool:
 def _dlpack(device: Device) -> bool:
     given = device.to_device(torch.arange(4.0))
     taken = torch.utils.dlpack.from_dlpack(given)
-    return taken.device == given.device and taken.data_ptr() == given.data_ptr() != 0
+    given.fill_(7)
+    return taken.device == given.device and bool((device.from_device(taken) == 7).all())
 
 
 def _serialization(device: Device) -> bool:
@@ -239,6 +240,7 @@ def _seen(right: bool, what: str) -> bool:
 _QUESTIONS: dict[str, Callable[[Device], Any]] = {
     "strides": has_strides,
     "storage": has_storage,
+    "pointers": has_pointers,
     "streams": _streams,
     "events": _events,
     "timed_events": _timed_events,

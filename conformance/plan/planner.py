@@ -30,7 +30,7 @@ from devices.descriptor import Descriptor
 from devices.files import write_whole
 from devices.pinned import digest, read_pinned
 from opinfo.catalog import Op, catalogue
-from opinfo.device import LAYOUT_CAPABILITIES, Device, has_storage, has_strides
+from opinfo.device import BY_VALUES, LAYOUT_CAPABILITIES, Device, has_storage, has_strides
 from opinfo.exceptions import exceptions, op_family
 from opinfo.layouts import covering_set
 from opinfo.plan import Excluded, Plan, PlanSpec, build, plan_hash
@@ -196,6 +196,7 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract, kept: Path | N
     known, descriptor = exceptions(), device.descriptor
     left_out: dict[str, list[tuple[str, str]]] = {}
     missing = ", ".join(sorted(LAYOUT_CAPABILITIES - descriptor.capabilities))
+    judged_in = ", ".join(BY_VALUES)
     op_checks = planned_op_checks(contract)
 
     def applicable(traits: Traits) -> Iterator[str]:
@@ -245,7 +246,7 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract, kept: Path | N
     for check in op_checks:
         if missing and check.reduced:
             reason = (
-                "Checked in the contiguous layout only: the others need "
+                f"Checked in these layouts only: {judged_in}. The others need "
                 f"{missing}, which the descriptor does not declare"
             )
             only = tuple(

@@ -45,6 +45,7 @@ def test_the_capabilities_are_those_of_the_contract() -> None:
     assert set(CAPABILITIES) == {
         "strides",
         "storage",
+        "pointers",
         "streams",
         "events",
         "timed_events",
@@ -96,6 +97,30 @@ def test_the_facts_are_those_of_the_design() -> None:
 def test_vocabularies_cannot_be_changed() -> None:
     with pytest.raises(TypeError):
         CAPABILITIES["teleport"] = Capability("teleport", "It moves.")  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "pointers", "declared"),
+    [
+        ({"storage"}, None, True),  # as before there was a word for it
+        ({"strides"}, None, False),
+        ({"storage"}, False, False),
+        ({"strides"}, True, True),
+        ({"strides", "pointers"}, None, True),
+    ],
+)
+def test_pointers_are_declared_as_storage_is_unless_they_are_mentioned(
+    capabilities: set[str], pointers: bool | None, declared: bool
+) -> None:
+    made = descriptor(capabilities=capabilities, pointers=pointers)
+    assert ("pointers" in made.capabilities) is declared
+    again = dataclasses.replace(made, title="Another")
+    assert again.capabilities == made.capabilities
+
+
+def test_pointers_that_are_and_are_not_declared_are_refused() -> None:
+    text = refusal(lambda: descriptor(capabilities={"pointers"}, pointers=False))
+    assert "leave one out" in text
 
 
 def test_every_dtype_is_torch_s_canonical_name() -> None:

@@ -27,11 +27,11 @@ def cells(ran: Path) -> dict[CellKey, CellResult]:
     return cells_of(ran)
 
 
-def test_what_needs_strides_or_storage_is_unsupported_by_declaration(
+def test_what_is_about_strides_is_unsupported_by_declaration(
     cells: dict[CellKey, CellResult],
 ) -> None:
     refused = [r for r in cells.values() if r.message.startswith("by declaration: ")]
-    assert CellKey("layout.bounds", "add", "float32") in {r.key for r in refused}
+    assert CellKey("layout.output_strides", "add", "float32") in {r.key for r in refused}
     assert {(r.outcome, r.verdict, r.checks) for r in refused} == {
         (Outcome.UNSUPPORTED, Verdict.OK, 0)
     }
@@ -42,7 +42,7 @@ def test_everything_else_was_checked(cells: dict[CellKey, CellResult]) -> None:
     assert len(tried) > 10
     assert all(r.checks or r.raises == "NotImplementedError" for r in tried)
     assert {r.ran_layouts for r in tried if r.key.clause == "layout.values" and r.checks} == {
-        ("contiguous",)
+        ("contiguous", "transposed+step_outer+offset")
     }
 
 
@@ -63,7 +63,13 @@ def test_a_refusal_that_nothing_declares_is_red(fork: ForkServer, tmp_path: Path
 
 def test_a_run_of_undeclared_clauses_alone_checks_nothing(fork: ForkServer, tmp_path: Path) -> None:
     done = fork.pytest(
-        *("--device=lazy", "--ops=add", "--clauses=layout.bounds", "-q", f"--results={tmp_path}")
+        *(
+            "--device=lazy",
+            "--ops=add",
+            "--clauses=layout.output_strides",
+            "-q",
+            f"--results={tmp_path}",
+        )
     )
     assert done.code == 3 and "all are unsupported by declaration" in done.text
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devices import registry
-from opinfo.device import GUARD_BYTES, Damage, Guarded, identity, storage_bytes
+from opinfo.device import GUARD_BYTES, ByValues, Damage, Guarded, identity, storage_bytes
 from opinfo.layouts import Layout, covering_set
 from tests.opinfo.test_layouts import layouts, shapes
 
@@ -190,3 +190,59 @@ def test_a_device_that_loses_the_offset_is_noticed() -> None:
         guarded.geometry.shape, guarded.geometry.stride, 0
     )
     assert not guarded.as_asked()
+
+
+# Judged by values
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_view_by_slicing_is_the_view_by_strides(dtype: str) -> None:
+    for text, shape in product(UNIFORM, (SHAPE, (3, 4), (5,), (), (1, 3, 1), (0, 3), (1, 1))):
+        geometry = Layout.parse(text).geometry(shape)
+        made = ByValues(values(shape, dtype), geometry, identity)
+        known = raw(expanded(values(shape, dtype), geometry.expanded))
+        assert torch.equal(raw(made.view), known), (text, shape)
+        if 0 not in shape:
+            assert made.view.storage_offset() == geometry.offset
+            steps = zip(made.view.stride(), geometry.stride, shape, strict=True)
+            assert all(a == b for a, b, size in steps if size > 1), (text, shape)
+        assert made.as_asked() and made.intact(identity) and made.arrived(identity)
+
+
+def by_values(text: str = "transposed+step_outer+offset") -> ByValues:
+    return ByValues(values((3, 4), "float32"), Layout.parse(text).geometry((3, 4)), identity)
+
+
+@pytest.mark.parametrize("text", ["contiguous", "transposed+step_outer+offset"])
+def test_by_values_changes_inside_and_outside_are_told_apart(text: str) -> None:
+    made = by_values(text)
+    made.view[1, 2] = 77.0
+    assert not made.intact(identity) and made.outside_intact(identity)
+    damage = made.damage(identity)
+    assert damage.inside > 0 and not damage.outside
+    made.restore(identity)
+    assert made.intact(identity)
+    if text != "contiguous":
+        made.base[0] = 5.0
+        assert not made.outside_intact(identity) and made.damage(identity).outside > 0
+
+
+def test_by_values_another_nan_is_no_change() -> None:
+    made = by_values()
+    made.base[0] = -made.base[0]
+    assert made.base[0].isnan() and made.intact(identity)
+
+
+def test_a_view_that_left_its_base_has_not_arrived() -> None:
+    made = by_values()
+    made.view = made.view.clone()
+    made.view.fill_(3.0)
+    assert not made.arrived(identity)
+
+
+def test_a_base_that_was_resized_is_changed_and_can_be_put_back() -> None:
+    made = by_values("contiguous")
+    made.base = torch.zeros(2)
+    assert not made.intact(identity)
+    made.restore(identity)
+    assert made.intact(identity) and made.as_asked()

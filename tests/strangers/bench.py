@@ -50,6 +50,8 @@ class Stranger:
 #: Of those whose kernels the common base has: operands on the host are taken, and `torch.tensor` needs a copy.
 _BASE = {
     "dispatch.cross_device::*": "operands on the host are accepted",
+    "layout.out_resize::*": "an `out=` on the host is accepted",
+    "layout.views::*": "no conjugate or negative bit is kept",
     "dispatch.error_inputs::*": "copies between devices have no kernel: aten::_copy_from",
 }
 _DIES = "a call with an `out=` of another shape ends the process"

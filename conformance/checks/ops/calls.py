@@ -19,7 +19,8 @@ class Call:
 
     ``arguments(tensors, device)`` gives the positional and keyword arguments that hold these tensors. ``values``
     are the tensors as contiguous ones on the CPU; ``inputs`` hold the same on the device, guarded where they are
-    strided. ``settle(result)`` waits until a result can be read.
+    strided. ``settle(result)`` waits until a result can be read. ``guarded`` lays a tensor out on the device.
+    ``storage`` and ``pointers`` say whether the device declares these capabilities.
     """
 
     function: Callable[..., Any]
@@ -30,6 +31,9 @@ class Call:
     move: Move
     back: Move
     settle: Callable[[Any], None]
+    guarded: type[Guarded] = Guarded
+    storage: bool = True
+    pointers: bool = True
 
 
 @dataclass(slots=True)
@@ -41,16 +45,19 @@ class Answer:
     raised: Exception | None = None
     warnings: tuple[str, ...] = ()
     targets: Sequence[Guarded | torch.Tensor] = ()  # of ``out=``
-    addresses: tuple[int, ...] = ()  # of the targets, or of the first input, before the call
+    addresses: tuple[int | None, ...] = ()  # of the targets, or of the first input, before the call
     damages: list[Damage | None] | None = None  # to the inputs' storages, once a judge has asked
 
 
 def laid_out(
-    values: Sequence[torch.Tensor], geometries: Sequence[Geometry | None], move: Move
+    values: Sequence[torch.Tensor],
+    geometries: Sequence[Geometry | None],
+    move: Move,
+    guarded: type[Guarded] = Guarded,
 ) -> list[Guarded | torch.Tensor]:
     """The values on the device, in guarded buffers if there is a geometry."""
     return [
-        move(value) if geometry is None else Guarded(value, geometry, move)
+        move(value) if geometry is None else guarded(value, geometry, move)
         for value, geometry in zip(values, geometries)
     ]
 
@@ -84,6 +91,11 @@ def copies(call: Call) -> list[torch.Tensor]:
     return [call.move(each.clone()) for each in call.values]
 
 
+def address(call: Call, tensor: torch.Tensor) -> int | None:
+    """Where a tensor's first element is; None where ``data_ptr`` is no address."""
+    return tensor.data_ptr() if call.pointers else None
+
+
 def called(
     call: Call, read: bool = True, targets: Sequence[Guarded | torch.Tensor] = (), form: str = ""
 ) -> Answer:
@@ -93,7 +105,7 @@ def called(
     given = views(targets) if targets else []
     answer = Answer(targets=targets)
     if given:
-        answer.addresses = tuple([each.data_ptr() for each in given])
+        answer.addresses = tuple([address(call, each) for each in given])
     args, kwargs = call.arguments(views(call.inputs), call.device)
     out = {"out": container(form, given)} if form else {}
     try:

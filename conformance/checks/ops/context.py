@@ -43,7 +43,7 @@ from devices.errors import in_a_line
 from devices.failure import Difference, Failure, Kind
 from opinfo.catalog import Op, drawn_sample
 from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Wrong
-from opinfo.device import Device, Guarded
+from opinfo.device import ByValues, Device, Guarded
 from opinfo.exceptions import Exceptions
 from opinfo.layouts import CONTIGUOUS, AnyLayout, Case, Geometry, covering_set, interned, uniform
 from opinfo.reference import OutputSpec, StrideAnswer, StrideReference, ValueAnswer, value_answer
@@ -80,7 +80,7 @@ class Laid:
     sample: Sample
     case: Case
     geometries: tuple[Geometry, ...]
-    inputs: list[Guarded | torch.Tensor]  # guarded where strided, if the device lays out
+    inputs: list[Guarded | torch.Tensor]  # guarded where strided
 
     @property
     def expands(self) -> bool:
@@ -216,6 +216,9 @@ class ItemContext:
 
     def __post_init__(self) -> None:
         self._rule = expand_rule(self.traits.families)
+        self.guarded = Guarded if self.device.lays_out else ByValues
+        capabilities = self.device.descriptor.capabilities
+        self._storage, self._pointers = "storage" in capabilities, "pointers" in capabilities
         self.mutates = mutates(self.traits.families)
 
     # -- recording
@@ -267,14 +270,14 @@ class ItemContext:
         if sample.index not in self._distinct:
             found: dict[tuple[int, ...], tuple[Case, tuple[Geometry, ...]]] = {}
             for case in self.cases:
+                if not self.device.takes(case.id):
+                    continue  # by declaration, as the plan says
                 geometries = self.geometries(sample, case)
                 found.setdefault(tuple(map(id, geometries)), (case, geometries))
             self._distinct[sample.index] = list(found.values())
         for case, geometries in self._distinct[sample.index]:
             if only is not None and case.id not in only:
                 continue
-            if not self.device.lays_out and not _is_plain(sample, geometries):
-                continue  # by declaration, as the plan says
             if not self.guard.call(CallKey(sample.index, case.id)):
                 continue  # it ended a process before, and counts there
             yield self.lay(sample, case, geometries)
@@ -316,12 +319,12 @@ class ItemContext:
             self._held = 0
         inputs: list[Guarded | torch.Tensor] = []
         for place, (tensor, geometry) in enumerate(zip(sample.tensors, geometries, strict=True)):
-            if tensor.layout != torch.strided or not self.device.lays_out:
+            if tensor.layout != torch.strided:
                 inputs.append(self.place(tensor))
                 continue
             key = (sample.index, place, id(geometry))
             if key not in self._built:
-                self._built[key] = Guarded(tensor, geometry, self.place)
+                self._built[key] = self.guarded(tensor, geometry, self.place)
                 self._held += len(self._built[key].before)  # of released samples, too: a bound
             inputs.append(self._built[key])
         return Laid(sample, case, geometries, inputs)
@@ -366,6 +369,9 @@ class ItemContext:
             function or self.op.function,
             *(sample.call.on, sample.tensors, laid.inputs, device.torch_device),
             *(self.place, device.from_device, device.settle),
+            guarded=self.guarded,
+            storage=self._storage,
+            pointers=self._pointers,
         )
 
     def judge(
@@ -494,15 +500,6 @@ def from_device(exc: Exception) -> bool:
     return isinstance(exc, RuntimeError) or not last.startswith(known)
 
 
-def _is_plain(sample: Sample, geometries: tuple[Geometry, ...]) -> bool:
-    """Whether every strided tensor is contiguous from the start of its storage on."""
-    return all(
-        geometry is CONTIGUOUS.geometry(tensor.shape)
-        for tensor, geometry in zip(sample.tensors, geometries, strict=True)
-        if tensor.layout == torch.strided
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class CallScript:
     """Writes the script of one judged call when it is called; says which call that was."""
@@ -563,7 +560,13 @@ class CallScript:
         same = self.made.function is self.ctx.op.function
         function = "op" if same else function_source(self.ctx.op, self.made.function, functions)
         given = "".join(f", {literal(each)}" for each in self.given)
-        inputs = "laid_out(values, geometries, move)"
+        declared, inputs = "", "laid_out(values, geometries, move)"
+        if self.made.guarded is not Guarded:
+            functions.append(self.made.guarded)
+            declared = f" {self.made.guarded.__name__},"
+            inputs = f"laid_out(values, geometries, move,{declared[:-1]})"
+        for name in ("storage", "pointers"):
+            declared += "" if getattr(self.made, name) else f" {name}=False,"
         return [
             f"op = {op}",
             "",
@@ -576,7 +579,7 @@ class CallScript:
             "# The call",
             "call = Call(",
             f"    {function}, arguments, values, {inputs},",
-            "    torch.device(DEVICE), move, back, settle,",
+            f"    torch.device(DEVICE), move, back, settle,{declared}",
             ")",
             f"answer = {self.procedure.__name__}(call{given})",
         ]

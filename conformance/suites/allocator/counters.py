@@ -227,7 +227,11 @@ def _trace(context: Context) -> list[dict[str, Any]]:
     return list(context.own("snapshot")()["device_traces"][0])
 
 
-@cases("allocator.history", over={"small": (3 * KIB,), "uneven": (70_001,), "large": (5 * MIB,)})
+@cases(
+    "allocator.history",
+    requires={"pointers"},
+    over={"small": (3 * KIB,), "uneven": (70_001,), "large": (5 * MIB,)},
+)
 def one_of_each(context: Context, size: int) -> None:
     """A block has one alloc, one free_requested and one free_completed, with its address and stream."""
     stream = context.current_stream()
@@ -246,7 +250,7 @@ def one_of_each(context: Context, size: int) -> None:
         context.check(streams <= known, "each names the stream", expected=known, found=streams)
 
 
-@cases("allocator.history")
+@cases("allocator.history", requires={"pointers"})
 def in_order(context: Context) -> None:
     """The events of several blocks are in the order in which they happened."""
     with _recorded(context):
@@ -281,7 +285,7 @@ def sums(context: Context) -> None:
     context.same(parts, totals, "the blocks of each segment fill it")
 
 
-@cases("allocator.history")
+@cases("allocator.history", requires={"pointers"})
 def exact_pointers(context: Context) -> None:
     """A live block is in the snapshot under its address."""
     blocks = [context.bytes_of(size) for size in (1000, 90_000, 3 * MIB)]

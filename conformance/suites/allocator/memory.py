@@ -67,7 +67,7 @@ def reset_totals(context: Context, index: int = 0) -> Counters:
 def fresh(context: Context) -> None:
     """Wait for all work, and release cached memory."""
     context.settle()
-    if context.accelerated:
+    if context.accelerated and context.has("allocator_statistics"):
         torch.accelerator.memory.empty_cache()
 
 

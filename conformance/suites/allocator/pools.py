@@ -28,7 +28,7 @@ cases = Cases(Kind.MEMORY)
 _SIZES = {"small": (64 * KIB,), "large": (MIB + 512 * KIB,)}
 
 
-@cases("allocator.record_stream", over=_SIZES)
+@cases("allocator.record_stream", requires={"pointers"}, over=_SIZES)
 def not_handed_out(context: Context, size: int) -> None:
     """A marked block is not handed out before the other stream has passed the point of its free."""
     mine, other = context.streams()
@@ -73,7 +73,7 @@ def bytes_stay(context: Context, size: int) -> None:
     keeps(context, result, 11, "the other stream reads what was there when its work was queued")
 
 
-@cases("allocator.cross_stream", over=_SIZES)
+@cases("allocator.cross_stream", requires={"pointers"}, over=_SIZES)
 def own_stream_only(context: Context, size: int) -> None:
     """A freed block goes to requests on the stream that it was allocated on, and to no other."""
     mine, other = context.streams()
@@ -102,7 +102,7 @@ def after_release(context: Context) -> None:
         context.same(int(block[-1]), 3, "another stream takes and uses memory")
 
 
-@cases("allocator.pools", over={"small": (64 * KIB,), "large": (5 * MIB,)})
+@cases("allocator.pools", requires={"pointers"}, over={"small": (64 * KIB,), "large": (5 * MIB,)})
 def nobody_elses(context: Context, size: int) -> None:
     """Memory freed in a pool is not used outside the pool, and is used by the pool again."""
     fresh(context)
@@ -117,7 +117,7 @@ def nobody_elses(context: Context, size: int) -> None:
     fresh(context)
 
 
-@cases("allocator.pools")
+@cases("allocator.pools", requires={"pointers"})
 def takes_from_nobody(context: Context) -> None:
     """A pool is not served from what others freed, and its live tensors hold what they are given."""
     fresh(context)
@@ -159,7 +159,7 @@ def lives_with_its_tensors(context: Context) -> None:
         del kept
 
 
-@cases("allocator.pluggable", slow=True)
+@cases("allocator.pluggable", requires={"pointers"}, slow=True)
 def sees_all(context: Context) -> None:
     """A plugged-in allocator sees every allocation and every free."""
     context.ended_well(context.child(_sees_all, fresh=True), "the process exits normally")

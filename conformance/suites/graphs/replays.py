@@ -120,7 +120,7 @@ def backward(context: Context) -> None:
         context.equal(got, want, f"the gradient of replay {step}")
 
 
-@cases("graphs.addresses")
+@cases("graphs.addresses", requires={"pointers"})
 def outputs_stay(context: Context) -> None:
     """Outputs keep their addresses over replays, and hold each replay's result there."""
     x = there(context, counting(16))
@@ -134,7 +134,7 @@ def outputs_stay(context: Context) -> None:
         context.equal(results[0], counting(16, start=step) + 1, "the first output")
 
 
-@cases("graphs.addresses", over={"small": (1000,), "large": (2**19,)})
+@cases("graphs.addresses", requires={"pointers"}, over={"small": (1000,), "large": (2**19,)})
 def handed_to_nobody(context: Context, count: int) -> None:
     """While a graph lives, memory allocated in its capture is not used outside its pool, freed or not."""
     x, stream = there(context, counting(1)), context.stream()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
@@ -27,7 +27,7 @@ from conformance.checks.ops.calls import (
 )
 from conformance.checks.ops.context import ItemContext, Judge, Laid, Reference
 from opinfo.compare import Wrong, bit_equal, raised, replace_tensors, tensors_of
-from opinfo.device import Guarded, identity
+from opinfo.device import ByValues, Guarded, differing, identity
 from opinfo.reference import OutputSpec, output_specs, significant
 from opinfo.samples import Sample
 from opinfo.torch_private import negated, storage_id
@@ -38,6 +38,10 @@ PRECISION, DETERMINISM = "layout.fp32_precision", "layout.determinism"
 def reads(ctx: ItemContext) -> None:
     """Call the op on every sample in every layout of the covering set."""
     with ctx.running(*READS):
+        if not (ctx.device.lays_out or ctx.device.slices):
+            for clause in ("layout.bounds", "layout.expanded_read"):
+                if (record := ctx.recorder.get(clause)) is not None:
+                    record.pass_over("it declares no strides, and makes no views by slicing")
         for sample in ctx.samples:
             for laid in ctx.laid_out(sample):
                 _one_call(ctx, laid)
@@ -54,6 +58,8 @@ def _one_call(ctx: ItemContext, laid: Laid) -> None:
     values = ctx.recorder.get("layout.expanded_read" if laid.expands else "layout.values")
     unread = (False,) if values is None else ()
     answer = ctx.judge(judges, called, unread, reference)
+    if "storage" not in ctx.device.descriptor.capabilities:
+        ctx.rebuild(laid.sample)  # outputs were written to
     if answer is None or answer.damages is None:
         return
     for each, damage in zip(laid.inputs, answer.damages, strict=True):
@@ -157,24 +163,47 @@ def judge_fresh(call: Call, answer: Answer, reference: Any) -> Found:
     known = specs is not None and len(specs) == len(outputs)
     for place, out in enumerate(outputs):
         through = specs[place].alias if known else None
-        wrong = aliases(out, call.inputs, through) or outside_storage(out)
+        if call.storage:
+            wrong = aliases(call, out, through) or outside_storage(out)
+        else:
+            wrong = written_to_inputs(call, answer, out, through)
         yield wrong.about(f"output {place}") if wrong is not None else None
         if wrong is not None:
             return
 
 
-def aliases(
-    out: torch.Tensor, inputs: Sequence[Guarded | torch.Tensor], through: int | None
+def written_to_inputs(
+    call: Call, answer: Answer, out: torch.Tensor, through: int | None
 ) -> Wrong | None:
+    """Whether what is written to an output is seen in an input: of devices that declare no storage. An output that is
+    input number ``through`` is not written to."""
+    if through is not None:
+        return None
+    changed = damages(call, answer)  # by the call itself
+    with (
+        suppress(Exception),
+        torch.no_grad(),
+    ):  # elements that overlap, or no fill_: not judged here
+        out.fill_(1)
+    for number, each in enumerate(call.inputs):
+        if isinstance(each, Guarded) and changed[number] is None and not each.intact(call.back):
+            each.restore(call.move)
+            return Wrong("alias", "separate memory", f"a write to it is seen in input {number}")
+    return None
+
+
+def aliases(call: Call, out: torch.Tensor, through: int | None) -> Wrong | None:
     """Whether a tensor shares memory with one of the inputs but number ``through``: by identity, or by overlapping
     addresses."""
     storage = out.untyped_storage()
-    start, size = storage.data_ptr(), storage.nbytes()
-    for number, each in enumerate(inputs):
+    for number, each in enumerate(call.inputs):
         if not isinstance(each, Guarded) or number == through:
             continue
         if storage_id(out) == storage_id(each.base):
             return Wrong("alias", "separate memory", f"the storage of input {number}")
+        if not call.pointers:
+            continue
+        start, size = storage.data_ptr(), storage.nbytes()
         other = each.base.untyped_storage()
         at = other.data_ptr()
         if start and at and size and at < start + size and start < at + other.nbytes():
@@ -206,7 +235,7 @@ def judge_bounds(call: Call, answer: Answer, reference: Any) -> Found:
     """The bytes of an input's storage outside of the view are as they were."""
     for place, damage in enumerate(damages(call, answer)):
         each = call.inputs[place]
-        if not isinstance(each, Guarded):
+        if not isinstance(each, Guarded) or (isinstance(each, ByValues) and each.whole):
             continue
         wrong = None
         if damage and damage.outside:
@@ -251,33 +280,46 @@ def not_its_view(call: Call, out: torch.Tensor, spec: OutputSpec) -> Wrong | Non
     base = call.inputs[spec.alias or 0]
     if not isinstance(base, Guarded):
         return None
-    if storage_id(out) != storage_id(base.base):
+    if call.storage and storage_id(out) != storage_id(base.base):
         return Wrong("not_aliased", f"the storage of input {spec.alias}", "another storage")
-    if significant(out.shape, out.stride()) != spec.significant:
-        return Wrong("strides", f"strides {spec.stride}", tuple(out.stride()))
-    if out.numel() and out.storage_offset() != spec.offset:
-        return Wrong("offset", f"storage offset {spec.offset}", out.storage_offset())
+    if not isinstance(base, ByValues):
+        if significant(out.shape, out.stride()) != spec.significant:
+            return Wrong("strides", f"strides {spec.stride}", tuple(out.stride()))
+        if out.numel() and out.storage_offset() != spec.offset:
+            return Wrong("offset", f"storage offset {spec.offset}", out.storage_offset())
     if out.numel() == 0 or out.is_conj() or out.is_neg() or 0 in spec.significant:
         return None
-    if may_overlap(out.shape, out.stride()):
+    if may_overlap(spec.shape, spec.stride):
         return None  # writes through it are not defined
-    return not_written_through(call, base, out)
+    return not_written_through(call, base, out, spec)
 
 
-def not_written_through(call: Call, base: Guarded, out: torch.Tensor) -> Wrong | None:
+def not_written_through(
+    call: Call, base: Guarded, out: torch.Tensor, spec: OutputSpec
+) -> Wrong | None:
     """Fill the view, and see exactly its elements change in the base; put the base back, and see the view follow."""
-    shape, stride, offset = tuple(out.shape), tuple(out.stride()), int(out.storage_offset())
-    wanted = base.before.clone()
+    reaches = "a write through the view to reach the base"
+    known, wanted = base.before, base.before.clone()
     usable = len(wanted) // out.element_size() * out.element_size()
-    wanted[:usable].view(out.dtype).as_strided(shape, stride, offset).fill_(1)
-    with torch.no_grad():
-        out.fill_(1)
-    written = torch.equal(call.back(base.base), wanted)
+
+    def elements(held: torch.Tensor) -> torch.Tensor:
+        return held[:usable].view(out.dtype).as_strided(spec.shape, spec.stride, spec.offset)
+
+    elements(wanted).fill_(1)
+    try:
+        with torch.no_grad():
+            out.fill_(1)
+    except NotImplementedError:
+        return None  # the cells of fill say so
+    except RuntimeError as error:
+        return raised(error, reaches)
+    base.before = wanted
+    written = base.intact(call.back)
+    base.before = known
     base.restore(call.move)
     if not written:
-        return Wrong("not_aliased", "a write through the view to reach the base", "other bytes")
-    before = base.before[:usable].view(out.dtype).as_strided(shape, stride, offset)
-    if not bit_equal(call.back(out), before):
+        return Wrong("not_aliased", reaches, "other bytes")
+    if differing(call.back(out), elements(known)).any():
         return Wrong("not_aliased", "a write to the base to reach the view", "other values")
     return None
 

@@ -18,6 +18,7 @@ from conformance.checks.ops.calls import (
     Answer,
     Call,
     Found,
+    address,
     called,
     container,
     copies,
@@ -26,7 +27,7 @@ from conformance.checks.ops.calls import (
 )
 from conformance.checks.ops.context import ItemContext, Laid, Part, Reference
 from opinfo.compare import Wrong, fits_in, outputs_of, raised, replace_tensors, tensors_of
-from opinfo.device import Guarded, Move, identity
+from opinfo.device import ByValues, Guarded, Move, identity
 from opinfo.layouts import CONTIGUOUS, Geometry, Layout
 from opinfo.reference import fake_strided, significant
 from opinfo.samples import Sample
@@ -80,7 +81,8 @@ def out_kept(ctx: ItemContext) -> None:
             reference = Reference(ctx, ctx.plain(sample))
             wanted = wanted_outputs(reference)
             seen: set[tuple[Geometry, ...]] = set()
-            for layout in ctx.targets if wanted is not None else ():
+            targets = [each for each in ctx.targets if ctx.device.takes(each.id)]
+            for layout in targets if wanted is not None else ():
                 geometries = tuple(layout.geometry(t.shape) for t in wanted or ())
                 if geometries in seen:
                     continue
@@ -97,7 +99,7 @@ def called_into_guarded(
     call: Call, specs: Sequence[tuple[torch.dtype, Geometry]], form: str
 ) -> Answer:
     targets = [
-        Guarded(torch.zeros(g.shape, dtype=dtype), g, call.move, fill=prefill(dtype))
+        call.guarded(torch.zeros(g.shape, dtype=dtype), g, call.move, fill=prefill(dtype))
         for dtype, g in specs
     ]
     return called(call, False, targets, form)
@@ -112,7 +114,7 @@ def judge_kept(call: Call, answer: Answer, reference: Any) -> Found:
     wanted = wanted_outputs(reference) or []
     for place, (target, want) in enumerate(zip(answer.targets, wanted)):
         assert isinstance(target, Guarded)
-        wrong = moved(target, answer.addresses[place])
+        wrong = moved(call, target, answer.addresses[place])
         if wrong is None and not reference.free:
             wrong = differs(call.back(target.view), want, reference)
         if wrong is not None:
@@ -121,15 +123,28 @@ def judge_kept(call: Call, answer: Answer, reference: Any) -> Found:
     yield None
 
 
-def moved(target: Guarded, address: int) -> Wrong | None:
-    """Whether a tensor that a call wrote to has another address, or other strides."""
+def moved(call: Call, target: Guarded, before: int | None) -> Wrong | None:
+    """Whether a tensor that a call wrote to has another address than ``before``, or other strides. Without addresses:
+    whether what was written is seen in its base."""
     view, geometry = target.view, target.geometry
-    strides = significant(view.shape, view.stride())
-    if view.data_ptr() == address and strides == significant(geometry.shape, geometry.stride):
-        return None
-    where = "the same address" if view.data_ptr() == address else "another address"
-    expected = f"strides {geometry.stride} at the same address"
-    return Wrong("moved", expected, f"strides {tuple(view.stride())} at {where}")
+    if isinstance(target, ByValues):
+        same = tuple(view.shape) == geometry.shape
+    else:
+        strides = significant(view.shape, view.stride())
+        same = strides == significant(geometry.shape, geometry.stride)
+    if call.pointers:
+        there = view.data_ptr() == before
+        where = "the same address" if there else "another address"
+        expected = f"strides {geometry.stride} at the same address"
+        found = f"strides {tuple(view.stride())} at {where}"
+    elif same:
+        there = target.arrived(call.back)
+        expected, found = "what is written to be seen in its base", "other values in the base"
+    else:
+        there, expected, found = True, f"shape {geometry.shape}", f"shape {tuple(view.shape)}"
+        if not isinstance(target, ByValues):
+            expected, found = f"strides {geometry.stride}", f"strides {tuple(view.stride())}"
+    return None if same and there else Wrong("moved", expected, found)
 
 
 def judge_target_bounds(call: Call, answer: Answer, reference: Any) -> Found:
@@ -162,6 +177,8 @@ def out_resize(ctx: ItemContext) -> None:
             if error is not None and takes_no_out(error):
                 continue
             _unfit(ctx, laid, "wrong_shape")
+            if all(each.numel() > 1 for each in wanted):
+                _unfit(ctx, laid, "smaller")
             # A factory without a dtype takes that of its out=; some dtypes have no unsafe one.
             factory = ctx.op.is_factory and sample.call.kwargs.get("dtype") is None
             dtypes = [unsafe_dtype(each.dtype) for each in wanted]
@@ -173,7 +190,7 @@ def out_resize(ctx: ItemContext) -> None:
 
 
 def _unfit(ctx: ItemContext, laid: Laid, how: str) -> Answer | None:
-    reference = Reference(ctx, laid, how=how, warns=partial(_cpu_warns, ctx, laid))
+    reference = Reference(ctx, laid, how=how, warns=partial(_cpu_warns, ctx, laid, how))
     given = (*_specs_and_form(ctx.expected(laid).result), how)
     judges = {OUT_RESIZE: judge_unfit}
     answer: Answer | None = ctx.judge(
@@ -201,6 +218,8 @@ def unfit_target(shape: tuple[int, ...], dtype: torch.dtype, how: str, call: Cal
     """A target that does not fit a result of this shape and dtype."""
     if how == "empty":
         return call.move(torch.empty((0,), dtype=dtype))
+    if how == "smaller":  # it must grow, and is not empty
+        return call.move(torch.zeros((1,), dtype=dtype))
     if how == "wrong_shape":
         count = torch.Size(shape).numel()
         size = (min(count + 2, 2 * count),) if count else (2, 3)
@@ -244,9 +263,9 @@ def judge_unfit(call: Call, answer: Answer, reference: Any) -> Found:
             yield raised(error, "RuntimeError or TypeError")
         return
     if error is not None:
-        if how == "wrong_shape" and isinstance(error, (RuntimeError, TypeError, ValueError)):
+        if how != "empty" and isinstance(error, (RuntimeError, TypeError, ValueError)):
             yield None  # refusing is what the deprecation warning announces
-        elif how == "wrong_shape" or not takes_no_out(error):
+        elif how != "empty" or not takes_no_out(error):
             yield raised(error)
         return
     for place, (target, want) in enumerate(
@@ -277,11 +296,11 @@ def _cpu_into_unfit(ctx: ItemContext, laid: Laid, how: str) -> Answer:
     return called_into_unfit(_on_cpu(ctx, laid), *_specs_and_form(ctx.expected(laid).result), how)
 
 
-def _cpu_warns(ctx: ItemContext, laid: Laid) -> bool:
+def _cpu_warns(ctx: ItemContext, laid: Laid, how: str) -> bool:
     """Whether the CPU warns of a target that is resized. On the CPU itself the documented rule counts: it warns."""
     if ctx.device.fake_only:
         return True
-    answer = _cpu_into_unfit(ctx, laid, "wrong_shape")
+    answer = _cpu_into_unfit(ctx, laid, how)
     return answer.raised is None and any("resized" in text for text in answer.warnings)
 
 
@@ -315,7 +334,8 @@ def in_place(ctx: ItemContext) -> None:
                 for each in laid.inputs:
                     if isinstance(each, Guarded):
                         each.restore(ctx.device.to_device)
-                if not target.as_asked() or target.view.data_ptr() != answer.addresses[0]:
+                before = answer.addresses[0]
+                if before is None or not target.as_asked() or target.view.data_ptr() != before:
                     ctx.rebuild(sample)
         if ctx.traits.ufunc == "binary":
             given: dict[str, Any] = {"inplace": True, "dtype": ctx.dtype}
@@ -329,9 +349,9 @@ def _refuses_in_place(ctx: ItemContext, laid: Laid) -> bool:
 
 def called_in_place(call: Call) -> Answer:
     """Make the call; its first tensor is what it writes to."""
-    address = views(call.inputs)[0].data_ptr()
+    before = address(call, views(call.inputs)[0])
     answer = called(call, False)
-    answer.addresses = (address,)
+    answer.addresses = (before,)
     return answer
 
 
@@ -364,7 +384,7 @@ def judge_in_place(call: Call, answer: Answer, reference: Any) -> Found:
     elif unfit:
         yield Wrong("not_raised", f"an exception, as {unfit}", "no exception")
     else:
-        wrong = None if reference.restrides else moved(target, answer.addresses[0])
+        wrong = None if reference.restrides else moved(call, target, answer.addresses[0])
         if wrong is None and not reference.free:
             wrong = differs(call.back(target.view), want.result.to(dtype), reference)
         yield wrong.about("self") if wrong is not None else None
@@ -544,7 +564,7 @@ def _expanded_self(ctx: ItemContext, sample: Sample) -> _Attempt | None:
 
 def called_on_expanded(call: Call, geometry: Geometry) -> Answer:
     """Make the call in place, on a self that is expanded."""
-    target = Guarded(call.values[0], geometry, call.move)
+    target = call.guarded(call.values[0], geometry, call.move)
     return called_and_warned(replace(call, inputs=[target, *copies(call)[1:]]), [target])
 
 
@@ -562,7 +582,7 @@ def _expanded_out(ctx: ItemContext, sample: Sample) -> _Attempt | None:
 def called_into_expanded(
     call: Call, specs: Sequence[tuple[torch.dtype, Geometry]], form: str
 ) -> Answer:
-    targets = [Guarded(torch.zeros(g.shape, dtype=d), g, call.move) for d, g in specs]
+    targets = [call.guarded(torch.zeros(g.shape, dtype=d), g, call.move) for d, g in specs]
     return called_and_warned(replace(call, inputs=copies(call)), targets, form)
 
 
@@ -582,7 +602,7 @@ def called_into_its_input(call: Call) -> Answer:
     """Make the call into a target that starts one element after the first input, in the same storage."""
     first = call.values[0]
     count, shape = first.numel() + 1, tuple(first.shape)
-    both = Guarded(
+    both = call.guarded(
         torch.zeros(count, dtype=first.dtype), Geometry((count,), (1,), 0, count), call.move
     )
     view = both.view[:-1].view(shape)

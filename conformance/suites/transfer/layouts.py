@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,6 +11,8 @@ import torch
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from devices.failure import Kind
+from opinfo.device import sliced_view
+from opinfo.layouts import Geometry
 
 cases = Cases(Kind.VALUES)
 
@@ -25,6 +28,16 @@ class Form:
 
     def of(self, base: torch.Tensor) -> torch.Tensor:
         return base.as_strided(SHAPE, self.strides, self.offset)
+
+    @property
+    def geometry(self) -> Geometry:
+        expanded = self.strides.index(0) if self.expanded else None
+        return Geometry(SHAPE, self.strides, self.offset, self.elements, expanded)
+
+    @property
+    def run(self) -> int:
+        """Elements of a base that the view can be cut from by slicing."""
+        return self.offset + max(n * step for n, step in zip(SHAPE, self.strides, strict=True))
 
     @property
     def elements(self) -> int:
@@ -57,18 +70,28 @@ FORMS: Final = {
 }
 
 
-def laid_out(values: torch.Tensor, form: Form, device: torch.device | str) -> torch.Tensor:
-    """These values of ``SHAPE`` on a device, in a layout. An expanded one repeats what it can hold.
+def view(context: Context, base: torch.Tensor, form: Form) -> torch.Tensor:
+    """The view of a base that lies so: by its strides if the device declares them, else by slicing."""
+    on_host = base.device.type == "cpu"
+    return form.of(base) if on_host or context.has("strides") else sliced_view(base, form.geometry)
+
+
+def laid_out(
+    context: Context, values: torch.Tensor, form: Form, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A base on a device, and its view with these values of ``SHAPE``, in a layout.
 
     Where elements share memory the values are those of the first index.
     """
-    base = torch.full((form.elements,), 99).to(values.dtype)
-    view = form.of(base)
+    count = form.elements if context.has("strides") else max(form.elements, form.run)
+    base = torch.full((count,), 99).to(values.dtype)
+    first = form.of(base)
     for place, step in enumerate(form.strides):
         if step == 0:
-            values, view = values.narrow(place, 0, 1), view.narrow(place, 0, 1)
-    view.copy_(values)
-    return form.of(base.to(device))
+            values, first = values.narrow(place, 0, 1), first.narrow(place, 0, 1)
+    first.copy_(values)
+    there = base.to(device)
+    return there, view(context, there, form)
 
 
 def numbered(dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -90,7 +113,12 @@ def _takes(context: Context, *dtypes: torch.dtype) -> bool:
     return all(str(each).removeprefix("torch.") in context.descriptor.dtypes for each in dtypes)
 
 
-def _values(tensor: torch.Tensor) -> torch.Tensor:
+def _values(base: torch.Tensor, form: Form) -> torch.Tensor:
+    """The values of a view on the CPU, by a copy of its whole base."""
+    return form.of(base.cpu())
+
+
+def _of_its_storage(tensor: torch.Tensor) -> torch.Tensor:
     """The values on the CPU, by a copy of the whole storage and no strides."""
     base = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,), 0)
     return base.cpu().as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
@@ -113,15 +141,15 @@ def pairs(context: Context, way: str, changes: bool) -> None:
         if not _takes(context, given, taken):
             continue
         for name, form in FORMS.items():
-            source = laid_out(numbered(given), form, start)
-            want = _values(source).to(taken)
+            held, source = laid_out(context, numbered(given), form, start)
+            want = _values(held, form).to(taken)
             for other_name, other in FORMS.items():
                 if other.expanded:
                     continue
-                target = laid_out(torch.zeros(SHAPE).to(taken), other, end)
+                base, target = laid_out(context, torch.zeros(SHAPE).to(taken), other, end)
                 target.copy_(source)
                 text = f"{name} {given} to {other_name} {taken} keeps the values"
-                context.equal(_values(target), want, text)
+                context.equal(_values(base, other), want, text)
 
 
 def to_keeps(context: Context, way: str) -> None:
@@ -133,19 +161,19 @@ def to_keeps(context: Context, way: str) -> None:
         for name, form in FORMS.items():
             if not form.dense:
                 continue
-            source = laid_out(numbered(given), form, start)
+            _, source = laid_out(context, numbered(given), form, start)
             made = source.to(end, taken)
             text = f"to({end}, {taken}) of a {name} tensor"
             context.same(made.stride(), source.stride(), f"{text} keeps the strides")
-            context.equal(_values(made), numbered(taken), f"{text} keeps the values")
+            context.equal(_of_its_storage(made), numbered(taken), f"{text} keeps the values")
 
 
 #: Between which places copies go, and how many indices that takes.
 _WAYS = {"host_to_device": 1, "device_to_host": 1, "within_the_device": 1, "across_indices": 2}
 for _way, _indices in _WAYS.items():
-    _needs: dict[str, Any] = {"requires": {"storage"}, "indices": _indices}
     _over = {_way: (_way, False), f"{_way}_to_another_dtype": (_way, True)}
-    cases("transfer.strides", over=_over, **_needs)(pairs)
+    cases("transfer.strides", over=_over, indices=_indices)(pairs)
+    _needs: dict[str, Any] = {"requires": {"strides", "storage"}, "indices": _indices}
     cases("transfer.strides", over={f"to_keeps_{_way}": (_way,)}, **_needs)(to_keeps)
 
 
@@ -175,16 +203,61 @@ def exactly_the_view(context: Context, view: str, at: str) -> None:
     """A copy into a view changes its elements and no others, and neither its shape nor strides."""
     form, start = _VIEWS[view], torch.device("cpu") if at == "host" else context.device
     for name, source_form in FORMS.items():
-        source = laid_out(numbered(), source_form, start)
-        want = torch.full((form.elements + 6,), -1.0)
-        base = want.to(context.device, copy=True)
-        place, target = base.data_ptr(), form.of(base)
+        held, source = laid_out(context, numbered(), source_form, start)
+        want, base, target = _known(context, form)
+        place = base.data_ptr() if context.has("pointers") else 0
         target.copy_(source)
-        form.of(want).copy_(_values(source))
+        form.of(want).copy_(_values(held, source_form))
         context.equal(base, want, f"a {name} source changes exactly the elements of the view")
-        shape = tuple(target.shape), target.stride(), target.storage_offset()
-        context.same(shape, (SHAPE, form.strides, form.offset), "the view stays as it was")
-        context.same(base.data_ptr(), place, "so does its memory")
+        context.same(tuple(target.shape), SHAPE, "the view stays as it was")
+        if context.has("strides"):
+            lies = target.stride(), target.storage_offset()
+            context.same(lies, (form.strides, form.offset), "the view stays as it was")
+        now = base.data_ptr() if context.has("pointers") else 0
+        context.same(now, place, "so does its memory")
+
+
+def _known(context: Context, form: Form) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A base of known values on the CPU, the same on the device, and a view of that."""
+    want = torch.full((max(form.elements + 6, form.run),), -1.0)
+    base = want.to(context.device, copy=True)
+    return want, base, view(context, base, form)
+
+
+def _set_some(there: torch.Tensor, places: torch.Tensor) -> None:
+    there[0, 1] = 5.0
+    there[..., 2] = 6.0
+
+
+def _set_places(there: torch.Tensor, places: torch.Tensor) -> None:
+    there[places] = 7.0
+
+
+#: Ways to write into a tensor other than a copy; some use the indices ``[1, 0]`` on its device.
+_WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "fill": lambda there, _: there.fill_(3.0),
+    "zero": lambda there, _: there.zero_(),
+    "add": lambda there, _: there.add_(4.0),
+    "neg": lambda there, _: there.neg_(),
+    "where": lambda there, _: there.masked_fill_(there < 0, 8.0),
+    "indices": _set_some,
+    "tensor_of_indices": _set_places,
+    "out": lambda there, _: torch.add(there, 2.0, out=there),
+}
+
+
+@cases("transfer.view_destination", over={f"by_{name}": (name,) for name in _WRITES})
+def written(context: Context, name: str) -> None:
+    """What fills, in-place ops, `out=` and index assignment write into a view arrives in its base and nowhere else."""
+    places = torch.tensor([1, 0])
+    for at, form in _VIEWS.items():
+        want, base, target = _known(context, form)
+        _WRITES[name](target, context.to_device(places))
+        _WRITES[name](form.of(want), places)
+        context.equal(base, want, "exactly the elements of the view change", at=at)
+        context.same(tuple(target.shape), SHAPE, "the view stays as it was", at=at)
+        base.fill_(9.0)
+        context.equal(target, torch.full(SHAPE, 9.0), "the view sees what its base is filled with")
 
 
 @cases("transfer.view_destination", over={"from_host": ("cpu",), "from_device": ("",)})
@@ -197,9 +270,8 @@ def broadcast_source(context: Context, where: str) -> None:
         values = base[:used].reshape(size).clone()
         source = base.to(at)[:used].reshape(size)
         for form in _VIEWS.values():
-            want = torch.full((form.elements + 6,), -1.0)
-            there = want.to(context.device, copy=True)
-            form.of(there).copy_(source)
+            want, there, target = _known(context, form)
+            target.copy_(source)
             form.of(want).copy_(values)
             context.equal(there, want, f"a source of {list(size)} is repeated, and no more is read")
 
@@ -208,9 +280,9 @@ def broadcast_source(context: Context, where: str) -> None:
 def mismatch_raises(context: Context) -> None:
     """A source that cannot be broadcast raises, and changes nothing."""
     base = torch.zeros(40, device=context.device)
-    view = base.as_strided(SHAPE, (12, 4, 1), 2)
+    target = view(context, base, Form((12, 4, 1), 2))
     for size in ((3,), (2, 3), (2, 3, 5), (1, 2, 3, 4, 1), (0,)):
         for at in (torch.device("cpu"), context.device):
             text = f"a source of {list(size)} is refused"
-            context.raises(RuntimeError, view.copy_, torch.ones(size, device=at), text=text)
+            context.raises(RuntimeError, target.copy_, torch.ones(size, device=at), text=text)
     context.equal(base, torch.zeros(40), "nothing was written")

@@ -46,7 +46,7 @@ def device_may_change(context: Context, way: str) -> None:
     for start in range(5):
         source = _to_device(context, _numbers(start))
         made = _to_host(source.add_(1), way)
-        if made.data_ptr() == source.data_ptr():  # cpu() of a CPU tensor is the tensor itself
+        if made is source:  # cpu() of a CPU tensor is the tensor itself
             made = made.clone()
         at_once = made.clone()
         source.fill_(-1)

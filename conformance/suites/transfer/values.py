@@ -188,7 +188,8 @@ def same_memory(context: Context) -> None:
         got = from_dlpack(given)
         context.same(got.device, given.device, "it is on the device")
         context.equal(got, torch.arange(24.0).reshape(4, 6), "it has the values")
-        context.same(got.data_ptr(), given.data_ptr(), "it is the same memory")
+        if context.has("pointers"):
+            context.same(got.data_ptr(), given.data_ptr(), "it is the same memory")
         given.mul_(2)
         context.equal(got, torch.arange(24.0).reshape(4, 6) * 2, "it sees what is written")
         got.fill_(3)
@@ -205,7 +206,8 @@ def views(context: Context) -> None:
         got = from_dlpack(given)
         context.same(tuple(got.stride()), stride, "the strides come along")
         context.equal(got, want.as_strided(size, stride, offset), "the elements are the view's")
-        context.same(got.data_ptr(), given.data_ptr(), "the first is where it was")
+        if context.has("pointers"):
+            context.same(got.data_ptr(), given.data_ptr(), "the first is where it was")
 
 
 @cases("transfer.dlpack")

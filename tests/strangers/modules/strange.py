@@ -33,6 +33,7 @@ class Tensor(torch.Tensor):
     before: Before | None = None
     after: After | None = None
     device_type = ""
+    opaque = False  # strides and offset are those of a contiguous tensor, whatever it is a view of
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
@@ -40,8 +41,10 @@ class Tensor(torch.Tensor):
         made: Any = torch.Tensor._make_wrapper_subclass(
             cls,
             held.shape,
-            strides=held.stride(),
-            storage_offset=held.storage_offset(),
+            strides=torch.empty(held.shape, device="meta").stride()
+            if cls.opaque
+            else held.stride(),
+            storage_offset=0 if cls.opaque else held.storage_offset(),
             dtype=held.dtype,
             device=f"{cls.device_type}:{index}",
         )
@@ -79,10 +82,8 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return given[id(held)] if id(held) in given else Tensor(held, index)
 
     for held, tensor in ((each.held, each) for each in given.values()):
-        if (held.shape, held.stride()) != (
-            tensor.shape,
-            tensor.stride(),
-        ):  # resized, or made a view in place
+        same = held.shape == tensor.shape and (tensor.opaque or held.stride() == tensor.stride())
+        if not same:  # resized, or made a view in place
             tensor.data = Tensor(held, index)
     if isinstance(result, torch.Tensor) and _goes_to_the_host(func, kwargs):
         return result
