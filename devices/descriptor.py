@@ -87,6 +87,9 @@ def check_names(what: str, names: object, known: Mapping[str, object] | frozense
             )
 
 
+#: Seconds by which the first use of an op may take longer, unless a descriptor says otherwise.
+FIRST_USE: Final = 30.0
+
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]*")  # names become folders, file names and URLs
 
 
@@ -239,7 +242,7 @@ class Descriptor:
     workers_per_device: int = 1  # processes that may share one device
     time_scale: float = 1.0  # a cell may take so many times longer before it counts as hung
     # Seconds by which the first cell of an op and dtype in a process may take longer: kernels are compiled then.
-    first_use: float = 30.0
+    first_use: float = FIRST_USE
     permitted_fallbacks: frozenset[str] = frozenset()  # ops that may run on the CPU
     not_captured: frozenset[str] = frozenset()  # globs of ops that cannot be captured in graphs
     captures_default_stream: bool = True  # False: graphs are captured on other streams only

@@ -163,13 +163,13 @@ class Child:
     def __iter__(self) -> Iterator[Any]:
         """Its messages, until it ends or one of its limits is over."""
         while (line := self._line()) is not None:
-            now = self._clock.now()
             if not self.ready:
                 self.ready = True
-                self._end = now + self.limits.total
-            self._patience = now + self.limits.silence
+                self._end = self._clock.now() + self.limits.total
             if line:  # an empty one says that it is ready
                 yield json.loads(line)
+            # Who heard it may have set another limit.
+            self._patience = self._clock.now() + self.limits.silence
 
     def wait(self) -> Ended:
         """How it ended, after it has been given ``limits.exit`` seconds to do so by itself."""

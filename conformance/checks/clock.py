@@ -21,7 +21,7 @@ from contextlib import suppress
 LEAST = 1 / 30
 #: The same where the system does not say how long a thread has waited. What a process has computed counts in full.
 LEAST_ELSEWHERE = 1 / 5
-#: Seconds between two looks, at most; a longer gap counts as a second: this process was stopped then, or suspended.
+#: Seconds between two looks while it waits, at most; a longer gap counts as one: this process was stopped, or suspended.
 _LOOK, _GAP = 0.5, 1.0
 #: Seconds for which something is watched that must not come to be; and so many times longer while a thread has not run.
 TURN, _TURNS = 0.01, 20
@@ -146,7 +146,7 @@ class Clock:
 
     def now(self) -> float:
         """The seconds counted so far."""
-        return self.add(min(time.monotonic() - self._at, _GAP))
+        return self.add(time.monotonic() - self._at)
 
     def wait(self, ready: Callable[[float], object], until: float) -> bool:
         """Whether ``ready(seconds)``, which waits so long at most, says yes before the clock shows ``until``."""
@@ -154,7 +154,7 @@ class Clock:
         while not ready(min(max(left, 0.0), _LOOK)):
             if left <= 0.0:
                 return False
-            left = until - self.now()
+            left = until - self.add(min(time.monotonic() - self._at, _GAP))
         return True
 
 

@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 from jinja2 import Environment, StrictUndefined
 
-from conformance.onboarding.questions import Question, Reply
+from conformance.onboarding.questions import Question, Reply, allowance
 from devices.cell import CellKey, Outcome
-from devices.descriptor import CAPABILITIES, DTYPES, FACTS
+from devices.descriptor import CAPABILITIES, DTYPES, FACTS, FIRST_USE
 from devices.lifecycle.text import render
 from devices.manifest import Block, CauseKind, ExpectedOutcome
 from reports.advice import TRIAGE
@@ -64,6 +64,7 @@ def descriptor(question: Question, reply: Reply, day: date | None = None) -> str
         ),
         capabilities=declared(CAPABILITIES, works),
         dtypes=declared(sorted(DTYPES), reply.dtypes),
+        first_use=allowance(reply.first_use) if allowance(reply.first_use) > FIRST_USE else None,
         seen=seen,
         unasked=wrapped(each for each in CAPABILITIES if answers.get(each) is None),
     )

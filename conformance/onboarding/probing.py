@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from conformance.onboarding.questions import Question, Said
+from conformance.checks.clock import Clock
+from conformance.onboarding.questions import FIRST_USE, Question, Said
 from devices import registry
 from devices.descriptor import DTYPES, Descriptor, common_facts
 from devices.errors import in_a_line
@@ -65,6 +66,7 @@ def _count_of(torch_type: str) -> int:
 
 def questions(device: Device) -> Iterator[tuple[str, Callable[[Device], Any]]]:
     """What a device is asked, by name: its facts, capabilities and dtypes."""
+    yield FIRST_USE, first_use
     yield "facts", lambda device: dict(device.descriptor.facts())
     yield "device_count", lambda device: int(device.descriptor.device_count())
     yield from _QUESTIONS.items()
@@ -88,6 +90,21 @@ def probe(device: Device, answered: Container[str], say: Callable[[Said], None])
         except Exception as error:  # a vendor's code: it does not work, whatever it raises
             said = Said(name, over=True, raised=in_a_line(error))
         say(said)
+
+
+def first_use(device: Device, now: Callable[[], float] | None = None) -> float:
+    """Seconds by which the first call of an op takes longer than the second: the most of some ops, by a clock."""
+    now = now or Clock().now
+    given = device.to_device(torch.full((4, 4), 0.5))
+    longer = 0.0
+    for op in (torch.mul, torch.matmul, torch.atan2, torch.hypot):
+        began = now()
+        with suppress(Exception):  # as above
+            device.from_device(op(given, given))
+            first = now()
+            device.from_device(op(given, given))
+            longer = max(longer, (first - began) - (now() - first))
+    return longer
 
 
 def _holds(device: Device, dtype: str) -> bool:

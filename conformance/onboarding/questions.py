@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,6 +15,14 @@ from devices.descriptor import CAPABILITIES, DTYPES, common_facts
 PATIENCE = 180.0
 #: Seconds for one question.
 EACH = 20.0
+#: The question how much longer the first call of an op takes than the second.
+FIRST_USE = "first_use"
+
+
+def allowance(longer: float) -> float:
+    """What to allow for first uses (seconds) where one of a few small ops took so much longer: a larger one may take ten
+    times that. Rounded up to tens; 0 for less than a tenth of a second, which is no compiler's."""
+    return 10.0 * math.ceil(longer) if longer >= 0.1 else 0.0
 
 
 class Question(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,6 +51,7 @@ class Answers(msgspec.Struct, frozen=True):
     raised: dict[str, str] = {}
     wrong: dict[str, str] = {}
     left_behind: list[str] = []
+    first_use: float = 0.0  # seconds by which the first call of an op took longer than the second
 
 
 class Reply(Answers, frozen=True):
@@ -67,11 +77,12 @@ class Said(msgspec.Struct, frozen=True):
 
 
 def ask(question: Question, each: float = EACH) -> Reply:
-    """Ask one device, with a limit of ``each`` second(s) for a question. One that ends the process or does not come
-    back is noted, and the others are asked in another process. If nothing can be asked, the reply's ``error`` says why.
+    """Ask one device, with a limit of ``each`` second(s) for a question, and more where it compiles. One that ends the
+    process or does not come back is noted, and the others are asked in another process. If nothing can be asked, the
+    reply's ``error`` says why.
     """
     answers: dict[str, Said] = {}
-    opening, asking_each = (Limits(start=PATIENCE, silence=limit) for limit in (PATIENCE, each))
+    opening = Limits(start=PATIENCE, silence=PATIENCE)
     while "" not in answers:
         orders = {"question": msgspec.to_builtins(question), "answered": list(answers)}
         asking, step = Said(), "starting Python"
@@ -80,9 +91,11 @@ def ask(question: Question, each: float = EACH) -> Reply:
             for message in process:
                 asking = msgspec.convert(message, Said)
                 step = asking.step or step
-                process.limits = opening if asking.step else asking_each
                 if asking.over:
                     answers[asking.name] = asking
+                slow = asking.step or (asking.name == FIRST_USE and not asking.over)
+                limit = each + allowance(answers.get(FIRST_USE, Said()).answer or 0.0)
+                process.limits = opening if slow else Limits(PATIENCE, limit)
             ended = process.wait()
         if not asking.name and not asking.over:  # before the first question
             how = (
@@ -92,7 +105,11 @@ def ask(question: Question, each: float = EACH) -> Reply:
             )
             return Reply(error=f"{step} {how}")
         if not asking.over:
-            how = f"no answer within {each:g} s" if ended.late else f"the process {ended.how}"
+            how = (
+                f"no answer within {process.limits.silence:g} s"
+                if ended.late
+                else f"the process {ended.how}"
+            )
             answers[asking.name] = Said(asking.name, over=True, raised=how)
     return _reply(answers)
 
@@ -110,6 +127,7 @@ def _reply(answers: dict[str, Said]) -> Reply:
         raised={name: said.raised for name, said in answers.items() if said.raised},
         left_behind=list(left.answer or ()),
         wrong={name: said.wrong for name, said in answers.items() if said.wrong},
+        first_use=float(answers.get("first_use", Said()).answer or 0.0),
         error=answers[""].raised,
     )
 

@@ -13,11 +13,14 @@ from conformance.cli import conform
 from conformance.contract import load
 from conformance.onboarding import drafting
 from conformance.onboarding.init import agreement
+from conformance.onboarding.probing import first_use
 from conformance.onboarding.questions import Question, Reply
+from devices import registry
 from devices.cell import CellKey, Outcome, Verdict
 from devices.descriptor import CAPABILITIES, DTYPES
 from devices.manifest import Manifest
 from devices.registry import load_file
+from opinfo.device import open_device
 from opinfo.layouts import covering_set
 from reports.advice import TRIAGE
 from reports.model import CellResult, Run
@@ -139,6 +142,25 @@ def test_a_drafted_descriptor_says_what_was_answered(
     assert device.capabilities == {"strides"} and device.dtypes == set(sorted(DTYPES)[:3])
     assert device.title == 'A "quoted" name'
     assert (device.unavailable() is None) == (module != "some_module")
+
+
+@pytest.mark.parametrize(
+    ("longer", "drafted"), [(0.0, 30.0), (0.09, 30.0), (2.5, 30.0), (3.2, 40.0), (61.0, 610.0)]
+)
+def test_a_device_that_compiles_at_first_use_is_drafted_an_allowance(
+    tmp_path: Path, longer: float, drafted: float
+) -> None:
+    reply = Reply(dict.fromkeys(CAPABILITIES, False), ["float32"], first_use=longer)
+    text = drafting.descriptor(Question(name="mine", torch_type="npu"), reply, DAY)
+    (tmp_path / "descriptor.py").write_text(text)
+    assert load_file(tmp_path).first_use == drafted
+    assert (f"took {longer:.1f} s longer" in text) == (drafted > 30.0)
+
+
+def test_the_first_call_of_an_op_is_measured_against_the_second() -> None:
+    times = iter([0.0, 1.0, 2.0, 2.0, 9.0, 9.5, 9.5, 9.5, 9.5, 9.5, 9.5, 9.5])
+    cpu = open_device(registry.get("cpu"))
+    assert first_use(cpu, lambda: next(times)) == 6.5
 
 
 def test_a_drafted_descriptor_declares_what_is_there_and_wrong(tmp_path: Path) -> None:
