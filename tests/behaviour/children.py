@@ -58,3 +58,9 @@ def leaves_another(orders: Any, tell: Tell) -> None:
 def does_not_end(orders: Any, tell: Tell) -> None:
     tell("answered")
     time.sleep(600)
+
+
+def speaks_once(orders: Any, tell: Tell) -> None:
+    tell("begun")
+    time.sleep(0.1)  # longer than a limit of 0
+    tell("done")

@@ -58,6 +58,15 @@ def test_a_child_that_answers_and_does_not_end_is_killed() -> None:
     assert ended.how == "had not ended 0.2 s after its last message"
 
 
+def test_who_hears_a_message_may_set_another_limit_for_the_next() -> None:
+    heard = []
+    with Child(WORK + "speaks_once", None, Limits(silence=0.0)) as child:
+        for message in child:
+            heard.append(message)
+            child.limits = Limits(silence=60.0)
+    assert heard == ["begun", "done"]
+
+
 def test_what_the_child_started_is_killed_with_it() -> None:
     with Child(WORK + "leaves_another", None) as child:
         other = os.pidfd_open(next(iter(child)))
