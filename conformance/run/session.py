@@ -237,6 +237,7 @@ class Session:
             capabilities=states,
             facts=dict(self.facts),
             untried={clause: dict(cases) for clause, cases in self._untried.items()},
+            holds=self.descriptor.gate is not None or self.descriptor.busy is not None,
             layouts_version=plan.recipe["layouts"],
             exclusions=[
                 model.Exclusion(e.clause, sorted({op for op, _ in e.cells}), e.reason, len(e.cells))

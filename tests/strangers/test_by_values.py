@@ -18,7 +18,7 @@ DESCRIPTOR = Descriptor(
     torch_type="{device}",
     title="Strides, and no storage",
     module="{module}",
-    capabilities=frozenset({{"strides"}}),
+    capabilities=frozenset({{{capabilities}}}),
     dtypes=frozenset({{{dtypes}}}),
 )
 """
@@ -36,11 +36,11 @@ def judged(
     monkeypatch: pytest.MonkeyPatch,
     *what: str,
     dtypes: str = '"float32", "uint8"',
+    capabilities: str = '"strides"',
 ) -> dict[CellKey, Outcome]:
     monkeypatch.setenv("PYTHONPATH", str(MODULES))
-    (folder / "descriptor.py").write_text(
-        _DESCRIPTOR.format(device=device, module=module, dtypes=dtypes)
-    )
+    given = {"device": device, "module": module, "dtypes": dtypes, "capabilities": capabilities}
+    (folder / "descriptor.py").write_text(_DESCRIPTOR.format(**given))
     run_pytest(
         *("-q", "-n", "0", "--minimise", "0"),
         *(what or (f"--ops={','.join(OPS)}", "--clauses=layout.*")),
@@ -141,3 +141,15 @@ def test_what_python_kernels_raise_is_told_apart(
     assert found["dispatch.no_silent_fallback::erf"] is Outcome.BLOCKED
     text = cells_of(tmp_path / "results")[CellKey("layout.values", "erf", "float32")].message
     assert "AssertionError at strange_python.py:" in text
+
+
+def test_where_nothing_holds_a_stream_cases_that_need_that_are_refused_by_declaration(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has = '"strides", "storage", "streams", "events"'
+    what = ("--clauses=allocator.record_stream,events.record",)
+    outcomes = judged(
+        *("simulated", "strange_native", tmp_path, cache, monkeypatch, *what), capabilities=has
+    )
+    assert outcomes[CellKey("allocator.record_stream", "small", "")] is Outcome.UNSUPPORTED
+    assert set(outcomes.values()) <= {Outcome.PASS, Outcome.UNSUPPORTED}
