@@ -29,6 +29,9 @@ _SHARED: Final = 3
 #: Part of a family's ops that have to fail in the plain layout before it is one fault and not several.
 _MOST: Final = 0.5
 
+#: The clause that says that equal seeds give equal numbers.
+SEEDED: Final = "random.reproducible"
+
 MEMORY: Final = ("contiguous", "transposed", "reversed", "channels_last")
 PLAIN: Final = "contiguous"
 _FACTORS: Final = ("channels_last", "strides", "expand", "offset")
@@ -283,7 +286,7 @@ class _Sorting:
             if key is None and result.failure is not None
         }
         roots = self._roots(ways)
-        widths = self._widths(ways, roots)
+        widths = self._widths(ways, roots, red)
         of_op = {(r.key.clause, *r.key[1:]): place for place, r in enumerate(self.results)}
         keys: list[CauseKey] = []
         for place, key in enumerate(told):
@@ -314,15 +317,18 @@ class _Sorting:
                 roots[place] = next(found, place)
         return roots
 
-    def _widths(self, ways: Mapping[int, _Way], roots: Mapping[int, int]) -> dict[int, CauseKey]:
+    def _widths(
+        self, ways: Mapping[int, _Way], roots: Mapping[int, int], red: Collection[str]
+    ) -> dict[int, CauseKey]:
         """The cause of each root: of one op, of a family, or of all."""
         alike: dict[_Way, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for place in set(roots.values()):
             op = self.results[place].key.op
             alike[ways[place]][self.families.get(op, op)].append(place)
-        keys: dict[int, CauseKey] = {}
+        keys = self._drawn(ways, roots) if SEEDED in red else {}
         for way, by_family in alike.items():
             for family, places in by_family.items():
+                places = [place for place in places if place not in keys]
                 about: tuple[str, ...] = (*way, family)
                 if way.place != PLAIN and len(by_family) >= _SHARED:
                     about = (*way, "")
@@ -332,10 +338,29 @@ class _Sorting:
                 keys |= dict.fromkeys(places, CauseKey("layout", about))
         return keys
 
+    def _drawn(self, ways: Mapping[int, _Way], roots: Mapping[int, int]) -> dict[int, CauseKey]:
+        """The roots of ops whose equal calls differ: where seeds do not hold, they draw random numbers, if no op of the
+        family is only wrong."""
+        differ = {
+            self.results[place].key.op
+            for place, way in ways.items()
+            if way.wrong == Kind.NOT_DETERMINISTIC.value
+        }
+        of_root = {place: self.results[place].key.op for place in set(roots.values())}
+        wrong = {
+            self.families.get(op, op)
+            for place, op in of_root.items()
+            if ways[place] == _Way("values", "call", PLAIN) and op not in differ
+        }
+        drawn = CauseKey("case", (SEEDED,))
+        differ = {op for op in differ if self.families.get(op, op) not in wrong}
+        return {place: drawn for place, op in of_root.items() if op in differ}
+
     def _most(self, family: str, places: Sequence[int]) -> bool:
         """Whether most ops of a family fail, of those that some clause of these cells was run for."""
         ops = {self.results[place].key.op for place in places}
-        of = max(self.ran.get((family, self.results[place].key.clause), 0) for place in places)
+        ran = (self.ran.get((family, self.results[place].key.clause), 0) for place in places)
+        of = max(ran, default=0)
         return len(ops) > 1 and len(ops) >= _MOST * of
 
 

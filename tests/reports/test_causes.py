@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from conformance.contract import load
 from devices.cell import CellKey, Outcome, Verdict
-from devices.failure import Kind
+from devices.failure import Failure, Kind
 from reports.advice import sentence, todo
 from reports.causes import ADVICE, Cause, causes, causes_of
 from reports.gate import gate
@@ -366,3 +367,51 @@ def test_redacting_reaches_the_example_s_message(tmp_path: Path) -> None:
     kept = made.results[cell("sin")].example
     assert kept is not None and kept.message == "seen on [redacted]"
     assert b"builder7" not in (tmp_path / "run.conform").read_bytes()
+
+
+# -- a run with twelve faults at once
+
+
+class _Alike(msgspec.Struct):
+    """Cells, by clause, that failed with the same fields; ``faults`` are those that redden each of them alone."""
+
+    cells: dict[str, list[str]]
+    faults: frozenset[str]
+    outcome: Outcome = Outcome.FAIL
+    failure: Failure | None = None
+    layouts: tuple[str, ...] = ()
+    raises: str | None = None
+    said: str | None = None
+    note: str = ""
+    blocked_by: str = ""
+
+    def results(self) -> Iterator[CellResult]:
+        given = msgspec.structs.asdict(self)
+        facts = {name: given[name] for name in given if name not in ("cells", "faults", "outcome")}
+        for clause, names in self.cells.items():
+            for name in names:
+                key = CellKey.parse(f"{clause}::{name}")
+                yield CellResult(key, self.outcome, Verdict.REGRESSION, failed=1, **facts)
+
+
+class _Red(msgspec.Struct):
+    """What failed in plan quick on the simulated device, with faults of `devices/simulated/faults.toml` switched on
+    together and each alone; one more device raises in `record_stream`. ``passed`` are the other ops of these families."""
+
+    families: dict[str, list[str]]
+    passed: dict[str, list[str]]
+    failed: list[_Alike]
+
+
+def test_twelve_faults_at_once_are_told_apart() -> None:
+    path = Path(__file__).with_name("data") / "twelve_faults.json"
+    red = msgspec.json.decode(path.read_bytes(), type=_Red)
+    planted = {result.key: each.faults for each in red.failed for result in each.results()}
+    failing = [result for each in red.failed for result in each.results()]
+    others = [passed(CellKey(c, op, "float32")) for c, ops in red.passed.items() for op in ops]
+    families = {op: family for family, ops in red.families.items() for op in ops}
+    found = causes(failing, families, [*failing, *others])
+    assert len(failing) >= 400 and len(frozenset().union(*planted.values())) == 12
+    mixed = [c for c in found if not frozenset.intersection(*(planted[r.key] for r in c.results))]
+    assert [str(cause.key) for cause in mixed] == []
+    assert sum(counts(found[:15])) >= 0.9 * len(failing)
