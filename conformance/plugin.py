@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -240,6 +241,7 @@ class _Reports:
 
     def __init__(self, run: _Run, config: pytest.Config) -> None:
         self._run, self._root = run, config.rootpath
+        self._pace, self._say = run.session.pace(), partial(pytest_.say, config)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Iterator[None]:
@@ -252,7 +254,10 @@ class _Reports:
                 self._run.session.gather(read_report(str(value)), worker_of(report))
         file = Path(self._root, report.nodeid.split("::")[0])
         self._run.foreign += report.failed and not pytest_.is_suite(file)
-        return (yield)
+        yield
+        session = self._run.session
+        if line := self._pace.line(len(session.outcomes), session.failing, time.monotonic()):
+            self._say(line)
 
 
 @pytest.hookimpl(trylast=True)

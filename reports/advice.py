@@ -103,13 +103,15 @@ def todo(cause: Cause, clauses: Mapping[str, Clause]) -> str:
     return mend
 
 
+def sentences(causes: Iterable[Cause]) -> dict[CellKey, str]:
+    """For each cell of the causes what is wrong, in one line."""
+    told = ((one_line(sentence(cause)), cause) for cause in causes)
+    return {result.key: said for said, cause in told for result in cause.results}
+
+
 def drafts(causes: Iterable[Cause]) -> dict[CellKey, str]:
     """For each cell of the causes a reason that a manifest can give until a person has found a better one."""
-    return {
-        result.key: f"{TRIAGE} {one_line(sentence(cause))}"
-        for cause in causes
-        for result in cause.results
-    }
+    return {cell: f"{TRIAGE} {said}" for cell, said in sentences(causes).items()}
 
 
 def ops_of(cause: Cause) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict
 from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from junitparser import (
@@ -95,9 +97,11 @@ def element_of(result: CellResult) -> Element | None:
     return None if outcome is Outcome.PASS else ("skipped", outcome.value)
 
 
-def junit_of(run: Run, record: str, sha256: str) -> dict[str, TestSuite]:
+def junit_of(
+    run: Run, record: str, sha256: str, causes: Mapping[CellKey, str] = MappingProxyType({})
+) -> dict[str, TestSuite]:
     """The suites of a run by family, for :func:`suites_as_xml`. ``record`` is the name of the run's record, of that
-    SHA-256. A selected cell without a result is an error of the type ``missing``."""
+    SHA-256; ``causes`` says of new failures why they fail: a property of a suite counts the cells of each cause. A selected cell without a result is an error of the type ``missing``."""
     plan = run.parsed
     selected = plan.known if plan.selected is plan.cells else frozenset(plan.selected)
     properties = asdict(run.provenance) | {"record": record, "record_sha256": sha256}
@@ -117,6 +121,9 @@ def junit_of(run: Run, record: str, sha256: str) -> dict[str, TestSuite]:
         for key, value in properties.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
             suite.add_property(key, clean(text))
+        counts = Counter(causes[cell] for cell in listed if cell in causes)
+        for place, (cause, count) in enumerate(counts.most_common(), 1):
+            suite.add_property(f"cause.{place}", clean(f"{count:,}: {cause}"))
         _add_cases(suite, element, listed, run)
     return made
 

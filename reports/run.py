@@ -23,8 +23,10 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from devices.cell import CellKey
+from devices.cell import CellKey, Verdict
 from devices.files import explained
+from reports.advice import sentences
+from reports.causes import causes_of
 from reports.junit import clean, junit_file, junit_of, seconds_in, suites_as_xml
 from reports.model import (
     CellResult,
@@ -234,7 +236,10 @@ def write_run(
 
 def _write_junit(run: Run, junitxml: Path | None, sha256: str) -> set[Path]:
     """Write one file a family, and one with all of them. Returns their absolute paths."""
-    made = junit_of(run, RECORD_FILE, sha256)
+    new = (
+        r for r in run.results.values() if r.verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT)
+    )
+    made = junit_of(run, RECORD_FILE, sha256, sentences(causes_of(run, new)))
     folder = run.folder.absolute()
     files = {folder / junit_file(family): [suite] for family, suite in made.items()}
     if junitxml is not None:

@@ -31,7 +31,8 @@ from conformance.plan.selection import Item, Machine, is_case, item_of, items_of
 from conformance.run import progress
 from conformance.run.isolation.controller import Controller
 from conformance.run.isolation.watch import Limits, limits_for
-from conformance.run.outcomes import ItemReport, Lost, LostCells, result_of, verdict_of
+from conformance.run.outcomes import BAD, ItemReport, Lost, LostCells, result_of, verdict_of
+from conformance.run.pace import Pace
 from conformance.run.progress import Done, Finished, Identity, Progress
 from conformance.run.worker import WorkerOrders
 from conformance.search.explore.exploration import drawing_cells, explore
@@ -54,6 +55,7 @@ from reports.model import CellResult, PlanDocument, Provenance
 from reports.run import write_run
 from reports.summary import write_failures
 
+_RED: Final = frozenset(Outcome) - {Outcome.PASS, Outcome.NOT_RUN}
 _DEADLY: Final = (ExpectedOutcome.CRASH, ExpectedOutcome.HANG)
 
 Say = Callable[[str], None]
@@ -81,6 +83,7 @@ class Session:
     collected: set[CellKey] = field(default_factory=set)  # of the items that pytest kept
     hosts: set[str] = field(default_factory=set)  # other machines with workers
     cut_short: str = ""  # why the run ended early, if it did
+    failing: int = 0  # cells so far that fail unexpectedly
 
     @cached_property
     def limits(self) -> Limits:
@@ -100,6 +103,8 @@ class Session:
         self.progress.add(Finished(worker, report))
 
     def _take(self, report: ItemReport, worker: str) -> None:
+        red = (each for each in report.cells if each.outcome in _RED and not each.declared)
+        self.failing += sum(verdict_of(self.matcher, each)[0] in BAD for each in red)
         self.asked += report.asked
         self.missed += report.missed
         for found in report.cells:
@@ -110,6 +115,10 @@ class Session:
         self.progress.add(lost)
         if lost.cell not in self.outcomes:
             self._take(ItemReport((lost.as_outcome,)), worker)
+
+    def pace(self) -> Pace:
+        """What says how far the run is, from now on."""
+        return Pace(len(self.selected), len(self.outcomes), time.monotonic())
 
     def unexpected(self, lost: Lost) -> bool:
         """Whether the manifest does not expect that."""

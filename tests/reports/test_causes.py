@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -357,6 +358,14 @@ def test_junit_shows_the_example_to_people(tmp_path: Path) -> None:
     assert (
         "smallest failing example, layout contiguous+step_inner (the search ran out of its" in text
     )
+
+
+def test_junit_counts_the_cells_of_each_cause(tmp_path: Path) -> None:
+    run_of(tmp_path, wrong(cell("sin")), wrong(cell("cos")), raising(cell("mul"), "no <7>"))
+    read = ElementTree.parse(tmp_path / "junit-layout.xml").iter("property")
+    properties = {each.get("name"): each.get("value") for each in read}
+    assert properties["cause.1"] == "2: wrong values where an input is not contiguous (sin, cos)"
+    assert properties["cause.2"] == "1: RuntimeError is raised: no <7>"
 
 
 def test_redacting_reaches_the_example_s_message(tmp_path: Path) -> None:
