@@ -66,7 +66,7 @@ def sentence(cause: Cause) -> str:
         return f"{about[0]}{told if about[0] == shown.key.clause else ''} ({ops_of(cause)})"
     if rule in ("case", "other"):
         others = len({result.key.clause for result in cause.results} - {about[0]})
-        more = f", and with it {number(others, 'clause')} that rest on it" if others else ""
+        more = f", which cells of {number(others, 'other clause')} follow from" if others else ""
         return f"{about[0]} does not hold{more}"
     wrong, form, place, *_ = about
     said = _WRONG.get(wrong, f"wrong {wrong.replace('_', ' ')}")
@@ -115,8 +115,9 @@ def drafts(causes: Iterable[Cause]) -> dict[CellKey, str]:
 
 
 def ops_of(cause: Cause) -> str:
-    """The ops of a cause: their names if they are few."""
+    """The ops of a cause: their names if they are few, and their family if the cause is one of a family."""
     names = list(dict.fromkeys(result.key.op for result in cause.results))
     if len(names) <= _NAMED:
         return ", ".join(names)
-    return number(len(names), "op")
+    family = cause.key.about[3] if cause.key.rule == "layout" else ""
+    return f"{number(len(names), 'op')}, {family}" if family else number(len(names), "op")

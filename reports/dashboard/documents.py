@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from devices.cell import CellKey
 from reports.dashboard.axes import Axis, keys
 from reports.gate import Level
 from reports.model import Clause, Exclusion, write_file
@@ -67,6 +68,18 @@ class Manifest(msgspec.Struct, frozen=True):
     problems: list[str] = []
 
 
+class Cause(msgspec.Struct, frozen=True):
+    """Why cells fail, and what to do. ``checks`` failed in all ``cells`` of it; ``clauses`` are theirs."""
+
+    verdict: str
+    sentence: str
+    todo: str
+    cells: int
+    checks: int
+    clauses: list[str]
+    example: CellKey
+
+
 class RunDocument(msgspec.Struct, frozen=True):
     """``v1/runs/<id>.json``: a run. ``codes`` has a letter for each cell of its axis."""
 
@@ -87,6 +100,7 @@ class RunDocument(msgspec.Struct, frozen=True):
     exclusions: list[Exclusion]
     manifest: Manifest
     levels: list[Level] = []  # none in a run of a suite that states none
+    causes: list[Cause] = []  # of the cells that fail, the largest first
 
 
 class ContractDocument(msgspec.Struct, frozen=True):

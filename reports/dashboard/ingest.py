@@ -14,12 +14,12 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from devices.cell import Verdict
+from devices.cell import CellKey, Verdict
 from devices.errors import ConformError
 from devices.manifest import Block, Manifest, ManifestError
 from devices.verdicts import Matcher, conflict_text
 from reports.advice import sentence, todo
-from reports.causes import causes_of
+from reports.causes import Cause, causes_of
 from reports.dashboard import axes, documents
 from reports.dashboard.axes import Axis
 from reports.dashboard.geometry import Placement, laid_out, placed
@@ -299,6 +299,22 @@ def _document(
         exclusions=_cleaned(plan.exclusions, list[Exclusion]),
         manifest=manifest,
         levels=_cleaned(levels_of(run), list[Level]),
+        causes=[_told(cause, run) for cause in causes_of(run, _failing(read))],
+    )
+
+
+def _failing(read: ReadRun) -> list[CellResult]:
+    """The cells that fail, expected or not."""
+    sound = (Verdict.OK, Verdict.FLAKY, Verdict.MISSING)
+    return [result for result in read.not_passed.values() if result.verdict not in sound]
+
+
+def _told(cause: Cause, run: Run) -> documents.Cause:
+    clauses = list(dict.fromkeys(clean(result.key.clause) for result in cause.results))
+    return documents.Cause(
+        *(cause.verdict.value, clean(sentence(cause)), clean(todo(cause, run.parsed.clauses))),
+        *(len(cause.results), cause.checks, clauses),
+        CellKey(*map(clean, cause.example.key)),
     )
 
 

@@ -96,6 +96,7 @@ def write(
         "grid": {}, "explore": {}, "cell": {}, "compare": {},
         "ops": {"series": series, "ops": ops},
         "trends": {"trends": [_trend(each) for each in series]},
+        "causes": {"series": series},
         "manifest": {"healths": [_health(each, now) for each in series]},
         "contract": {"clauses": site.contracts[newest.contract].clauses},
         "methodology": {"rows": rows, "meaning": MEANING},

@@ -74,7 +74,7 @@ def grid(clauses: Iterable[str], ops: Iterable[str], dtypes: Iterable[str]) -> l
 
 ALPHA = [*grid((VALUES, BOUNDS, OUT), OPS, DTYPES), CellKey(QUERY, "false while busy", "")]
 CHECKED = frozenset({VALUES, BOUNDS, OUT, QUERY})  # at least, whatever the contract says
-UNTRIED = CellKey("layout.views", "add", "float32")
+UNTRIED = CellKey("layout.memory_format", "add", "float32")
 BETA = [*grid((VALUES, BOUNDS), (*OPS[1:], "only.beta"), (*DTYPES[:3], "complex64")), UNTRIED]
 
 

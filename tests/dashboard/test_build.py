@@ -178,6 +178,7 @@ def test_a_field_of_a_public_file_is_not_lost_by_chance() -> None:
     assert set(documents.RunDocument.__struct_fields__) >= {
         "format", "id", "sha256", "provenance", "start", "axis", "contract", "codes", "counts",
         "checks", "layouts", "facts", "capabilities", "undeclared", "exclusions", "manifest",
+        "causes",
     }  # fmt: skip
     assert set(documents.DeviceDocument.__struct_fields__) >= {
         "slug", "device", "device_name", "plan", "latest", "runs", "torch", "driver", "suite",

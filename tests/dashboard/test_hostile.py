@@ -17,7 +17,7 @@ from tests.dashboard import fleet
 from tests.dashboard.looking import opened, visiting
 
 DEVICE = slug(f"{fleet.MARKUP}-quick")
-PAGES = ["index.html", "trends.html", "manifest.html", "contract.html", "methodology.html", "ops.html",
+PAGES = ["index.html", "trends.html", "causes.html", "manifest.html", "contract.html", "methodology.html", "ops.html",
          f"grid.html#device={quote(DEVICE)}", f"grid.html#device={quote(DEVICE)}&by=clause",
          "explore.html#q=op:*", "compare.html"]  # fmt: skip
 

@@ -210,7 +210,7 @@ def test_clauses_that_rest_on_a_failing_one_have_its_cause() -> None:
     assert counts(causes(rests, {})) == [1, 1]
     found = causes([*rests, fails("streams.wait", "c")], {})
     assert [sentence(each) for each in found] == [
-        "streams.wait does not hold, and with it 2 clauses that rest on it"
+        "streams.wait does not hold, which cells of 2 other clauses follow from"
     ]
     assert found[0].example.key.clause == "streams.wait"
 

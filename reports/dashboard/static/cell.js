@@ -37,7 +37,7 @@ conform.start(async (app, site) => {
         return el("li", {}, el("a", { href: conform.address("cell", { device: each.slug, ...values }), "aria-current": each === device ? "true" : null }, pieces.square(found.kind, model.told(found)), model.title(each), found.kind === "absent" ? el("small", {}, "not planned") : null));
       })),
       el("div", { class: "columns" },
-        el("div", {}, happened(run, detail, counts, here), ...smallest(detail), ...alike(detail, device), ...layouts(detail, universe), ...repro(detail), ...manifest(document_, detail, device), ...more(detail)),
+        el("div", {}, happened(run, detail, counts, here), ...alike(detail, device), ...smallest(detail), ...layouts(detail, universe), ...repro(detail), ...manifest(document_, detail, device), ...more(detail)),
         el("div", { class: "beside" }, ...past(history, device, run, values), ...statement(contract, clause), ...environment(document_))));
   }
 
