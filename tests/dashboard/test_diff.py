@@ -123,5 +123,5 @@ def test_control_characters_of_a_run_forge_no_output(tmp_path: Path) -> None:
         r"  driver: - -> 1\x1b[2J no cell changed",
         "fixed (2 cells: passes now, but did not before):",
         "  layout.values::mul[float32]: fail -> pass",
-        "  layout.views::add[float32]: unsupported -> pass",
+        "  layout.memory_format::add[float32]: unsupported -> pass",
     ]
