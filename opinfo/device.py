@@ -524,8 +524,9 @@ def _make_current(descriptor: Descriptor, device: torch.device) -> None:
 
 
 def has_strides(device: Device) -> bool:
-    """Whether a view has the strides that it was made with."""
-    view = device.to_device(torch.zeros(64)).as_strided((2, 3), (10, 2), 7)
+    """Whether a view of bytes has the strides that it was made with: known bytes lie around what is laid out."""
+    base = device.to_device(torch.zeros(256, dtype=torch.uint8))
+    view = base.view(torch.float32).as_strided((2, 3), (10, 2), 7)
     return view.stride() == (10, 2)
 
 

@@ -34,7 +34,7 @@ _SAME: Final = (
 #: What is said of the whole where the shards differ; nothing of other fields.
 _DIFFER: Final = {"reference_cache": "mixed"}
 #: Parts of the plan's document that are a shard's own.
-_OWN: Final = frozenset({"selected", "facts"})
+_OWN: Final = frozenset({"selected", "facts", "untried"})
 _SHARD: Final = re.compile(r"(\d{1,6})/(\d{1,6})", re.ASCII)
 
 
@@ -73,7 +73,11 @@ def merge(runs: Sequence[Run]) -> Merged:
         chosen = {cell for run in runs for cell in run.parsed.selected}
         planned = [cell for cell in first.parsed.cells if cell in chosen]
         selected = fold(planned)
-    document = msgspec.structs.replace(first.plan, selected=selected)
+    untried: dict[str, dict[str, str]] = {}
+    for run in ordered:
+        for clause, of_op in run.plan.untried.items():
+            untried.setdefault(clause, {}).update(of_op)
+    document = msgspec.structs.replace(first.plan, selected=selected, untried=untried)
     missing = tuple(cell for cell in planned if cell not in results)
     provenance = _provenance([run.provenance for run in ordered], absent)
     return Merged(document, provenance, results, first.parsed, absent, missing)

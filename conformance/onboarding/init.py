@@ -234,6 +234,8 @@ def _run(options: InitOptions, number: int, say: Say) -> Run:
             status = _watched(command, log, say)
     if status not in (ExitCode.GREEN, ExitCode.REGRESSION, ExitCode.INCOMPLETE):
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        if status == ExitCode.USAGE and lines[-1].startswith("ERROR: "):  # such as a misspelt op
+            raise ConformError(f"{lines[-1][len('ERROR: ') :]} ({_written(options.folder)})")
         raise Unreachable(
             f"run {number} failed with exit code {status} and has no results: "
             f"{lines[-1] if lines else 'no message'} (log: {log}; {_written(options.folder)})"

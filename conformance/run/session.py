@@ -187,6 +187,15 @@ class Session:
         clauses = {cell.clause for cell in self.selected}
         return planner.untried(self.descriptor, self.contract, ops, clauses)
 
+    def _never_tried(self) -> dict[str, dict[str, str]]:
+        """By clause and op, why it is not tried on this device: known before the run, or met in it."""
+        found = {clause: dict(of_op) for clause, of_op in self._untried.items()}
+        undeclared = planner.undeclared_clauses(self.descriptor, self.contract)
+        for cell, outcome in self.outcomes.items():
+            if outcome.declared and not undeclared.get(cell.clause):
+                found.setdefault(cell.clause, {}).setdefault(cell.op, outcome.message)
+        return found
+
     @cached_property
     def _levels(self) -> list[dict[str, Any]]:
         return [] if self.partial else stated(self.plan.cells)  # no partial run has a level
@@ -245,7 +254,7 @@ class Session:
             clauses=msgspec.convert(self.contract.snapshot()["clauses"], list[model.Clause]),
             capabilities=states,
             facts=dict(self.facts),
-            untried={clause: dict(cases) for clause, cases in self._untried.items()},
+            untried=self._never_tried(),
             holds=self.descriptor.gate is not None or self.descriptor.busy is not None,
             layouts_version=plan.recipe["layouts"],
             exclusions=[

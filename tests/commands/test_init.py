@@ -127,6 +127,16 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
+def test_what_a_run_refuses_is_the_message_of_init(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    text = drafting.descriptor(Question(name="mine", torch_type="cpu"), Reply({}, ["float32"]), DAY)
+    (folder / "descriptor.py").write_text(text)
+    result = call("mine", "--device-string", "cpu", "-o", str(folder), "--ops", "mull")
+    assert result.exit_code == 4 and result.stderr.count("\n") == 1
+    assert "error: --ops 'mull' matches nothing in this plan; did you mean 'mul'" in result.stderr
+
+
 @pytest.mark.parametrize("module", ["", "some_module", "torch._lazy.ts_backend"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_drafted_descriptor_says_what_was_answered(

@@ -15,8 +15,9 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import torch
 
-from conformance.checks.ops.context import ItemContext, failed
+from conformance.checks.ops.context import ItemContext, NotPlaced, failed
 from conformance.checks.ops.script import (
     NotApplicable,
     NotReturned,
@@ -73,6 +74,8 @@ def run(
             record.check(number, layout)
         record.refuse(exc)
         return False
+    except NotPlaced:
+        raise
     except Exception as exc:  # judged: a check that expects an exception catches it itself
         wrong = raised(exc)
     finally:
@@ -107,11 +110,22 @@ class DirectedScript:
     def given(self) -> tuple[Any, ...]:
         """What every check takes first: the op, ``move``, ``back``, and the sample's tensors and arguments."""
         device, sample = self.ctx.device, self.sample
-        shared = (self.function, device.to_device, device.from_device)
+        shared = (self.function, self._move, device.from_device)
         if sample is None:
             return shared
         arguments = partial(sample.call.on, device=device.torch_device)
         return (*shared, [tensor.clone() for tensor in sample.tensors], arguments)
+
+    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Put a tensor on the device. Raises NotPlaced if the device does not take a dtype that it does not declare."""
+        device = self.ctx.device
+        try:
+            return device.to_device(tensor)
+        except Exception as exc:
+            placed = NotPlaced(exc, tensor.dtype)
+            if placed.dtype in device.descriptor.dtypes:
+                raise
+            raise placed from exc
 
     def may_run(self) -> bool:
         """Name the check. It is not made if it ended a process before, or if only its script is asked for."""

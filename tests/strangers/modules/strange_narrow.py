@@ -6,7 +6,7 @@ import strange
 import torch
 import torch.utils._pytree as pytree
 
-HAS = {torch.float32, torch.int32, torch.uint8}  # uint8 as bytes: copies and views
+HAS = {torch.float32, torch.int32}
 
 
 def before(op: Any, args: Any, kwargs: Any) -> None:
