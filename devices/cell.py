@@ -102,7 +102,7 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``checks`` counts executed comparisons, ``samples`` the inputs that they were made on. ``layouts`` are the ids of
     the layouts that failed, ``ran_layouts`` of those that ran, both sorted. ``worst_error`` is the largest absolute
     difference seen, None if nothing was compared by value. ``failure`` is the failure that is shown, of ``failed``
-    failing checks. ``note`` says why a cell is unsupported or an error, or what else is worth reporting. ``raises`` is
+    failing checks; ``also`` are failures of other kinds, one of each. ``note`` says why a cell is unsupported or an error, or what else is worth reporting. ``raises`` is
     the type of the exception that decided the outcome, ``said`` its text, in the device's own words, for a cell
     without a failure. ``blocked_by`` is the clause that must hold before a blocked cell can be judged. ``repro`` is a
     path in the results folder. ``seconds`` is wall time.
@@ -116,6 +116,7 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     raises: str | None = None
     failure: Failure | None = None
     failed: int = 0
+    also: tuple[Failure, ...] = ()
     note: str = ""
     said: str | None = None
     blocked_by: str = ""

@@ -111,4 +111,4 @@ def op_family(op: str, kind: str = "") -> str:
         return space
     name = op.removeprefix("nn.functional.").partition(".")[0]
     found = (family for word, family in _OP_FAMILIES.words.items() if word in name)
-    return next(found, re.sub(r"_copy$|\d*d?$", "", name) or name)
+    return next(found, re.sub(r"_copy$|_?\d+d?$", "", name) or name)

@@ -33,6 +33,9 @@ _WRONG: Final = {
     Kind.STRIDES.value: "an output has the wrong strides",
     Kind.NOT_DETERMINISTIC.value: "two equal calls differ",
     Kind.NOT_ALIASED.value: "a result that must share memory does not",
+    Kind.NOT_RAISED.value: "no error where one is documented",
+    Kind.NOT_WARNED.value: "no warning where one is documented",
+    Kind.RAISED.value: "an exception where there must be none",
     Kind.ALIAS.value: "a result shares memory that it must not share",
 }
 

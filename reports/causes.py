@@ -287,7 +287,9 @@ class _Sorting:
         }
         roots = self._roots(ways)
         widths = self._widths(ways, roots, red)
-        of_op = {(r.key.clause, *r.key[1:]): place for place, r in enumerate(self.results)}
+        of_op: dict[CellKey, int] = {}
+        for place, result in enumerate(self.results):
+            of_op.setdefault(result.key, place)
         keys: list[CauseKey] = []
         for place, key in enumerate(told):
             if key is None:
@@ -298,7 +300,7 @@ class _Sorting:
         for place, key in enumerate(keys):
             if key.rule == "blocked":
                 result = self.results[place]
-                by = of_op.get((result.blocked_by, *result.key[1:]))
+                by = of_op.get(CellKey(result.blocked_by, *result.key[1:]))
                 if by is not None and keys[by].rule != "blocked":
                     key = keys[by]
             yield key
@@ -379,6 +381,15 @@ def _root_of(cell: CellKey, red: Collection[str]) -> str:
     return cell.clause
 
 
+def _others(result: CellResult) -> Iterable[CellResult]:
+    """The cell as if each of its other failures was the one that is shown."""
+    for failure in result.also:
+        layouts = (failure.layout,) if failure.layout else ()
+        yield msgspec.structs.replace(
+            result, failure=failure, also=(), layouts=layouts, raises=failure.raises, example=None
+        )
+
+
 def causes(
     results: Iterable[CellResult],
     families: Mapping[str, str],
@@ -400,9 +411,16 @@ def causes(
     found = []
     for verdict, members in of_verdict.items():
         of_cause: dict[CauseKey, list[CellResult]] = defaultdict(list)
-        for result, key in zip(members, _Sorting(members, families, ran).keys()):
+        more = [other for result in members for other in _others(result)]
+        keys = list(_Sorting([*members, *more], families, ran).keys())
+        other_keys: dict[CellKey, set[CauseKey]] = defaultdict(set)
+        for result, key in zip(more, keys[len(members) :]):
+            other_keys[result.key].add(key)
+        for result, key in zip(members, keys):
             of_cause[key].append(result)
-        found += [Cause(key, verdict, tuple(cells)) for key, cells in of_cause.items()]
+        for key, cells in of_cause.items():
+            partly = frozenset(r.key for r in cells if other_keys.get(r.key, {key}) != {key})
+            found.append(Cause(key, verdict, tuple(cells), partly))
     found.sort(key=lambda c: (c.verdict is not Verdict.REGRESSION, -len(c.results)))
     return tuple(found)
 

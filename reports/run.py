@@ -278,10 +278,13 @@ def redacted(
 def _with_texts(result: CellResult, change: Callable[[str], str]) -> CellResult:
     """The result with its free texts changed; names of layouts, files and types are not free."""
     changed: dict[str, Any] = _changed(result, ("why", "note", "said", "worker"), change)
+    names = ("subject", "expected", "found", "detail", "said", "call")
     if result.failure is not None:
-        names = ("subject", "expected", "found", "detail", "said", "call")
         failure = _changed(result.failure, names, change)
         changed["failure"] = msgspec.structs.replace(result.failure, **failure)
+    changed["also"] = tuple(
+        msgspec.structs.replace(each, **_changed(each, names, change)) for each in result.also
+    )
     if result.example is not None:
         example = _changed(result.example, ("message", "call"), change)
         changed["example"] = dataclasses.replace(result.example, **example)

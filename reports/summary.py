@@ -107,12 +107,11 @@ class _CauseDocument(msgspec.Struct):
     clauses: list[str]
     example: _CauseExample
     cells: list[str]
-    block: str
 
 
 class FailuresDocument(msgspec.Struct):
-    """``failures.json``: the causes, largest first, each with its example, the names of all its cells, and a block of
-    a manifest that expects exactly these."""
+    """``failures.json``: the causes, largest first, each with its example and the names of all its cells.
+    ``wholly`` of the ``count`` cells fail for no other reason."""
 
     format: int
     cells: int
@@ -141,7 +140,7 @@ def document(run: Run, causes: Sequence[Cause]) -> FailuresDocument:
         made.append(
             _CauseDocument(
                 *(cause.verdict, *told, cause.key.rule, len(cells), cause.checks, wholly),
-                *(clauses, example, cells, ""),
+                *(clauses, example, cells),
             )
         )
     return FailuresDocument(_FORMAT, sum(cause.count for cause in made), made)
@@ -168,18 +167,6 @@ def markdown_of(found: FailuresDocument) -> str:
         if example.repro is not None:
             lines.append(f"- `python {example.repro}` in this folder")
         lines += ["", ", ".join(map(md, cause.cells)), ""]
-        if cause.block:
-            fence = "a block of the manifest that expects these cells"
-            lines += [
-                f"<details><summary>{fence}</summary>",
-                "",
-                "```toml",
-                cause.block,
-                "```",
-                "",
-                "</details>",
-                "",
-            ]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from devices.cell import CellKey, CellOutcome, Outcome
-from devices.failure import Failure
+from devices.failure import Failure, Kind
 
 #: Failures kept for one cell; all are counted.
 KEPT = 50
+
+#: Failures of other kinds that are reported of one cell.
+ALSO = 3
 
 #: How the message of a cell begins that passed with something to report.
 NOTED = "noted: "
@@ -110,6 +113,14 @@ class CellRecord:
         """The failure to show: fewest elements, then the simplest layout (the shortest name)."""
         return min(self.failures, key=lambda f: (f.size, len(f.failure.layout)), default=None)
 
+    def _also(self, shown: Failed | None) -> tuple[Failure, ...]:
+        """One failure of each other way: of another kind, or with another exception."""
+        if shown is None:
+            return ()
+        ways = {_way(failed.failure): failed.failure for failed in reversed(self.failures)}
+        ways.pop(_way(shown.failure), None)
+        return tuple(list(ways.values())[:ALSO])
+
     @property
     def declared(self) -> bool:
         """Whether nothing was tried, by declaration or because there is no second device."""
@@ -182,11 +193,16 @@ class CellRecord:
             raises=raises,
             failure=failure,
             failed=self.failed,
+            also=self._also(shown),
             note=note,
             said=said,
             blocked_by=self.blocked[0][0] if outcome is Outcome.BLOCKED else "",
             seconds=round(self.seconds, 6),
         )
+
+
+def _way(failure: Failure) -> tuple[Kind, str | None, str]:
+    return failure.kind, failure.raises, failure.check
 
 
 class Recorder:

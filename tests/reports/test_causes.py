@@ -222,6 +222,14 @@ def test_every_clause_that_rests_on_another_exists() -> None:
     assert {each.partition("/")[0] for each in ADVICE.same_check} <= known
 
 
+def test_a_cause_says_which_cells_fail_for_another_reason_too() -> None:
+    other = failure("", kind=Kind.RAISED, raises="RuntimeError", said="no", layout="transposed")
+    same = failure("", kind=Kind.PRECISION, layout="contiguous+step_inner")
+    both = [wrong(cell("sin"), also=(other,)), wrong(cell("cos"), also=(same,))]
+    (cause,) = causes(both, FAMILIES)
+    assert cause.partly == {cell("sin")}
+
+
 def test_the_minimised_layout_decides_where_there_is_one() -> None:
     noisy = wrong(cell("cos"), layouts=("contiguous+step_inner+offset",), example=SMALL)
     assert counts(causes([wrong(cell("sin")), noisy], FAMILIES)) == [2]
@@ -370,8 +378,9 @@ def test_junit_counts_the_cells_of_each_cause(tmp_path: Path) -> None:
 
 def test_redacting_reaches_the_example_s_message(tmp_path: Path) -> None:
     said = replace(SMALL, message="seen on builder7")
+    also = (failure("seen on builder7", kind=Kind.STATE),)
     plan = plan_document([cell("sin")], families=FAMILIES)
-    results = {cell("sin"): wrong(cell("sin"), example=said)}
+    results = {cell("sin"): wrong(cell("sin"), example=said, also=also)}
     made = write_run(tmp_path, plan, results, PROVENANCE, redact=True)
     kept = made.results[cell("sin")].example
     assert kept is not None and kept.message == "seen on [redacted]"
