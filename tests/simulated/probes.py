@@ -195,6 +195,15 @@ def _() -> bool:
     return int(torch.ones(2, dtype=torch.int64, device=DEVICE).mul(2**60 + 1)[0]) != 2**60 + 1
 
 
+@probe("special.zero_divisor_spoils_others")
+def _() -> bool:
+    given, by = (torch.tensor(each, device=DEVICE) for each in ([7, 9], [0, 2]))
+    try:
+        return torch.floor_divide(given, by).tolist()[1] != 4
+    except RuntimeError:
+        return False
+
+
 @probe("special.max_drops_nan")
 def _() -> bool:
     return not bool(torch.maximum(ones(1), ones(1) * torch.nan).isnan())

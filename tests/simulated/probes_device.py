@@ -91,6 +91,12 @@ def _() -> bool:
         return torch.ones(1).device.index != 1
 
 
+@probe("device.storage_names_first_index")
+def _() -> bool:
+    there = torch.arange(3, device="simulated:1")
+    return there.device.index == 1 and there.untyped_storage().device.index == 0
+
+
 @probe("device.storage_on_other_index")
 def _() -> bool:
     before = torch.simulated.memory_allocated(1)

@@ -130,6 +130,30 @@ def _() -> bool:
         return not new_stream().record_event().query()
 
 
+@probe("streams.pool_has_default")
+def _() -> bool:
+    return torch.accelerator.current_stream() in [new_stream() for _ in range(16)]
+
+
+@probe("events.elapsed_across_indices")
+def _() -> bool:
+    events = [torch.Event(f"simulated:{index}", enable_timing=True) for index in range(2)]
+    for index, event in enumerate(events):
+        event.record(new_stream(index))
+        event.synchronize()
+    return not raises(lambda: events[0].elapsed_time(events[1]))
+
+
+@probe("events.wait_for_itself_stalls")
+def _() -> bool:
+    stream = new_stream()
+    event = stream.record_event()
+    event.wait(stream)
+    stalls = not until(stream.record_event().query)
+    stream.synchronize()
+    return stalls
+
+
 @probe("streams.launch_blocks_host")
 def _() -> bool:
     x, stream, gate, launched = counter(), new_stream(), torch.simulated.Gate(), threading.Event()

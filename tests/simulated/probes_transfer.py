@@ -37,6 +37,13 @@ def _() -> bool:
     return base.tolist() != [1.0, 0.0, 1.0, 0.0]
 
 
+@probe("transfer.zero_lost_in_view")
+def _() -> bool:
+    base = torch.ones(4, device=ZERO)
+    base[::2].zero_()
+    return base.tolist() != [0.0, 1.0, 0.0, 1.0]
+
+
 @probe("transfer.read_past_broadcast_source")
 def _() -> bool:
     source = torch.arange(6.0)[:1]  # in a buffer that goes on

@@ -30,7 +30,7 @@ ITEMS: tuple[Item, ...] = (
             "nn.functional.conv2d", "nn.functional.avg_pool2d",
         )
     ),
-    ("exp", "int64"), ("add", "int64"), ("mul", "int64"), ("transpose", "complex64"),
+    ("floor_divide", "int64"), ("exp", "int64"), ("add", "int64"), ("mul", "int64"), ("transpose", "complex64"),
 )  # fmt: skip
 
 #: The faults of ops that trip clauses of the layout suite.

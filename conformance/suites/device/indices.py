@@ -202,24 +202,32 @@ def default_device(context: Context) -> None:
 def alike(context: Context) -> None:
     """What is made like a tensor, or of it, is on its device."""
     for at in map(context.named, context.indices):
-        x = torch.ones(2, 3, device=at)
-        made: dict[str, torch.Tensor] = {
-            "empty_like": torch.empty_like(x),
-            "rand_like": torch.rand_like(x),
-            "full_like": torch.full_like(x, 2.0),
-            "new_zeros": x.new_zeros(2),
-            "new_tensor": x.new_tensor([1.0, 2.0]),
-            "clone": x.clone(),
-            "view": x.view(-1),
-            "sum": x.sum(),
-            "add": x + 1,
-            "mm": x.mm(x.t()),
-            "cat": torch.cat([x, x]),
-            "comparison": x > 0,
-            "detach": x.detach(),
-            "double": x.to(torch.float16),
-        }
+        made = _alike(torch.ones(2, 3, device=at))
         _all_on(context, at, f"what is made of a tensor on {at} is there", made)
+
+
+def _alike(x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What is made like a tensor, or of it, by name."""
+    return {
+        "empty_like": torch.empty_like(x),
+        "zeros_like": torch.zeros_like(x),
+        "ones_like": torch.ones_like(x),
+        "rand_like": torch.rand_like(x),
+        "full_like": torch.full_like(x, 2.0),
+        "new_empty": x.new_empty(2),
+        "new_zeros": x.new_zeros(2),
+        "new_full": x.new_full((2,), 3.0),
+        "new_tensor": x.new_tensor([1.0, 2.0]),
+        "clone": x.clone(),
+        "view": x.view(-1),
+        "sum": x.sum(),
+        "add": x + 1,
+        "mm": x.mm(x.t()),
+        "cat": torch.cat([x, x]),
+        "comparison": x > 0,
+        "detach": x.detach(),
+        "double": x.to(torch.float16),
+    }
 
 
 @cases("device.placement", **TWO)
@@ -248,10 +256,15 @@ def moved(context: Context) -> None:
 
 @cases("device.placement", requires={"storage"})
 def storages(context: Context) -> None:
-    """A storage is on its tensor's device."""
-    for index in context.indices:
-        x = torch.ones(100, device=context.at(index))
-        context.same(x.untyped_storage().device, x.device, "a storage is on its tensor's device")
+    """A storage is on its tensor's device, whatever made the tensor."""
+    for at in map(context.named, context.indices):
+        made = {**_made(device=at), **_alike(torch.ones(2, 3, device=at))}
+        elsewhere = {
+            name: str(where)
+            for name, tensor in made.items()
+            if (where := tensor.untyped_storage().device) != tensor.device
+        }
+        context.same(elsewhere, {}, "a storage is on its tensor's device")
 
 
 @cases("device.placement", requires={"multi_device", "allocator_statistics"}, indices=2)

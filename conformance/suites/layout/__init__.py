@@ -11,7 +11,7 @@ from conformance.suites.layout import reads, rules, writes
 from opinfo.samples import Traits
 
 _FLOATING = frozenset({"float16", "bfloat16", "float32", "float64"})
-_INTEGER = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64"})
+_INTEGER = rules.INTEGERS | {"bool"}
 #: dtypes that have no arithmetic of their own on any backend: storage formats.
 _STORAGE_ONLY_PREFIX = ("float8", "float4", "uint16", "uint32", "uint64", "complex32")
 
@@ -19,6 +19,8 @@ _STORAGE_ONLY_PREFIX = ("float8", "float4", "uint16", "uint32", "uint64", "compl
 def _special(t: Traits) -> bool:
     if t.dtype == "bool":
         return t.ufunc in ("unary", "binary") and "special.no_bool" not in t.families
+    if "special.divides" in t.families and t.dtype in rules.INTEGERS:
+        return True
     return t.dtype in _FLOATING and (
         t.nan_policy or any(f.startswith("special.nan") for f in t.families)
     )

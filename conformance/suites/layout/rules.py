@@ -19,6 +19,10 @@ TYPE_PROMOTION, SPECIAL_VALUES = "layout.type_promotion", "layout.special_values
 BETA_ZERO, EMPTY_REDUCE = "layout.beta_zero", "layout.empty_reduce"
 
 
+#: Dtypes whose division by zero has no value.
+INTEGERS = frozenset({"uint8", "int8", "int16", "int32", "int64"})
+
+
 def other_arguments(ctx: ItemContext) -> tuple[Any, ...]:
     """What a unary op takes after its input (the order of ``polygamma``, the value of ``fill``), from the
     first sample that holds no other tensor."""
@@ -349,6 +353,9 @@ def special_values(ctx: ItemContext) -> None:
             extra = () if binary else other_arguments(ctx)
             run(ctx, SPECIAL_VALUES, "bool_bytes", bool_bytes, binary=binary, extra=extra)
             return
+        if "special.divides" in families and ctx.dtype in INTEGERS:
+            run(ctx, SPECIAL_VALUES, "zero_divisor", zero_divisors, dtype=ctx.dtype)
+            return
         extra = (2.0,) if "reduce.needs_order" in families else ()
         propagates = policy == "propagate" or "special.nan_reduce" in families
         omits = policy == "omit" or "special.nan_omit" in families
@@ -368,6 +375,23 @@ def special_values(ctx: ItemContext) -> None:
                     name = "nan_last" if check is sorts_nan_last else name
                     given = {"dtype": ctx.dtype, "strided": strided, **given}
                     run(ctx, SPECIAL_VALUES, name, check, number, **given)
+
+
+def zero_divisors(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
+    """Divide integers by zero among others. An exception is right (the CPU's is ZeroDivisionError), and so is any
+    value (as on CUDA); the quotients of the others are documented, and the process goes on."""
+    left, right = (
+        torch.tensor(values).to(getattr(torch, dtype)) for values in ([7, 9, 0, 5], [0, 2, 0, 3])
+    )
+    try:
+        got = back(op(move(left), move(right)))
+    except (RuntimeError, ZeroDivisionError):
+        return None
+    want = op(left[1::2], right[1::2])
+    same = tuple(got.shape) == (4,) and torch.equal(got[1::2], want)
+    return (
+        None if same else Wrong("values", want.tolist(), got[1::2].tolist(), "9 and 5 by 2 and 3")
+    )
 
 
 def bool_bytes(op: Any, move: Any, back: Any, binary: Any, extra: Any) -> Wrong | None:

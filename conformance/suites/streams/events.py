@@ -132,6 +132,22 @@ def recorded_by_the_stream(context: Context) -> None:
     context.same([made.query(), own.query()], [True, True], "both are done with it")
 
 
+@cases("events.record", own_process=True, slow=True, seconds=30.0)
+def again_after_its_wait(context: Context) -> None:
+    """A stream may record an event, wait for it and record it again: the calls return, and the event is done."""
+    for kind in _kinds(context):
+        event, stream = kind.event(), kind.stream()
+
+        def chain(event: Any = event, stream: Any = stream) -> None:
+            event.record(stream)
+            event.wait(stream)
+            event.record(stream)
+
+        with WaitingCall(chain) as call:
+            context.check(call.ended(SOON), "record, wait and record on one stream return")
+        context.check(context.ends(event), "the event is done")
+
+
 def _work(context: Context, milliseconds: float) -> None:
     """Work that takes some time on the current stream."""
     if context.descriptor.busy is not None:
@@ -175,6 +191,19 @@ def without_time(context: Context, timed: bool) -> None:
         stream.synchronize()
         for start, end in ((good, bad), (bad, good)):
             context.raises(ValueError, start.elapsed_time, end, text=text)
+
+
+@cases("events.elapsed", indices=2)
+def across_indices(context: Context) -> None:
+    """Events of two indices have no time between them: RuntimeError or ValueError."""
+    for kind in _kinds(context):
+        events = [kind.event(enable_timing=True) for _ in range(2)]
+        for index, event in enumerate(events):
+            event.record(kind.stream(index))
+            event.synchronize()
+        text = "no time between events of two indices"
+        for start, end in (events, reversed(events)):
+            context.raises((RuntimeError, ValueError), start.elapsed_time, end, text=text)
 
 
 @cases("events.elapsed")

@@ -95,6 +95,21 @@ def finish_first(context: Context) -> None:
 
 
 @cases("streams.concurrent")
+def none_is_the_default(context: Context) -> None:
+    """While the default stream is busy, work on every new stream of the pool is done."""
+    pool = [context.stream() for _ in range(context.descriptor.stream_pool_size or 4)]
+    tensors = [filled(context, 1) for _ in pool]
+    learnt(context)
+    with context.hold(limit=4 * SOON):
+        for stream, tensor in zip(pool, tensors, strict=True):
+            queue(stream, tensor, 4)
+        text = "work on a new stream is done while the default stream is busy"
+        for done in [recorded(context, stream) for stream in pool]:
+            context.check(context.ends(done), text)
+    context.settle()
+
+
+@cases("streams.concurrent")
 def host_goes_on(context: Context) -> None:
     """Launches on a busy stream return while it is busy."""
     stream, tensor = context.stream(), filled(context, 1)

@@ -99,6 +99,11 @@ def _is_pinned(self: torch.Tensor, original: Callable[..., Any], *args: Any) -> 
     return self.storage_offset() == 0 and bool(original(self, *args))
 
 
+@_installs("transfer.zero_lost_in_view", _kernel, "zero_", "PrivateUse1")
+def _zero_if_contiguous(x: torch.Tensor) -> torch.Tensor:
+    return x.fill_(0) if x.is_contiguous() else x
+
+
 @_installs("compile.export_wrong_device", _called)
 def _load_on_first_index() -> Mend:
     registry: Any = torch.serialization._package_registry

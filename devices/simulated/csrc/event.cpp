@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <mutex>
+#include <thread>
 
 #include "capture.h"
 #include "faults.h"
@@ -81,6 +82,10 @@ void wait_event(void* event, Queue& queue) {
     });
     return;
   }
+  if (on(Fault::events_wait_for_itself_stalls) && event != nullptr &&
+      static_cast<Event*>(event)->recorded_on == &queue) {
+    queue.submit([] { std::this_thread::sleep_for(std::chrono::seconds(3)); });
+  }
   if (MarkPtr mark = mark_of(event)) {
     queue.wait(mark);
   }
@@ -117,6 +122,9 @@ double elapsed(void* start, void* end) {
   TORCH_CHECK_VALUE(
       (first->timed && last->timed) || on(Fault::events_elapsed_untimed_accepted),
       "Both events must be created with argument 'enable_timing=True'.");
+  TORCH_CHECK(
+      first->device == last->device || on(Fault::events_elapsed_across_indices),
+      "simulated device: events of devices ", first->device, " and ", last->device, " have no time between them");
   MarkPtr from = first->mark(), to = last->mark();
   TORCH_CHECK(
       from != nullptr && to != nullptr && from->done() && to->done(),

@@ -183,6 +183,13 @@ void scalar_through_float(Call& call) {
   }
 }
 
+void divide_by_ones(Call& call) {
+  const at::Tensor divisor = call.argument(1);
+  if (at::isIntegralType(divisor.scalar_type(), true) && divisor.eq(0).any().item<bool>()) {
+    call.stack[1] = at::clone(divisor).fill_(1);
+  }
+}
+
 void drop_nan(Call& call) {
   const at::Tensor first = call.argument(0), second = call.argument(1);
   if (call.result().is_floating_point()) {
@@ -236,6 +243,7 @@ const std::vector<Misbehaviour>& all() {
       {Fault::variants_out_differs, {"aten::bmm.out"}, nullptr, add_one},
       {Fault::overlap_skip_internal_check, {"aten::sub.out"}, give_copy_of_overlapping_out, write_overlapping_out},
       {Fault::promotion_scalar_through_float, {"aten::mul.Tensor"}, scalar_through_float, nullptr},
+      {Fault::special_zero_divisor_spoils_others, {"aten::floor_divide"}, divide_by_ones, nullptr},
       {Fault::special_max_drops_nan, {"aten::maximum"}, nullptr, drop_nan},
       {Fault::beta_zero_multiply_input, {"aten::addmm"}, nullptr, multiply_input_by_zero},
       {Fault::reduce_empty_sum_one, {"aten::sum.dim_IntList"}, nullptr, start_from_one},

@@ -67,7 +67,15 @@ at::Tensor empty(
       format = c10::MemoryFormat::Contiguous;
     }
   }
-  return at::detail::empty_generic(size, allocator(), kKeys, c10::dtype_or_default(dtype), format);
+  at::Tensor made = at::detail::empty_generic(size, allocator(), kKeys, c10::dtype_or_default(dtype), format);
+  if (on(Fault::device_storage_names_first_index) && at::isIntegralType(made.scalar_type(), false)) {
+    auto* storage = made.storage().unsafeGetStorageImpl();
+    c10::DataPtr data = storage->set_data_ptr(c10::DataPtr());
+    void* start = data.get();
+    const c10::DeleterFnPtr deleter = data.get_deleter();
+    storage->set_data_ptr_noswap({start, data.release_context(), deleter, c10::Device(made.device().type(), 0)});
+  }
+  return made;
 }
 
 at::Tensor empty_strided(

@@ -293,7 +293,11 @@ Queue& next_queue(int device, int priority) {
   std::lock_guard<std::mutex> lock(all.mutex);
   int& place = all.next[{device, priority}];
   const QueueId id = 1 + place + (kLeastPriority - priority) * kPoolSize;
+  const bool first = place == 0;
   place = on(Fault::streams_new_stream_repeats) ? place : (place + 1) % kPoolSize;
+  if (first && on(Fault::streams_pool_has_default)) {
+    return made_locked(all, device, kDefaultQueue, kLeastPriority);
+  }
   return made_locked(all, device, id, priority);
 }
 
