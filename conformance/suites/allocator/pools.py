@@ -34,8 +34,7 @@ def not_handed_out(context: Context, size: int) -> None:
     mine, other = context.streams()
     with mine:
         place = freed(context, size)
-        again = inside(context.bytes_of(size), [place])
-        context.must(again, "a freed block is the next of its size")
+        cached = inside(context.bytes_of(size), [place])
         block = context.bytes_of(size)
         place = span(block)
         with context.hold(other) as hold:
@@ -49,7 +48,8 @@ def not_handed_out(context: Context, size: int) -> None:
         del early
         later = [context.bytes_of(size) for _ in range(5)]
         again = any(inside(each, [place]) for each in later)
-        context.check(again, "the block is handed out again when the other stream is done")
+        text = "the block is handed out again when the other stream is done"
+        context.check(again or not cached, text)  # else freed memory goes back to the system
 
 
 @cases("allocator.record_stream", over={f"{name}_bytes": size for name, size in _SIZES.items()})
@@ -73,13 +73,18 @@ def bytes_stay(context: Context, size: int) -> None:
     keeps(context, result, 11, "the other stream reads what was there when its work was queued")
 
 
-@cases("allocator.cross_stream", requires={"pointers"}, over=_SIZES)
+@cases("allocator.cross_stream", requires={"pointers", "allocator_statistics"}, over=_SIZES)
 def own_stream_only(context: Context, size: int) -> None:
     """A freed block goes to requests on the stream that it was allocated on, and to no other."""
     mine, other = context.streams()
     fresh(context)
     with mine:
-        place = freed(context, size)
+        block = context.bytes_of(size)
+        place, held = span(block), context.counters().reserved
+        del block
+    if context.counters().reserved < held:
+        context.check(True, "its segment is released at once")
+        return
     with other:
         others = [context.bytes_of(size) for _ in range(4)]
     none_inside(context, others, place, "no request on another stream gets the block")

@@ -1,0 +1,85 @@
+"""Devices that do right in another way than most: cases that once failed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.endings import CheckFailed
+from conformance.suites.allocator import blocks, pools
+from conformance.suites.device import processes
+from devices.descriptor import Descriptor
+from devices.registry import get
+from opinfo.device import open_device
+
+
+class _Scripted(Context):
+    """A device without streams whose allocator hands out one block, and whose counters are scripted."""
+
+    reserved: Iterator[int]
+
+    def streams(self, count: int = 2) -> list[Any]:
+        return [nullcontext()] * count
+
+    def counters(self, index: int = 0) -> Any:
+        return SimpleNamespace(reserved=next(self.reserved))
+
+    def bytes_of(self, count: int, index: int = 0) -> torch.Tensor:
+        return _BLOCK
+
+
+_BLOCK = torch.zeros(4096, dtype=torch.uint8)
+
+
+def scripted(*reserved: int, **changes: Any) -> _Scripted:
+    descriptor: Descriptor = replace(get("cpu"), **changes)
+    made = _Scripted(open_device(descriptor), "a seed")
+    made.reserved = iter(reserved)
+    return made
+
+
+def test_a_block_whose_segment_was_given_back_may_serve_another_stream() -> None:
+    pools.own_stream_only(scripted(4096, 0), 4096)
+
+
+def test_a_block_that_is_kept_may_not() -> None:
+    with pytest.raises(CheckFailed):
+        pools.own_stream_only(scripted(4096, 4096), 4096)
+
+
+def test_a_segment_that_was_given_back_is_not_missed_when_its_size_is_asked_for_again() -> None:
+    blocks.after_a_split(scripted(8, 2, 8))
+
+
+def test_a_segment_that_is_lost_is() -> None:
+    with pytest.raises(CheckFailed):
+        blocks.after_a_split(scripted(8, 8, 16))
+
+
+def test_an_error_that_is_raised_at_once_is_not_too_early() -> None:
+    def fail() -> None:
+        raise RuntimeError("at once")
+
+    context = scripted(fail=fail)
+
+    @contextmanager
+    def hold(**_: Any) -> Iterator[None]:
+        yield
+
+    context.hold = hold  # type: ignore[method-assign,assignment]
+    processes._behind_other_work(context)
+    assert context.checks == 1
+
+
+def test_an_error_that_is_never_raised_is_missed() -> None:
+    context = scripted(fail=lambda: None)
+    context.hold = lambda **_: nullcontext()  # type: ignore[method-assign,assignment]
+    with pytest.raises(CheckFailed):
+        processes._behind_other_work(context)
