@@ -83,3 +83,17 @@ def test_an_error_that_is_never_raised_is_missed() -> None:
     context.hold = lambda **_: nullcontext()  # type: ignore[method-assign,assignment]
     with pytest.raises(CheckFailed):
         processes._behind_other_work(context)
+
+
+def test_values_that_look_alike_are_told_by_their_bytes() -> None:
+    found, wanted = (
+        torch.tensor([bits], dtype=torch.int32).view(torch.float32)
+        for bits in (0x7FC00001, 0x7FC00000)
+    )
+    with pytest.raises(CheckFailed) as caught:
+        scripted().equal(found, wanted, "it is the same")
+    told = caught.value.failure.message
+    assert (
+        "expected nan of the bytes [0, 0, 192, 127], found nan of the bytes [1, 0, 192, 127]"
+        in told
+    )

@@ -93,7 +93,7 @@ def _() -> bool:
 
 @probe("device.storage_names_first_index")
 def _() -> bool:
-    there = torch.arange(3, device="simulated:1")
+    there = torch.randint(0, 9, (3,), device="simulated:1")
     return there.device.index == 1 and there.untyped_storage().device.index == 0
 
 

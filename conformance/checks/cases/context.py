@@ -264,12 +264,18 @@ class Context:
         wrong = (mine != theirs).reshape(there.numel(), -1).any(1).nonzero().flatten()
         item = int(wrong[0])
         place = torch.unravel_index(wrong[0], there.shape) if there.dim() else ()
+        expected_text, found_text = (shown(each.reshape(-1)[item].item()) for each in (want, there))
+        if expected_text == found_text:  # NaN of other bits
+            size = there.itemsize
+            part = slice(item * size, (item + 1) * size)
+            expected_text += f" of the bytes {theirs[part].tolist()}"
+            found_text += f" of the bytes {mine[part].tolist()}"
         raise CheckFailed(
             Failure(
                 kind=Kind.VALUES,
                 subject=text,
-                expected=shown(want.reshape(-1)[item].item()),
-                found=_at(shown(there.reshape(-1)[item].item()), at),
+                expected=expected_text,
+                found=_at(found_text, at),
                 where=Difference(len(wrong), there.numel(), tuple(int(i) for i in place)),
             )
         )
