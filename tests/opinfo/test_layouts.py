@@ -72,6 +72,7 @@ TARGETS = [
 DIRECTED = [
     "out=empty",
     "out=wrong_shape",
+    "out=smaller",
     "out=wrong_dtype",
     "out=wrong_device",
     "self=broadcast",
@@ -102,6 +103,7 @@ DIRECTED = [
     "nan_last",
     "bool_bytes",
     "nan_strided",
+    "zero_divisor",
     "beta_zero",
     "k_zero",
     "dim",
