@@ -22,6 +22,7 @@ from conformance.commands.examples import minimise, pin
 from conformance.commands.manifest import manifest
 from conformance.commands.runs import crcr, dashboard, diff, gate, merge, results
 from conformance.version import VERSION
+from devices import autoload
 from devices.errors import ConformError
 from devices.files import cache_root
 from reports.gate import ExitCode
@@ -36,6 +37,8 @@ class Conform(click.Group):
         Without ``standalone_mode`` errors are raised, and the exit code is returned.
         """
         extra.setdefault("prog_name", "conform")
+        if autoload.INSTALLED:
+            autoload.put_off()
         call = partial(super().main, *args, standalone_mode=False, **extra)
         if not standalone_mode:
             return call()

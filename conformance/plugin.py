@@ -69,9 +69,12 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     if not pytest_.takes_the_suite(config):
         return
     from conformance.run.xdist_adapter import is_worker, prepare_options
+    from devices import autoload
 
     if is_worker(config):
         return
+    if autoload.INSTALLED:
+        autoload.put_off()
     try:
         prepare_options(config.option)
     except ConformError as error:
@@ -86,12 +89,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         return None
     from conformance.plan.selection import find_descriptor
     from conformance.run.isolation.controller import useful_workers
+    from conformance.run.session import known
 
     config.stash[_AUTO] = True
     _begin_loading(config)
     try:
         request = pytest_.request_of(config)
-        return useful_workers(find_descriptor(request.device, request.descriptor))
+        found = find_descriptor(request.device, request.descriptor)
+        server = config.stash.get(_SERVER, None)
+        return useful_workers(known(found, request.descriptor, server).descriptor)
     except ConformError:
         return None  # pytest_configure reports what is wrong
 
@@ -125,7 +131,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from conformance.run.session import prepare
 
     try:
-        session = prepare(pytest_.request_of(config))
+        session = prepare(pytest_.request_of(config), config.stash.get(_SERVER, None))
     except ConformError as error:
         pytest_.end_run(error)
     run = config.stash[_RUN] = _Run(session, session.orders(), junitxml)

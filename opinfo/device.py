@@ -12,13 +12,16 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
+import msgspec
 import torch
 
+from devices import autoload
 from devices.descriptor import Descriptor
 from devices.errors import ConformError, with_cause
 from opinfo.apart import LeftBehind
 from opinfo.compare import raw_bytes, tensors_of
 from opinfo.layouts import Geometry, Layout
+from opinfo.torch_private import import_backends
 
 #: Known bytes after every view, at least: 32 elements of the widest dtype, because a kernel that steps by a
 #: wrong stride misses by elements. A multiple of the widest vector register (64 bytes), so that a
@@ -308,6 +311,11 @@ LAYOUT_CAPABILITIES = frozenset({"strides"})
 BY_VALUES = ("contiguous", "contiguous+expand_first", "transposed+step_outer+offset")
 
 
+def is_fake_only(descriptor: Descriptor) -> bool:
+    """``Device.fake_only``, of a device that is not open."""
+    return descriptor.torch_type == "cpu" and descriptor.to_device is None
+
+
 class DeviceUnusable(ConformError):
     """The device's module does not import, or a tiny op fails: one error, not sixty thousand."""
 
@@ -340,7 +348,7 @@ class Device:
     def fake_only(self) -> bool:
         """Whether FakeTensor is the only stride reference: on the CPU itself, eager CPU is not a second opinion. A
         device of the CPU's type with its own ``to_device`` is another device."""
-        return self.torch_device.type == "cpu" and self.descriptor.to_device is None
+        return is_fake_only(self.descriptor)
 
     @property
     def lays_out(self) -> bool:
@@ -409,9 +417,9 @@ def open_device(
     Raises DeviceUnusable with what went wrong.
     """
     limit_threads()
-    name, module, kind = descriptor.name, descriptor.module, descriptor.torch_type
+    name, kind = descriptor.name, descriptor.torch_type
     left = _LEFT.get(name)
-    first = left is None and (module or descriptor.around) is not None
+    first = left is None and is_foreign(descriptor)
     if first:
         left = LeftBehind(kind)
         _start(descriptor, say)
@@ -481,6 +489,19 @@ _OF_THE_DEVICE = (
 _ENTERED = ExitStack()
 
 
+def is_foreign(descriptor: Descriptor) -> bool:
+    """Whether opening the device runs what others wrote."""
+    named = descriptor.module is not None or descriptor.around is not None
+    return named or (descriptor.torch_type != "cpu" and autoload.is_put_off())
+
+
+def _is_known(kind: str) -> bool:
+    try:
+        return bool(torch.device(kind))
+    except RuntimeError:
+        return False
+
+
 def _start(descriptor: Descriptor, say: Callable[[str], None]) -> None:
     """Import the device's module, start it, and enter its context. Raises DeviceUnusable."""
     name, module = descriptor.name, descriptor.module
@@ -492,6 +513,12 @@ def _start(descriptor: Descriptor, say: Callable[[str], None]) -> None:
             say(f"calling {descriptor.init}()")
             with _unusable_if_raised(f"device {name!r}: {module}.{descriptor.init}() failed"):
                 getattr(imported, descriptor.init)()
+    if autoload.is_put_off() and (module is None or not _is_known(descriptor.torch_type)):
+        say("importing the backends that torch loads")
+        with _unusable_if_raised(
+            f"device {name!r}: importing the backends that torch loads failed"
+        ):
+            import_backends()
     if descriptor.around is not None:
         where, _, made = descriptor.around.partition(":")
         say(f"entering {descriptor.around}")
@@ -549,6 +576,29 @@ def has_pointers(device: Device) -> bool:
 
 #: The dtypes in which a tiny op is tried, until one is right.
 _TINY = (torch.uint8, torch.float32, torch.int32)
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """What an open device answered, or in ``error`` why it cannot be opened, with the ``exit_code`` of that."""
+
+    facts: dict[str, str] = {}
+    device_count: int = 1
+    strides: bool = False
+    storage: bool = False
+    left_behind: tuple[str, ...] = ()
+    error: str = ""
+    exit_code: int = 0
+
+    @classmethod
+    def of(cls, device: Device) -> Survey:
+        """Raises DescriptorError."""
+        about = device.descriptor
+        try:
+            strides, storage = has_strides(device), has_storage(device)
+        except RuntimeError:  # the device refuses, so it has neither: that is the answer
+            strides = storage = False
+        count = about.device_count()
+        return cls(dict(about.facts()), count, strides, storage, device.left_behind)
 
 
 def preflight(device: Device) -> None:

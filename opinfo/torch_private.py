@@ -96,6 +96,11 @@ def schema_of(overload: Any) -> Any:
     return overload._schema
 
 
+def import_backends() -> None:
+    """Import the backends of the entry points ``torch.backends``, as importing torch does. Raises RuntimeError."""
+    torch._import_device_backends()
+
+
 def function_modes() -> list[Any]:
     """The modes of torch functions of this thread, the one that is asked first at the end."""
     modes: list[Any] = torch.overrides._get_current_function_mode_stack()

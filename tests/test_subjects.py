@@ -14,7 +14,6 @@ from conformance.plan import planner
 from conformance.plan.planner import Subject, Subjects, file_of, make_plan
 from conformance.plan.selection import Machine
 from devices import registry
-from opinfo.device import open_device
 from opinfo.plan import plan_spec
 from opinfo.samples import Traits
 
@@ -120,14 +119,14 @@ def test_a_change_in_the_sources_is_another_state(
 
 @pytest.mark.parametrize("name", ["cpu", "lazy"])
 def test_a_plan_from_what_is_kept_is_the_plan(name: str, tmp_path: Path) -> None:
-    device, contract, spec = open_device(registry.get(name)), load(), plan_spec("quick")
+    device, contract, spec = registry.get(name), load(), plan_spec("quick")
     anew = make_plan(spec, device, contract)
     first, second = (make_plan(spec, device, contract, tmp_path) for _ in range(2))
     for plan in (first, second):
         assert (plan.hash, plan.cells, plan.families) == (anew.hash, anew.cells, anew.families)
         assert plan.excluded == anew.excluded
-    path = file_of(tmp_path, device.descriptor.torch_type, spec.samples,
-                   Machine.of(device.descriptor.facts()))  # fmt: skip
+    path = file_of(tmp_path, device.torch_type, spec.samples,
+                   Machine.of(device.facts()))  # fmt: skip
     assert path.is_file()
 
 
@@ -135,8 +134,8 @@ def test_a_plan_from_what_is_kept_does_not_load_the_database(tmp_path: Path) -> 
     code = (
         "import sys; from pathlib import Path; from conformance.contract import load;"
         "from conformance.plan.planner import make_plan; from devices import registry;"
-        "from opinfo.device import open_device; from opinfo.plan import plan_spec;"
-        "device = open_device(registry.get('cpu'));"
+        "from opinfo.plan import plan_spec;"
+        "device = registry.get('cpu');"
         f"plan = make_plan(plan_spec('quick'), device, load(), Path({str(tmp_path)!r}));"
         "print(plan.hash, 'torch.testing._internal.common_methods_invocations' in sys.modules)"
     )

@@ -59,10 +59,9 @@ def freeze_levels(version: str) -> None:
     from devices import registry
     from devices.cell import CellKey
     from devices.files import tomllib, write_whole
-    from opinfo.device import open_device
     from opinfo.plan import plan_spec
 
-    whole, device = load(), open_device(registry.get("simulated"))
+    whole, device = load(), registry.get("simulated")
     wanted = tomllib.loads((FOLDER / "must_pass.toml").read_text(encoding="utf-8"))
     must, dtypes = frozenset(wanted["ops"]), frozenset(wanted["dtypes"])
     core, quick = (make_plan(plan_spec(name), device, whole).cells for name in ("core", "quick"))

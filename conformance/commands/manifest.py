@@ -119,7 +119,6 @@ class Given:
         if self.evidence:
             return dict.fromkeys(key for run in self.evidence for key in run.planned)
         from conformance.plan.planner import make_plan
-        from opinfo.device import open_device
         from opinfo.plan import plan_spec
 
         spec = plan_spec(plan)
@@ -130,7 +129,7 @@ class Given:
                 " give --run RUN"
             )
         click.echo(f"planning {plan} on {device.name} (--run RUN is faster)", err=True)
-        return make_plan(spec, open_device(device), self.contract).cells
+        return make_plan(spec, device, self.contract).cells
 
 
 @click.group()

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -30,7 +29,7 @@ from devices.descriptor import Descriptor
 from devices.files import write_whole
 from devices.pinned import digest, read_pinned
 from opinfo.catalog import Op, catalogue
-from opinfo.device import BY_VALUES, LAYOUT_CAPABILITIES, Device, has_storage, has_strides
+from opinfo.device import BY_VALUES, LAYOUT_CAPABILITIES, is_fake_only
 from opinfo.exceptions import exceptions, op_family
 from opinfo.layouts import covering_set
 from opinfo.plan import Excluded, Plan, PlanSpec, build, plan_hash
@@ -186,14 +185,16 @@ def dtypes_of(op: Entry, spec: PlanSpec, descriptor: Descriptor) -> tuple[list[s
     return sorted(filter(spec.takes, op.dtypes & mine)), sorted(filter(spec.takes, withheld))
 
 
-def make_plan(spec: PlanSpec, device: Device, contract: Contract, kept: Path | None = None) -> Plan:
+def make_plan(
+    spec: PlanSpec, descriptor: Descriptor, contract: Contract, kept: Path | None = None
+) -> Plan:
     """The plan of a device: every op and dtype, every checked clause that applies.
 
     A clause whose capabilities the device does not declare is planned too: its cells are reported
     as unsupported by declaration, so that the plans of two devices can be compared. The folder
-    ``kept`` holds what an earlier plan asked of torch's database, which takes seconds.
+    ``kept`` holds what an earlier plan asked of torch's database, which takes seconds; it depends on the device's facts.
     """
-    known, descriptor = exceptions(), device.descriptor
+    known = exceptions()
     left_out: dict[str, list[tuple[str, str]]] = {}
     missing = ", ".join(sorted(LAYOUT_CAPABILITIES - descriptor.capabilities))
     judged_in = ", ".join(BY_VALUES)
@@ -202,8 +203,9 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract, kept: Path | N
     def applicable(traits: Traits) -> Iterator[str]:
         return (check.clause for check in op_checks if check.applies(traits))
 
-    kind, machine = descriptor.torch_type, Machine.of(descriptor.facts())
-    path = file_of(kept, kind, spec.samples, machine) if kept is not None else None
+    kind, path = descriptor.torch_type, None
+    if kept is not None:
+        path = file_of(kept, kind, spec.samples, Machine.of(descriptor.facts()))
     subjects = Subjects(kind, spec.samples, applicable, path)
 
     def planned() -> Iterator[Subject]:
@@ -226,12 +228,12 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract, kept: Path | N
     }
     plan = build(
         spec,
-        device.name,
+        descriptor.name,
         planned(),
         lambda subject: subject.clauses,
         known,
         recipe,
-        fake_only=device.fake_only,
+        fake_only=is_fake_only(descriptor),
         pinned=(pin.cell for pin in pins if pin.dtype and pin.clause in contract.clauses),
     )
     subjects.keep()
@@ -255,7 +257,7 @@ def make_plan(spec: PlanSpec, device: Device, contract: Contract, kept: Path | N
             more.append(Excluded(check.clause, reason, only))
     families = {op.id: op_family(op.id, op.ufunc) for op in subjects.ops if op.id in ops}
     excluded, digested = (*plan.excluded, *more), plan_hash(cells, recipe)
-    return Plan(spec, device.name, cells, excluded, recipe, digested, families)
+    return Plan(spec, descriptor.name, cells, excluded, recipe, digested, families)
 
 
 def known_layouts(descriptor: Descriptor) -> frozenset[str]:
@@ -313,21 +315,11 @@ def untried(
 
 
 def capability_states(
-    device: Device, answers: Mapping[str, bool | None] = MappingProxyType({})
+    declared: frozenset[str], answers: Mapping[str, bool | None]
 ) -> dict[str, Capability]:
-    """What is declared, and what the device answered.
-
-    ``answers`` came from a subprocess (conformance/onboarding/probing.py). A capability that is present and not
-    declared is listed too.
-    """
-    try:
-        strides, storage = has_strides(device), has_storage(device)
-    except RuntimeError:  # the device refuses, so it has neither: that is the answer
-        strides = storage = False
-    probed = {**answers, "strides": strides, "storage": storage}
-    declared = device.descriptor.capabilities
-    names = declared | {name for name, answer in probed.items() if answer} | {"strides", "storage"}
-    return {name: Capability(name in declared, probed.get(name)) for name in sorted(names)}
+    """What is declared, and what the device answered. A capability that is present and not declared is listed too."""
+    names = declared | {name for name, answer in answers.items() if answer} | {"strides", "storage"}
+    return {name: Capability(name in declared, answers.get(name)) for name in sorted(names)}
 
 
 def torch_build() -> str:

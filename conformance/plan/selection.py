@@ -5,8 +5,11 @@ An item is what a worker runs at once: one op and dtype with its clauses of a su
 
 from __future__ import annotations
 
+import os
 import platform
 import re
+import subprocess
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -19,7 +22,7 @@ import msgspec
 from conformance.plan.options import Request, matching
 from conformance.suites import suite_of
 from conformance.version import VERSION
-from devices import registry
+from devices import autoload, registry
 from devices.cell import CellKey
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
@@ -219,10 +222,33 @@ def find_descriptor(name: str | None, path: Path | None) -> Descriptor:
         return found
     if name is not None:
         return registry.get(name)
+    return registry.installed().default(_accelerator())
+
+
+#: Prints the accelerator's type, whatever a backend prints before it.
+_ASKED: Final = """
+import torch
+own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+print("\\n" + (own.type if own else ""))
+"""
+
+
+def _accelerator() -> str | None:
+    """The type of the machine's accelerator; asked elsewhere if torch would load backends of others."""
+    if autoload.is_put_off():
+        environment = {**os.environ, **autoload.switched_back()}
+        asked = subprocess.run(
+            [sys.executable, "-c", _ASKED],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return asked.stdout.splitlines()[-1] or None if asked.returncode == 0 else None
     import torch
 
     own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return registry.installed().default(own.type if own else None)
+    return own.type if own else None
 
 
 def shard_of(cells: list[CellKey], request: Request) -> list[CellKey]:

@@ -13,11 +13,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import torch
@@ -29,11 +30,13 @@ from conformance.plan import planner, selection
 from conformance.plan.options import Request
 from conformance.plan.selection import Item, Machine, is_case, item_of, items_of
 from conformance.run import progress
+from conformance.run.fork_client import ForkServer, ServerGone
 from conformance.run.isolation.controller import Controller
 from conformance.run.isolation.watch import Limits, limits_for
 from conformance.run.outcomes import BAD, ItemReport, Lost, LostCells, result_of, verdict_of
 from conformance.run.pace import Pace
 from conformance.run.progress import Done, Finished, Identity, Progress
+from conformance.run.survey import surveyed
 from conformance.run.worker import WorkerOrders
 from conformance.search.explore.exploration import drawing_cells, explore
 from conformance.search.minimise.tasks import Bench
@@ -46,7 +49,7 @@ from devices.errors import ConformError
 from devices.files import cache_root
 from devices.manifest import ExpectedOutcome, Manifest
 from devices.verdicts import Matcher
-from opinfo.device import Device, open_device
+from opinfo.device import Device, Survey, is_foreign, open_device
 from opinfo.plan import Plan, plan_spec
 from opinfo.samples import SEED
 from reports import model
@@ -65,7 +68,8 @@ Say = Callable[[str], None]
 class Session:
     request: Request
     descriptor: Descriptor
-    device: Device
+    survey: Survey
+    device: Device | None  # open here only if items run here, or it could not be asked elsewhere
     contract: Contract
     plan: Plan
     selected: list[CellKey]
@@ -241,7 +245,9 @@ class Session:
     def _plan_document(self, wanted: Iterable[CellKey]) -> PlanDocument:
         """The plan as the record holds it, so that reports need neither torch nor the suite."""
         plan = self.plan
-        states = planner.capability_states(self.device, {} if self.partial else self._answers())
+        answers = {} if self.partial else self._answers()
+        asked = {"strides": self.survey.strides, "storage": self.survey.storage}
+        states = planner.capability_states(self.descriptor.capabilities, {**answers, **asked})
         return PlanDocument(
             hash=plan.hash,
             device=plan.device,
@@ -336,7 +342,7 @@ class Session:
             partial=self.partial,
             expectations=str(self.expectations) if self.expectations else "none",
             reference_cache="off" if self.request.no_reference_cache else cache,
-            left_behind="; ".join(self.device.left_behind),
+            left_behind="; ".join(self.survey.left_behind),
         )
 
     # -- for people
@@ -366,8 +372,33 @@ class Session:
         return text if self.asked else ""
 
 
-def prepare(request: Request) -> Session:
-    """Everything before the first item. Raises ConformError with one clear message."""
+class Known(NamedTuple):
+    """A device as planning knows it: the functions of the ``descriptor`` that ask the device have their answers. It is
+    open here only where it could not be asked elsewhere."""
+
+    descriptor: Descriptor
+    survey: Survey
+    device: Device | None
+
+
+def known(descriptor: Descriptor, path: Path | None, server: ForkServer | None) -> Known:
+    """Ask a device through the fork server, if there is one; else open it here. Raises ConformError."""
+    found = device = None
+    if server is not None and is_foreign(descriptor):
+        with suppress(ServerGone):
+            found = surveyed(server, descriptor.name, path)
+    if found is None:
+        device = open_device(descriptor)
+        found = Survey.of(device)
+    facts, count = found.facts, found.device_count
+    return Known(
+        replace(descriptor, facts=lambda: facts, device_count=lambda: count), found, device
+    )
+
+
+def prepare(request: Request, server: ForkServer | None = None) -> Session:
+    """Everything before the first item. Raises ConformError with one clear message. With a fork server the device is
+    opened in another process, and never in this one."""
     spec = plan_spec(request.plan)
     contract = load()
     clauses = None
@@ -377,10 +408,10 @@ def prepare(request: Request) -> Session:
     if (why := descriptor.unavailable()) is not None:
         raise ConformError(f"device {descriptor.name!r} cannot be used here: {why}")
     manifest, path = load_manifest(request, descriptor, contract)
-    device = open_device(descriptor)
-    facts = descriptor.facts()  # only now: they may ask the device's module, which is imported
+    descriptor, survey, device = known(descriptor, request.descriptor, server)
+    facts = descriptor.facts()
     kept = None if request.no_reference_cache else cache_root()
-    plan = planner.make_plan(spec, device, contract, kept)
+    plan = planner.make_plan(spec, descriptor, contract, kept)
     selected = selection.shard_of(selection.select(plan, request, clauses), request)
     matcher = Matcher(manifest.active(facts))
     for cell in plan.cells:  # finds contradicting blocks before an hour of running, not after it
@@ -400,6 +431,7 @@ def prepare(request: Request) -> Session:
     session = Session(
         request=request,
         descriptor=descriptor,
+        survey=survey,
         device=device,
         contract=contract,
         plan=plan,

@@ -13,7 +13,6 @@ from conformance.plan.planner import make_plan
 from conformance.plan.selection import NothingSelected, select
 from devices import registry
 from devices.cell import CellKey, Outcome, Verdict
-from opinfo.device import open_device
 from opinfo.plan import Plan, PlanSpec
 from reports.model import by_declaration
 from reports.run import load_run
@@ -87,7 +86,7 @@ def test_what_cpu_does_not_declare_is_told_and_not_passed(fork: ForkServer, tmp_
 
 @pytest.fixture(scope="module")
 def plans() -> dict[str, Plan]:
-    device = open_device(registry.get("cpu"))
+    device = registry.get("cpu")
     return {
         name: make_plan(PlanSpec(name, ("none",), 1, more), device, contract.load())
         for name, more in (("few", False), ("more", True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import date
 from pathlib import Path
 
@@ -100,24 +99,32 @@ def test_a_device_that_cannot_be_had_is_one_message(
     assert not folder.exists(), "nothing is left behind"
 
 
-def test_torch_that_cannot_be_imported_is_one_message(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_backend_that_breaks_torch_is_in_the_way_of_those_alone_who_need_it(
+    tmp_path: Path, cache: Path
 ) -> None:
-    """A broken backend loads itself with torch, so that no process can import torch."""
+    """It loads itself with torch, and cannot: users can import torch only without it."""
     metadata = tmp_path / "broken-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[torch.backends]\nbroken = strange_refusing:load\n")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{MODULES}:{CHECKOUT}")
-    monkeypatch.syspath_prepend(str(MODULES))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    result = call("x", "--device-string", "npu", "-o", str(tmp_path / "x"))
-    assert result.exit_code == 3 and "importing 'torch' failed: RuntimeError" in result.stderr
-    assert "(from KeyError: 'LIBREFUSING')" in result.stderr
-    path = os.environ["PYTHONPATH"]
-    ran = run_conform("run", "--device=cpu", cache=cache, cwd=tmp_path, PYTHONPATH=path)
+    path = f"{tmp_path}:{MODULES}:{CHECKOUT}"
+    ran = run_conform(
+        *("init", "x", "--device-string", "npu"), cache=cache, cwd=tmp_path, PYTHONPATH=path
+    )
+    assert (
+        ran.code == 3 and "importing the backends that torch loads failed: RuntimeError" in ran.text
+    )
+    assert "(from KeyError: 'LIBREFUSING')" in ran.text
+    cpu = ("run", "--device=cpu", "-n", "0", "--ops=neg", "--dtypes=float32")
+    ran = run_conform(*cpu, cache=cache, cwd=tmp_path, PYTHONPATH=path)
+    assert ran.code == 0, ran.text
+    path = f"{tmp_path / 'no torch'}:{path}"
+    broken = tmp_path / "no torch" / "torch" / "__init__.py"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("raise OSError('libtorch.so: cannot open')\n")
+    ran = run_conform(*cpu, cache=cache, cwd=tmp_path, PYTHONPATH=path)
     assert ran.code == 3 and "Traceback" not in ran.text and "INTERNALERROR" not in ran.text
-    assert "torch cannot be imported" in ran.text and "(from KeyError: 'LIBREFUSING')" in ran.text
+    assert "torch cannot be imported: OSError: libtorch.so: cannot open" in ran.text
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:

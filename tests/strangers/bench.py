@@ -19,6 +19,8 @@ from devices.cell import CellKey, Outcome, Verdict
 from tests.plugin.running import Ran, cells_of, run_conform
 
 MODULES = Path(__file__).with_name("modules")
+#: Holds a distribution that is installed where this folder is on the path.
+AUTOLOADED = Path(__file__).with_name("autoloaded")
 
 #: Cells whose outcome says that nothing is wrong.
 _SOUND = frozenset({Outcome.PASS, Outcome.AMBIGUOUS})
@@ -26,7 +28,7 @@ _SOUND = frozenset({Outcome.PASS, Outcome.AMBIGUOUS})
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """A backend: its device string, the module to import, and its known manners.
+    """A backend: its device string, the module to import (empty if torch loads it), and its known manners.
 
     ``manners`` are globs over cells that are rightly red, each with the reason; ``environment`` makes its manner
     bearable in a test.
@@ -71,6 +73,7 @@ STRANGERS: tuple[Stranger, ...] = (
     Stranger("modal", "strange_mode", _BASE),
     Stranger("homely", "strange_meddling", _BASE),
     Stranger("greedy", "strange_greedy", _BASE),
+    Stranger("auto", "", _BASE),
     Stranger("chatty", "strange_printing", _BASE),
     Stranger(
         "sleepy",
@@ -107,6 +110,8 @@ class FirstDay:
     def conform(self, *arguments: str, fault: bool = False) -> Ran:
         """Run ``conform ARGUMENTS`` where the backend can be imported. No run may end in a traceback."""
         path = [str(MODULES), str(Path(__file__).resolve().parents[2])]
+        if not self.stranger.module:
+            path.append(str(AUTOLOADED))
         ran = run_conform(
             *arguments,
             cache=self.cache,

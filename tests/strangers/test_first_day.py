@@ -14,7 +14,9 @@ OPS = "mul,neg"
 BY_DEVICE = {each.device: each for each in STRANGERS}
 
 
-@pytest.mark.parametrize("device", ["draft", "fatal", "greedy", "slim", "tardy", "simulated"])
+@pytest.mark.parametrize(
+    "device", ["draft", "fatal", "greedy", "auto", "slim", "tardy", "simulated"]
+)
 def test_init_leads_to_a_green_gate(device: str, tmp_path: Path, cache: Path) -> None:
     """Those whose manners need a mend of their own; ``python -m tests.strangers.bench`` takes all of them."""
     stranger = BY_DEVICE[device]

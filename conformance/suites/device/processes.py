@@ -18,6 +18,7 @@ from conformance.checks.cases.context import Context
 from conformance.checks.cases.endings import CheckFailed, NotShown
 from conformance.checks.child import Child, Ended, Limits, ask
 from conformance.checks.clock import Clock
+from devices.autoload import switched_back
 from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
@@ -80,7 +81,7 @@ def fresh(code: str) -> dict[str, Any]:
     Raises CheckFailed if it fails or exceeds its time limit.
     """
     target, limits = "conformance.checks.child:execute", Limits(start=SCRIPT_SECONDS)
-    told, ended = ask(Child(target, code, limits))
+    told, ended = ask(Child(target, code, limits, switched_back()))
     if told is None or not ended.well:
         text = "a program in a fresh process exits with status 0"
         raise CheckFailed.of(Kind.ENDED, text, expected="exit status 0", found=str(ended))
