@@ -89,8 +89,7 @@ class StatedLevel(msgspec.Struct, frozen=True):
 
 class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a run as its record holds it. ``selected`` are the cells of a partial run or of a shard;
-    ``untried`` says by clause and case (or op) why it is not tried on this machine; ``holds`` is false where nothing
-    can keep a stream occupied, so that a case which finds that it needs this is refused by declaration."""
+    ``untried`` says by clause and case (or op) why it is not tried on this machine."""
 
     hash: str
     device: str
@@ -104,7 +103,6 @@ class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: dict[str, Capability]
     facts: dict[str, str | int | float | bool | None]
     untried: dict[str, dict[str, str]] = {}
-    holds: bool = True
     layouts_version: int | str
     exclusions: list[Exclusion]
     families: dict[str, str] = {}  # of ops, for the groups of failures
@@ -131,11 +129,9 @@ class Plan:
         declared = {name for name, each in self.document.capabilities.items() if each.declared}
         return tuple(name for name in self.clauses[clause].requires if name not in declared)
 
-    def may_refuse(self, cell: CellKey) -> bool:
-        """Whether the cell can be unsupported by declaration."""
-        untried = cell.op in self.document.untried.get(cell.clause, {})
-        case_without_hold = not self.document.holds and not cell.dtype
-        return untried or case_without_hold or bool(self.undeclared(cell.clause))
+    def untried(self, cell: CellKey) -> str:
+        """Why a case was not tried on this machine; empty if it was to be tried."""
+        return self.document.untried.get(cell.clause, {}).get(cell.op, "")
 
 
 def case_name(cell: CellKey) -> str:
@@ -413,7 +409,7 @@ class Run:
             stranger = min(self.results.keys() - plan.known)
             raise RunError(f"the run holds a result for {stranger}, which was not planned")
         for key, result in self.results.items():
-            if by_declaration(result) and not plan.may_refuse(key):
+            if by_declaration(result) and not (plan.undeclared(key.clause) or plan.untried(key)):
                 raise RunError(
                     f"{key} is recorded as unsupported by declaration, but the plan declares "
                     "everything that its clause requires"

@@ -124,7 +124,8 @@ class CellRecord:
     @property
     def declared(self) -> bool:
         """Whether nothing was tried, by declaration or because there is no second device."""
-        return bool(self.undeclared or self.untried)
+        found = self.checks or self.failures or self.unsupported or self.blocked or self.errors
+        return bool(self.undeclared or (self.untried and not found))
 
     def outcome(self) -> Outcome:
         """The outcome so far. A cell with no executed check is never a pass."""
@@ -136,7 +137,7 @@ class CellRecord:
         if self.undeclared:
             why = f"by declaration: the descriptor does not declare {self.undeclared}"
             return Outcome.UNSUPPORTED, why
-        if self.untried:
+        if self.declared:
             return Outcome.UNSUPPORTED, self.untried
         if self.unbuilt:
             return Outcome.ERROR, "; ".join(self.unbuilt)

@@ -261,7 +261,6 @@ class Session:
             capabilities=states,
             facts=dict(self.facts),
             untried=self._never_tried(),
-            holds=self.descriptor.gate is not None or self.descriptor.busy is not None,
             layouts_version=plan.recipe["layouts"],
             exclusions=[
                 model.Exclusion(e.clause, sorted({op for op, _ in e.cells}), e.reason, len(e.cells))

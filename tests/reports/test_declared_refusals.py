@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from conformance.checks.cells import Recorder
-from devices.cell import CellKey, Observed, Outcome, Verdict
+from devices.cell import Observed, Outcome, Verdict
 from devices.manifest import Manifest
 from devices.verdicts import Matcher, judge
 from reports.gate import ExitCode, gate
@@ -83,16 +83,14 @@ def test_what_is_declared_cannot_be_refused_by_declaration() -> None:
         a_run(REFUSED, capabilities={"storage": {"declared": True}})
 
 
-def test_a_case_may_find_that_nothing_can_hold_a_stream() -> None:
-    waits = CellKey("layout.bounds", "waits", "")
-    plan: dict[str, Any] = {
-        "cells": [*CELLS, waits],
-        "capabilities": {"storage": {"declared": True}},
-    }
-    refused = msgspec.structs.replace(REFUSED, key=waits)
-    assert gate(a_run(refused, **plan, holds=False)).counts.declared == 1
-    with pytest.raises(RunError, match="the plan declares everything"):
-        a_run(refused, **plan)
+def test_what_is_judged_after_something_was_passed_over_counts() -> None:
+    record = Recorder("add", "float32", ["layout.values"], {}).cells["layout.values"]
+    record.pass_over("a dtype that is not declared")
+    told = record.told()
+    assert (told.outcome, told.declared) == (Outcome.UNSUPPORTED, True)
+    record.check(0, "contiguous")
+    told = record.told()
+    assert (told.outcome, told.declared) == (Outcome.PASS, False)
 
 
 def test_a_forged_refusal_is_refused(tmp_path: Path) -> None:

@@ -207,6 +207,10 @@ class NotApplicable(Exception):
     """The premise of a check does not hold for this op or dtype: nothing was checked."""
 
 
+class NotForThisDevice(NotApplicable):
+    """The descriptor does not declare what the check takes."""
+
+
 class NotReturned(NotApplicable):
     """The call that the check looks at raised its ``__cause__``, which other clauses judge."""
 

@@ -9,7 +9,7 @@ import torch
 
 from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.directed import run
-from conformance.checks.ops.script import NotApplicable
+from conformance.checks.ops.script import NotApplicable, NotForThisDevice
 from conformance.suites.layout.reads import outside_storage
 from opinfo.compare import Wrong, raised
 from opinfo.torch_private import FakeTensorMode
@@ -297,7 +297,7 @@ def promotes(
         except Exception as exc:
             raise NotApplicable("FakeTensor refuses the operands") from exc
     if str(want).removeprefix("torch.") not in declared:
-        raise NotApplicable("the result has a dtype that the device does not declare")
+        raise NotForThisDevice("the result has a dtype that the descriptor does not declare")
     try:
         got = back(op(move(left), move(right) if is_tensor else right))
     except Exception as exc:  # of whatever type: a framework below has exceptions of its own

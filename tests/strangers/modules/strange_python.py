@@ -12,6 +12,8 @@ def before(op: Any, args: Any, kwargs: Any) -> None:
     mixed = op is aten.sub.Tensor and len({getattr(each, "dtype", None) for each in args}) > 1
     if mixed or "logical_not" in op.name():
         raise NotImplementedError(f"handy: no kernel for {op}")
+    if any(getattr(each, "dtype", each) is torch.complex64 for each in (*args, *kwargs.values())):
+        raise KeyError(torch.complex64)
     if op in (aten.erf.default, aten._local_scalar_dense.default):
         assert not args
 
