@@ -11,17 +11,21 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from conformance.checks.clock import ends_within
 from devices.cell import CellKey
 from reports.run import CellResult, load_run
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _SERVER = Path(__file__).with_name("forkserver.py")
+#: Seconds in which a command could run, before it is taken to hang.
+LIMIT = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +128,20 @@ def cells_of(folder: Path) -> dict[CellKey, CellResult]:
 
 def run_conform(*arguments: str, cache: Path, cwd: Path = CHECKOUT, **env: str) -> Ran:
     """``conform ARGUMENTS``, in the checkout unless told otherwise."""
-    done = subprocess.run(
-        [sys.executable, "-m", "conformance.cli", *arguments],
-        cwd=cwd,
-        env=environment(cache, **env),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    return Ran(done.returncode, done.stdout)
+    command = [sys.executable, "-m", "conformance.cli", *arguments]
+    with tempfile.TemporaryFile("w+") as printed:
+        child = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=environment(cache, **env),
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+        )
+        in_time = ends_within(child, LIMIT)
+        if not in_time:
+            child.kill()
+        status = child.wait()
+        printed.seek(0)
+        text = printed.read()
+    assert in_time, f"{command} had not ended after {LIMIT:g} s:\n{text}"
+    return Ran(status, text)

@@ -1,0 +1,126 @@
+"""The same verdicts on a crowded machine: runs while other processes spin are compared with a run on the quiet machine.
+
+``python -m tests.strangers.loaded [NAME…] [--ops GLOB,…] [--clauses GLOB,…] [--spinners 20] [--times 3]`` takes the
+simulated device (``simulated-device``) and strangers (device strings; ``sleepy`` and the C++ one, ``simulated``, by
+default). Of each it runs the ops, and then the cases of the clauses, once in peace and so many times while the spinners
+run. The exit status is 1 if a cell ended otherwise. A stranger is described by ``conform init`` first. Not a test: it
+takes minutes, and makes the machine slow for everybody else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from devices.cell import CellKey
+from reports.model import CellResult
+from tests.plugin.running import cells_of, run_conform
+from tests.strangers.bench import STRANGERS, FirstDay
+
+#: Spins until it is killed, or the process that started it has ended.
+_SPINS = "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL)\nwhile True: pass"
+
+#: What names the simulated device here: ``simulated`` is the stranger that is built on its driver.
+SIMULATED = "simulated-device"
+
+#: Runs with these options into this folder.
+Run = Callable[[tuple[str, ...], Path], object]
+
+
+@contextlib.contextmanager
+def crowd(count: int) -> Iterator[None]:
+    """So many processes that compute for ever."""
+    spinning = [subprocess.Popen([sys.executable, "-c", _SPINS]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for each in spinning:
+            each.kill()
+            each.wait()
+
+
+def differences(
+    quiet: Mapping[CellKey, CellResult], loaded: Mapping[CellKey, CellResult]
+) -> list[str]:
+    """The cells that ended otherwise, and how."""
+
+    def said(result: CellResult | None) -> str:
+        return f"{result.outcome} ({result.verdict})" if result else "no result"
+
+    return [
+        f"{key}: {said(quiet.get(key))} in peace, {said(loaded.get(key))} in a crowd"
+        for key in sorted({*quiet, *loaded})
+        if said(quiet.get(key)) != said(loaded.get(key))
+    ]
+
+
+def _simulated(cache: Path, folder: Path) -> Run:
+    def run(options: tuple[str, ...], results: Path) -> object:
+        given = ("run", "-q", "--tb=no", "-n", "1", "--device=simulated", f"--results={results}")
+        return run_conform(*given, *options, cache=cache, cwd=folder)
+
+    return run
+
+
+def _stranger(name: str, cache: Path, folder: Path, ops: str) -> Run:
+    stranger = next(each for each in STRANGERS if each.device == name)
+    day = FirstDay(stranger, folder, cache, ops)
+    day.init("--fast")
+
+    def run(options: tuple[str, ...], results: Path) -> object:
+        given = ("run", "-q", "--tb=no", "-n", "1", f"--descriptor={folder / stranger.name}")
+        return day.conform(*given, f"--results={results}", *options)
+
+    return run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=[SIMULATED, "sleepy", "simulated"])
+    parser.add_argument("--ops", default="", help="only these ops; all by default")
+    parser.add_argument("--clauses", default="", help="then the cases of these clauses")
+    parser.add_argument("--spinners", type=int, default=20)
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--cache", type=Path, default=None)
+    parser.add_argument("--keep", type=Path, help="work here, and leave it there")
+    asked = parser.parse_args()
+    top = asked.keep or Path(tempfile.mkdtemp(prefix="loaded-"))
+    cache = asked.cache or top / "cache"
+    selections = [(f"--ops={asked.ops}",) if asked.ops else ()]
+    selections += [(f"--clauses={asked.clauses}",)] if asked.clauses else []
+    differ = 0
+    for name in asked.names:
+        folder = top / name
+        folder.mkdir(parents=True, exist_ok=True)
+        ours = name == SIMULATED
+        run = _simulated(cache, folder) if ours else _stranger(name, cache, folder, asked.ops)
+        for number, options in enumerate(selections):
+            print(f"{name} {' '.join(options)}", flush=True)
+            quiet = _ran(run, options, folder / f"quiet-{number}")
+            for turn in range(asked.times):
+                with crowd(asked.spinners):
+                    loaded = _ran(run, options, folder / f"crowd-{number}-{turn}")
+                found = differences(quiet, loaded)
+                differ += len(found)
+                print(*(f"    {each}" for each in found), sep="\n", end="", flush=True)
+    print(f"{differ} cells ended otherwise in a crowd of {asked.spinners}")
+    return min(differ, 1)
+
+
+def _ran(run: Run, options: tuple[str, ...], results: Path) -> dict[CellKey, CellResult]:
+    """The cells of a run. Says how long it took."""
+    began = time.monotonic()
+    run(options, results)
+    cells = cells_of(results)
+    print(f"  {results.name}: {len(cells)} cells in {time.monotonic() - began:.0f} s", flush=True)
+    return cells
+
+
+if __name__ == "__main__":
+    sys.exit(main())
