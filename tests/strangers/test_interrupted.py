@@ -1,0 +1,24 @@
+"""An init that is ended at a chosen step. ``python -m tests.strangers.interrupted`` ends it at random moments."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from tests.strangers.interrupted import Place, stop
+
+
+def test_an_init_that_was_ended_goes_on_and_leaves_nothing_elsewhere(
+    tmp_path: Path, cache: Path
+) -> None:
+    place = Place(tmp_path, cache, ("--ops=neg", "--fast"))
+    said = []
+    for step, how in (("asking twin", signal.SIGINT), ("run 1 of 1", signal.SIGKILL)):
+        process = place.start()
+        assert process.stdout is not None
+        assert any(line.startswith(step) for line in process.stdout), f"init does not say {step!r}"
+        said.append(stop(process, how))
+    assert said == ["error: interrupted; the same command goes on where it was: nothing was written\n", ""]  # fmt: skip
+    assert "going on with the runs" in place.finish()
+    assert '"float32"' in place.written()["descriptor.py"]
+    assert [each for each in place.elsewhere() if not each.startswith("tmp/")] == []
