@@ -450,6 +450,21 @@ def test_workers_are_bounded_by_the_processors(monkeypatch: pytest.MonkeyPatch) 
     assert useful_workers(many) == 2  # 2.3 GiB: half of it holds two
 
 
+def test_a_count_that_raises_before_the_device_is_open_is_taken_for_one() -> None:
+    def count() -> int:
+        raise RuntimeError("no module torch.mine")
+
+    one = Descriptor(
+        name="mine",
+        torch_type="mine",
+        title="x",
+        capabilities=frozenset(),
+        dtypes=frozenset({"float32"}),
+        device_count=count,
+    )
+    assert useful_workers(one) == 1
+
+
 def test_a_device_index_is_that_which_fewest_workers_have() -> None:
     assert least_used(range(2), {}) == 0
     assert least_used(range(2), {"gw0": 0}) == 1

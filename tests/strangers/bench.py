@@ -84,6 +84,8 @@ STRANGERS: tuple[Stranger, ...] = (
     Stranger("brittle", "strange_crashing", _BASE | _OUT),
     Stranger("special", "strange_named", _BASE),
     Stranger("slim", "strange_narrow", _BASE, folder="strange_narrow"),  # as its module
+    Stranger("stub", "strange_stub", _BASE),
+    Stranger("carrier", "strange_carrying", _BASE | {"*::neg*": "it has no kernel of neg"}),
     Stranger("busy", "strange_threads", _BASE),
     Stranger("tardy", "strange_late", _BASE),
     Stranger("twin", "strange_two", _BASE),

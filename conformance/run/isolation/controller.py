@@ -280,7 +280,11 @@ def _status(process: Process) -> int | None:
 
 def useful_workers(descriptor: Descriptor) -> int:
     """Workers per device times devices, bounded by the processors and by half of the memory."""
-    wanted = descriptor.workers_per_device * max(1, descriptor.device_count())
+    try:
+        count = max(1, descriptor.device_count())
+    except Exception:  # the device is not open yet: its module may be needed for the answer
+        count = 1
+    wanted = descriptor.workers_per_device * count
     affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
     processors = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
