@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -93,11 +93,11 @@ def run(arguments: tuple[str, ...]) -> int:
 
     from conformance.plan.options import joined
 
-    ours = ["-p", "conformance.plugin", *_kept_in_the_cache(), "--pyargs", "conformance"]
+    ours = ["-p", "conformance.plugin", *_kept_in_the_cache(arguments), "--pyargs", "conformance"]
     return int(pytest.main([*ours, *joined(arguments)]))
 
 
-def _kept_in_the_cache() -> Iterator[str]:
+def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
     """Options of pytest with which it keeps its own files in our cache folder, and torch does too: a run writes its
     results folder and nothing else."""
     folder = cache_root()
@@ -105,7 +105,8 @@ def _kept_in_the_cache() -> Iterator[str]:
         (folder / "pytest").mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder / "pytest"))
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
-        yield from ("-o", f"cache_dir={folder / 'pytest' / 'cache'}")
+        if not any(each.endswith("no:cacheprovider") for each in arguments):  # which has the option
+            yield from ("-o", f"cache_dir={folder / 'pytest' / 'cache'}")
 
 
 for command in (
