@@ -182,13 +182,14 @@ def test_the_first_call_of_an_op_is_measured_against_the_second() -> None:
 
 def test_a_drafted_descriptor_declares_what_is_there_and_wrong(tmp_path: Path) -> None:
     answers = dict.fromkeys(CAPABILITIES, False) | {"strides": True}
-    seen = {"generator": 'two draws\ndiffered "', "float16": "1.0 became 2.0"}
+    seen = {"generator": 'two draws\ndiffered "', "float16": "1.0 became 2.0", "properties": "None"}
     raised = {"events": "NotImplementedError: later"}
     reply = Reply(answers, ["float32"], raised=raised, wrong=seen)
     text = drafting.descriptor(Question(name="mine", torch_type="npu"), reply, DAY)
     (tmp_path / "descriptor.py").write_text(text)
     device = load_file(tmp_path)
-    assert device.capabilities == {"strides", "generator"}
+    assert device.capabilities == {"strides", "generator", "properties"}
+    assert device.functions == {"properties": "get_device_properties"}  # which its clauses call
     assert device.dtypes == {"float16", "float32"}
     assert '"generator",  # wrong: two draws differed "\n' in text
     absent = text.partition("does not have them:")[2].partition("capabilities=")[0]

@@ -65,6 +65,15 @@ _OUT = dict.fromkeys(
     _DIES,
 )
 
+#: One that has a kernel of `mul`, and of no view.
+_CARRIES = {
+    "*::neg*": "it has no kernel of neg",
+    **dict.fromkeys(
+        [f"layout.{each}::mul*" for each in ("inplace", "variants", "overlap_raises")],
+        "it has no kernels of mul_ and of slices",
+    ),
+}
+
 STRANGERS: tuple[Stranger, ...] = (
     Stranger("bare", "strange_bare", _BASE),
     Stranger("draft", "strange_raising", _BASE),
@@ -85,7 +94,7 @@ STRANGERS: tuple[Stranger, ...] = (
     Stranger("special", "strange_named", _BASE),
     Stranger("slim", "strange_narrow", _BASE, folder="strange_narrow"),  # as its module
     Stranger("stub", "strange_stub", _BASE),
-    Stranger("carrier", "strange_carrying", _BASE | {"*::neg*": "it has no kernel of neg"}),
+    Stranger("carrier", "strange_carrying", _BASE | _CARRIES),
     Stranger("busy", "strange_threads", _BASE),
     Stranger("tardy", "strange_late", _BASE),
     Stranger("twin", "strange_two", _BASE),
