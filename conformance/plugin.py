@@ -23,6 +23,7 @@ from conformance.run import pytest_adapter as pytest_
 from devices.errors import ConformError, with_cause
 
 if TYPE_CHECKING:
+    from conformance.run.careful import Runner
     from conformance.run.fork_client import ForkServer
     from conformance.run.session import Session
     from conformance.run.worker import Worker, WorkerOrders
@@ -51,7 +52,7 @@ class _Run:
 
 
 _RUN: pytest.StashKey[_Run] = pytest.StashKey()
-_WORKER: pytest.StashKey[Worker] = pytest.StashKey()
+_WORKER: pytest.StashKey[Worker | Runner] = pytest.StashKey()
 _SERVER: pytest.StashKey[ForkServer] = pytest.StashKey()  # starts workers
 _AUTO = pytest.StashKey[bool]()  # -n auto: only as many workers as are worth their start
 
@@ -166,10 +167,11 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 # -- collecting and running, in each process that runs items
 
 
-def _worker(config: pytest.Config) -> Worker:
+def _worker(config: pytest.Config) -> Worker | Runner:
     """What runs items in this process, made at first use: a controller of xdist never needs it."""
+    from conformance.run.careful import start_worker
     from conformance.run.isolation.watch import in_process
-    from conformance.run.worker import Worker, start_worker
+    from conformance.run.worker import Worker
     from conformance.run.xdist_adapter import input_of, is_worker
 
     if _WORKER not in config.stash and is_worker(config):

@@ -8,6 +8,17 @@ from typing import Final
 from conformance.checks.cells import CellRecord
 from devices.cell import CallKey
 
+#: Name, in the place of a layout, what comes before other calls on a sample: contiguous inputs are put on the device; the
+#: function is called that its variants are held against.
+INPUTS: Final = "inputs"
+FUNCTION: Final = "function"
+
+
+def allows(only: CallKey, call: CallKey) -> bool:
+    """Whether a call is the ``only`` one, or comes before it."""
+    before = call.layout == INPUTS or (call.layout == FUNCTION and call.sample == only.sample)
+    return call == only or before
+
 
 class Guard:
     """Does nothing. Used outside of a run (tests, minimising, exploring); in a run,

@@ -20,6 +20,9 @@ from conformance.checks.clock import Clock
 
 #: Seconds in which the server could run, for it to load what it loads and to answer.
 _PATIENCE: Final = 300.0
+#: The server starts no driver, which does not survive a fork: torch asks NVML whether there is a GPU
+#: (https://docs.pytorch.org/docs/stable/cuda_environment_variables.html).
+_WITHOUT_DEVICES: Final = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 #: Seconds between two questions whether a worker has ended.
 _LOOK: Final = 0.01
 _START: Final = """\
@@ -75,6 +78,7 @@ class ForkServer:
                 [sys.executable, "-u", "-c", _START, str(theirs.fileno()), json.dumps(sys.path)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
+                env={**os.environ, **_WITHOUT_DEVICES},
             )
 
     def start(self, stdin: int, stdout: int, stderr: int) -> Process:

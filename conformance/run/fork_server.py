@@ -3,9 +3,10 @@
 It answers one request at a time, over a socket (``StartWorker`` and ``Poll`` of fork_client.py). A worker that has ended
 stays a zombie until its status was asked for, so that its id is not given to another process.
 
-A process may be copied if it has one thread and torch knows no accelerator: a driver's threads and handles do not survive
-(``fork(2)``; https://docs.pytorch.org/docs/stable/notes/multiprocessing.html). If it may not be copied, the server turns
-into the first worker itself, and its socket closes.
+A process may be copied if it has one thread and has started no accelerator: a driver's threads and handles
+do not survive (``fork(2)``; https://docs.pytorch.org/docs/stable/notes/multiprocessing.html). Backends that load
+themselves with torch are put off until a worker opens its device. If it may not be copied, the server turns into the
+first worker itself, and its socket closes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
@@ -29,6 +31,10 @@ from conformance.run.isolation.process import end_with_parent
 _LINE: Final = 1 << 16
 #: Linux lists a process' threads here. On other systems they cannot be counted, so nothing is copied.
 _THREADS: Final = "/proc/self/task"
+#: The modules of torch that know whether their device was started before a fork.
+_KINDS: Final = ("cuda", "xpu", "mtia")
+
+_is_copy = False  # of the server: a worker
 
 
 def main(descriptor: int) -> None:
@@ -83,20 +89,39 @@ def _load() -> None:
     gc.freeze()  # a collection that walked through these objects would copy their pages
 
 
-def may_copy() -> bool:
-    """Whether a copy of this process works.
+def may_copy(waiting: int = 0) -> bool:
+    """Whether a copy of this process works, which has so many threads that only wait for messages.
 
     Threads that end themselves before a fork (OpenBLAS registers that with ``pthread_atfork``) are started again
-    when they are needed. So a first copy is made, and the threads that are left after it count.
+    when they are needed. So a first copy is made, and the threads that are left after it count. The copy says whether
+    a device was started that it cannot use.
     """
     torch: Any = sys.modules.get("torch")
-    if torch is None or not os.path.isdir(_THREADS) or torch.accelerator.is_available():
+    if torch is None or not os.path.isdir(_THREADS):
         return False
-    pid = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads
+        pid = os.fork()
     if not pid:
-        os._exit(0)
-    os.waitpid(pid, 0)
-    return len(os.listdir(_THREADS)) == 1
+        os._exit(has_lost_a_device(torch))
+    _, status = os.waitpid(pid, 0)
+    return status == 0 and len(os.listdir(_THREADS)) == 1 + waiting
+
+
+def has_lost_a_device(torch: Any) -> bool:
+    """In a copy: whether some device was started before the copy was made."""
+    kinds = (*_KINDS, torch._C._get_privateuse1_backend_name())
+    modules = (getattr(torch, name, None) for name in kinds)
+    asked = (getattr(module, "_is_in_bad_fork", None) for module in modules)
+    try:
+        return any(ask() for ask in asked if ask is not None)
+    except Exception:  # a vendor's: it cannot say
+        return True
+
+
+def is_copy() -> bool:
+    """Whether this process is a worker that the server made."""
+    return _is_copy
 
 
 def _work(environment: Mapping[str, str], descriptors: list[int]) -> None:
@@ -105,6 +130,8 @@ def _work(environment: Mapping[str, str], descriptors: list[int]) -> None:
     for target, each in enumerate(descriptors):
         os.dup2(each, target)
         os.close(each)
+    global _is_copy
+    _is_copy = True
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
     os.environ.update(environment)

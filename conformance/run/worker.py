@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -20,17 +19,24 @@ from conformance.checks.cells import CellRecord, Recorder
 from conformance.checks.ops.context import ItemContext, run_checks
 from conformance.contract import load
 from conformance.plan.planner import known_layouts, undeclared_clauses, untried_with
-from conformance.plan.selection import Item, Machine, WrongMachine, is_case, named
-from conformance.run.isolation.process import Unable, begin_worker, read_start
+from conformance.plan.selection import Item, Machine, is_case, named
 from conformance.run.isolation.watch import DeviceLock, Limits, Place, Watch
-from conformance.run.outcomes import BAD, ItemReport, runs_of, share_out, together, verdict_of
+from conformance.run.outcomes import (
+    BAD,
+    ItemReport,
+    Lost,
+    LostCells,
+    runs_of,
+    share_out,
+    together,
+    verdict_of,
+)
 from conformance.search.explore.pins import run_pins, run_programs, unknown_here
 from conformance.search.minimise.tasks import Bench
 from conformance.search.repros import write_repro
 from conformance.suites import find_case, planned_op_checks
 from devices import registry
-from devices.cell import CellOutcome
-from devices.errors import ConformError
+from devices.cell import CallKey, CellOutcome
 from devices.files import cache_root
 from devices.manifest import Manifest
 from devices.pinned import Pinned, by_item, read_pinned
@@ -59,6 +65,21 @@ class WorkerOrders(msgspec.Struct, frozen=True):
     def named(self) -> dict[str, Item]:
         return named(self.items, self.last)
 
+    @property
+    def out_of_time(self) -> bool:
+        return self.deadline is not None and time.time() > self.deadline
+
+
+class Task(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is to be done of an item: its cells, or those of ``clauses``, without what is ``lost``; of an op's calls
+    ``only`` this one, if one is given. Or nothing but say which of the cells that were ``told`` make the item fail."""
+
+    item: str
+    clauses: tuple[str, ...] = ()
+    lost: tuple[Lost, ...] = ()
+    only: CallKey | None = None
+    told: tuple[CellOutcome, ...] = ()
+
 
 write_orders: Final = msgspec.msgpack.Encoder().encode
 read_orders: Final = msgspec.msgpack.Decoder(WorkerOrders).decode
@@ -73,6 +94,9 @@ class Worker:
         self.orders, self.place = orders, place
         self.items = orders.named
         self.alone = frozenset(named((), orders.last))
+        self.deadly: dict[tuple[str, str], list[str]] = {}
+        for each in orders.last:
+            self.deadly.setdefault((each.op, each.dtype), []).extend(each.clauses)
         descriptor = registry.find(orders.bench.device, orders.bench.descriptor)
         self.device = device or open_device(descriptor, place.index)
         manifest = Manifest()
@@ -99,13 +123,20 @@ class Worker:
 
     @property
     def out_of_time(self) -> bool:
-        return self.orders.deadline is not None and time.time() > self.orders.deadline
+        return self.orders.out_of_time
 
     def run(self, item_id: str) -> tuple[ItemReport, list[str]]:
         """Run one item: its report, and lines about the cells that make it fail."""
-        item = self.items[item_id]
-        guilty = self.place.lost.of(item.op, item.dtype)
-        left = Item(item.op, item.dtype, [c for c in item.clauses if c not in guilty.clauses])
+        return self.do(Task(item_id, lost=tuple(self.place.lost.all)))
+
+    def do(self, task: Task) -> tuple[ItemReport, list[str]]:
+        """Run what a task says of an item."""
+        item_id, item = task.item, self.items[task.item]
+        if task.told:
+            return ItemReport(), list(self._failures(task.told))
+        guilty = LostCells(task.lost).of(item.op, item.dtype)
+        wanted = task.clauses or item.clauses
+        left = Item(item.op, item.dtype, [c for c in wanted if c not in guilty.clauses])
         if not left.clauses:
             return ItemReport(), []
         cell = left.cells[0]
@@ -114,7 +145,8 @@ class Worker:
         run: Callable[[Item], ItemReport] = self._run_op
         if is_case(cell):
             run = self._run_lost if case is None else partial(self._run_case, case)
-        with self.watch.item(cell, guilty, alone=alone):
+        deadly = self.deadly.get((item.op, item.dtype), ())
+        with self.watch.item(cell, guilty, alone=alone, elsewhere=deadly, only=task.only):
             began = time.perf_counter()  # after the wait for the device's lock
             report = run(left)
             cells = self._again(left, run, report.cells)
@@ -211,18 +243,3 @@ class Worker:
         # The controller writes it again if this folder is on another machine.
         sent = script if self.place.scripts is not None else None
         return msgspec.structs.replace(found, repro=path, script=sent)
-
-
-def start_worker(
-    name: str, start: bytes, orders: bytes, channel: Any, pipes: Iterable[int]
-) -> Worker:
-    """A worker of xdist. One that cannot take part says why and ends: the controller replaces it or gives up."""
-    given = read_start(start)
-    place, end = begin_worker(given, name, channel, pipes)
-    try:
-        catalogue()  # takes seconds, which are not the first item's; and before the device's module is imported
-        return Worker(read_orders(orders), place, Path(given.results))
-    except msgspec.DecodeError as error:  # of another version of the suite
-        end(Unable(f"the worker on {platform.node()!r} cannot read its orders: {error}", True))
-    except ConformError as error:
-        end(Unable(str(error), isinstance(error, WrongMachine)))

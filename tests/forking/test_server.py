@@ -17,7 +17,7 @@ import torch
 
 from conformance.run.execnet_adapter import is_plain, start_through
 from conformance.run.fork_client import Forked, ForkServer, Process, ServerGone
-from conformance.run.fork_server import may_copy
+from conformance.run.fork_server import has_lost_a_device, may_copy
 from tests.forking.threads import with_thread
 
 linux = pytest.mark.skipif(
@@ -173,12 +173,14 @@ def test_a_process_with_threads_is_not_copied_but_is_the_first_worker(
     server.close()
 
 
-def test_nothing_is_copied_where_torch_knows_an_accelerator(
+def test_a_copy_says_whether_a_device_was_started_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(os, "fork", lambda: pytest.fail("copied"))
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    assert not may_copy()
+    assert not has_lost_a_device(torch)
+    monkeypatch.setattr(torch.xpu, "_is_in_bad_fork", lambda: True)
+    assert has_lost_a_device(torch)
+    monkeypatch.setattr(torch.xpu, "_is_in_bad_fork", lambda: 1 / 0)
+    assert has_lost_a_device(torch)
 
 
 def test_nothing_is_copied_where_threads_cannot_be_counted(

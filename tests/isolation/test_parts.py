@@ -109,13 +109,19 @@ GROUP = ("layout.values", "layout.inputs_intact", "layout.views")
 class Watched:
     """A watch over a group of clauses of one item, some of whose calls ended a process before."""
 
-    def __init__(self, folder: Path, wanted: Sequence[str], lost: Sequence[Lost] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        wanted: Sequence[str],
+        lost: Sequence[Lost] = (),
+        elsewhere: Sequence[str] = (),
+    ) -> None:
         self._folder, cell = folder, CellKey(GROUP[0], "add", "int64")
         self.records = [CellRecord(cell._replace(clause=clause)) for clause in wanted]
         lock = DeviceLock("d", 0, folder)
         self.watch = Watch(Journal(folder, "gw0"), Limits(3.0), lock, lambda: None, lambda _: None)  # type: ignore[arg-type]
         self._guilty = LostCells(lost).of("add", "int64")
-        with self.watch.item(cell, self._guilty, alone=False):
+        with self.watch.item(cell, self._guilty, alone=False, elsewhere=elsewhere):
             """The item begins."""
         self.watch.begin(GROUP, self.records)
 
@@ -137,6 +143,11 @@ def test_a_call_is_charged_to_the_first_clause_that_it_is_judged_for(tmp_path: P
     assert watched.charged() == "layout.views"
     watched.watch.judging("layout.inputs_intact")
     assert watched.charged() == "layout.inputs_intact"
+
+
+def test_a_clause_that_is_expected_to_die_is_charged_where_it_does_not_run(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, GROUP[1:], elsewhere=GROUP[:1])
+    assert watched.watch.call(CallKey(0, "a"), GROUP) and watched.charged() == "layout.values"
 
 
 def test_a_call_that_ended_a_process_is_not_made_again_and_the_next_is_charged_alike(

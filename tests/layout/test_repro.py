@@ -502,6 +502,7 @@ def test_a_script_of_a_call_that_dies_reports_how_its_process_ended(tmp_path: Pa
         ("mul", "layout.views", "neg", "called_turned(call"),
         ("add", "layout.overlap_raises", "self=expanded", "called_on_expanded(call"),
         ("add", "layout.variants", "function", "called_on_copies(call"),
+        ("add", "layout.variants", "out", "called_into_prefilled(call"),
         ("mul", "layout.inplace", "contiguous", "called_in_place(call"),
     ],
 )

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from devices.cell import Outcome
+from tests.plugin.running import cells_of
 from tests.strangers.bench import STRANGERS, FirstDay
 
 #: Two ops that every stranger has, one of them with the fault of the vendor's next version.
@@ -15,7 +17,7 @@ BY_DEVICE = {each.device: each for each in STRANGERS}
 
 
 @pytest.mark.parametrize(
-    "device", ["draft", "fatal", "greedy", "auto", "slim", "tardy", "simulated"]
+    "device", ["fragile", "draft", "fatal", "greedy", "auto", "slim", "tardy", "simulated"]
 )
 def test_init_leads_to_a_green_gate(device: str, tmp_path: Path, cache: Path) -> None:
     """Those whose manners need a mend of their own; ``python -m tests.strangers.bench`` takes all of them."""
@@ -34,6 +36,14 @@ def test_init_leads_to_a_green_gate(device: str, tmp_path: Path, cache: Path) ->
         left = "enters the mode strange_greedy.Mine and does not leave it"
         printed = (tmp_path / "first.txt").read_text(encoding="utf-8")
         assert text.count(left) == printed.count(left) == 1
+    if device == "fragile":  # what died again, alone, cost copies of the worker
+        log = (tmp_path / stranger.name / "init" / "run-1.log").read_text(encoding="utf-8")
+        assert log.count("node down") == 1
+        cells = cells_of(tmp_path / "first")
+        dead = {key.clause for key, each in cells.items() if each.outcome is Outcome.CRASH}
+        outs = {"out_kept", "out_resize", "variants", "overlap_raises"}
+        assert dead == {f"layout.{each}" for each in outs}
+        assert all(each.repro for each in cells.values() if each.outcome is Outcome.CRASH)
     if device == "fatal":  # a question that ends the process costs no other
         assert "facts: the process exited with status 3" in text
         assert "properties: the process was killed by SIGSEGV" in text

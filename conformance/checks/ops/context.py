@@ -24,7 +24,7 @@ import torch
 import devices.failure
 from conformance.checks.cases.cases import OpCheck
 from conformance.checks.cells import VALUES, CellRecord, Failed, Recorder
-from conformance.checks.guard import UNWATCHED, Guard
+from conformance.checks.guard import INPUTS, UNWATCHED, Guard, allows
 from conformance.checks.ops.calls import Ambiguous, Call, Found, laid_out, repeated
 from conformance.checks.ops.script import (
     Carried,
@@ -67,10 +67,6 @@ class NotPlaced(Exception):
 
 class EndsProcess(Exception):
     """What comes next ended a process before, and is not done again."""
-
-
-#: Names, in the place of a layout, the step that puts contiguous inputs on the device.
-INPUTS = "inputs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +400,7 @@ class ItemContext:
             return None
         call = self.call(reference.laid, function)
         if not self.makes and self.scripts is not None:
+            self.scripts.clear()  # what came before the call that is asked for
             for clause, judge, _ in wanted:
                 about = (clause, judge, call, procedure, given, reference, layout)
                 self.scripts.setdefault(clause, CallScript(self, *about))
@@ -620,13 +617,13 @@ def _told(dtype: torch.dtype, each: Geometry) -> devices.failure.Geometry:
 
 
 class _One(Guard):
-    """Allows one call, and what puts inputs on the device."""
+    """Allows one call, and what comes before it."""
 
-    def __init__(self, call: CallKey) -> None:
-        self._allowed = (call, CallKey(call.sample, INPUTS))
+    def __init__(self, only: CallKey) -> None:
+        self._only = only
 
     def call(self, call: CallKey, clauses: Collection[str] = ()) -> bool:
-        return call in self._allowed
+        return allows(self._only, call)
 
 
 def script_for_call(

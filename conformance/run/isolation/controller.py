@@ -23,9 +23,11 @@ from typing import Final, NamedTuple
 from conformance.checks.child import Ended
 from conformance.checks.clock import LEAST_ELSEWHERE, Clock, Look
 from conformance.plan.selection import Item
-from conformance.run.fork_client import Process
+from conformance.run.fork_client import Forked, Process
 from conformance.run.isolation.process import (
     ASK,
+    FROM_OUTSIDE,
+    START_SECONDS,
     Begun,
     Host,
     Remark,
@@ -45,20 +47,12 @@ from devices.errors import ConformError
 
 #: A worker holds torch, the op database and one op's buffers (bytes).
 _WORKER_MEMORY: Final = 600 * 2**20
-#: Signals that come from outside: from a person, a job's limit, or a kernel that is out of memory.
-_FROM_OUTSIDE: Final = frozenset(
-    -number
-    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", None))
-    if number is not None
-)
 #: Deaths in a row, for each worker, after which no other is started.
 _VAIN: Final = 2
 #: Seconds that execnet's loop_socketserver takes to serve again after its worker died.
 _SERVER_SECONDS: Final = 3.0
 #: Seconds after which a process whose pipe has closed is taken to have ended unseen.
 _REAPED: Final = 60.0
-#: Seconds that a worker may take to load torch and the op database and to open its device, at least.
-_START_SECONDS: Final = 300.0
 
 
 class NoProgress(ConformError):
@@ -114,7 +108,7 @@ class Controller:
     _said: str = ""
 
     def __post_init__(self) -> None:
-        self.watchdog = Watchdog(self.folder, max(_START_SECONDS, self.limits.of("")))
+        self.watchdog = Watchdog(self.folder, max(START_SECONDS, self.limits.of("")))
 
     # -- a worker's life
 
@@ -182,7 +176,8 @@ class Controller:
             self._lose(lost, name)
             self.progress()
             text = f"{lost.outcome} in {lost.cell}: {lost.text}"
-            return Death(text, not again and self.judge(lost), self._rest(item))
+            copied = isinstance(node.process, Forked)  # so it is made once more, alone
+            return Death(text, not again and self.judge(lost), copied or self._rest(item))
         if item is None or not self._rest(item):
             return Death(f"worker {name} {end}; no result was lost", False, False)
         if item_id not in self._doubts:
@@ -224,7 +219,7 @@ class Controller:
         hung = self.watchdog.hung(worker)
         if hung is not None and hung.number != entry.number:
             return None  # the cell returned while the worker was being killed
-        outside = hung is None and process.returncode in _FROM_OUTSIDE
+        outside = hung is None and process.returncode in FROM_OUTSIDE
         if outside and entry.cell not in self._doubts:
             self._doubts.add(entry.cell)
             return None

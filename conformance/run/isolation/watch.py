@@ -34,7 +34,7 @@ except ImportError:  # Windows: a case that needs a device alone may share it th
     fcntl = None  # type: ignore[assignment]
 
 from conformance.checks.cells import VALUES, CellRecord
-from conformance.checks.guard import Guard
+from conformance.checks.guard import Guard, allows
 from conformance.run.outcomes import GroupCall, Guilty, Lost, LostCells
 from devices.cell import CallKey, CellKey, CellOutcome, Outcome
 from devices.errors import ConformError
@@ -331,10 +331,12 @@ class Watch(Guard):
     _guilty: Guilty = field(default_factory=Guilty)
     _item: tuple[str, str] = ("", "")
     _group: tuple[str, ...] = ()
-    # Of the clauses of the group that are wanted or were charged before: their places in it.
+    # Of the clauses of the group that can be charged: their places in it.
     _places: Mapping[str, int] = field(default_factory=dict)
     # For each call of the group that has come up and that ended a process before, the cell that is charged.
     _gone: list[CellKey] = field(default_factory=list)
+    _only: CallKey | None = None
+    _elsewhere: Collection[str] = ()
     _dead: CellKey | None = None  # what is charged if every call of the op ends the process
     _records: Sequence[CellRecord] = ()
     _known: int = 0  # troubles of the group that were looked into
@@ -345,8 +347,19 @@ class Watch(Guard):
     _used: set[tuple[str, str]] = field(default_factory=set)  # items of which a cell has run here
 
     @contextmanager
-    def item(self, cell: CellKey, guilty: Guilty, *, alone: bool) -> Iterator[None]:
-        """Run the item of a cell: under the device's lock, and named in the journal."""
+    def item(
+        self,
+        cell: CellKey,
+        guilty: Guilty,
+        *,
+        alone: bool,
+        elsewhere: Collection[str] = (),
+        only: CallKey | None = None,
+    ) -> Iterator[None]:
+        """Run the item of a cell: under the device's lock, and named in the journal. Clauses of the same op that run
+        ``elsewhere``, because they are expected to end their process, are charged as if they ran here. Of the calls
+        ``only`` this one is made, if one is given."""
+        self._only, self._elsewhere = only, elsewhere
         self._guilty, self._item, self._left_out, self._dead = guilty, cell[1:], {}, None
         (self._lock.take if alone else self._lock.share)()
         self._outside()
@@ -361,7 +374,9 @@ class Watch(Guard):
     ) -> None:
         self._group, self._records, self._call, self._gone = tuple(group), records, None, []
         self._known, self._looks = self._troubles(), 0
-        known = {record.key.clause for record in records} | self._guilty.clauses
+        known = {record.key.clause for record in records}.union(
+            self._guilty.clauses, self._elsewhere
+        )
         self._places = {clause: place for place, clause in enumerate(group) if clause in known}
         cell = records[0].key
         limit = max(at_least, self._limits.of(cell.clause))
@@ -378,6 +393,8 @@ class Watch(Guard):
         if self._looks < _LOOKS and self._troubles() != self._known:
             self._look()
         full = GroupCall(self._group[0], call)
+        if self._only is not None and not allows(self._only, call):
+            return False
         if self._guilty.calls and (cell := self._ended_by(full)) is not None:
             for record in self._records:
                 self._left_out.setdefault(record.key.clause, []).append(cell)

@@ -1,0 +1,322 @@
+"""Items in processes that may die: copies of a worker that has not opened the device yet.
+
+A worker whose process may be copied keeps such a copy, which waits. Once a call has ended a process in this run, or is
+expected to, the worker has its items run by copies of that copy: a crash then costs a copy, some tens of milliseconds,
+and no worker. The crash is made once more, alone, in a copy of its own: what does not end that is no crash.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import socket
+import struct
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from conformance.checks.child import Ended
+from conformance.plan.selection import Item, WrongMachine, named
+from conformance.run.fork_server import is_copy, may_copy
+from conformance.run.isolation.process import (
+    FROM_OUTSIDE,
+    START_SECONDS,
+    Remark,
+    Start,
+    Unable,
+    begin_worker,
+    close_in_children,
+    end_with_parent,
+    leave_stacks,
+    read_start,
+    stack_of,
+)
+from conformance.run.isolation.watch import Journal, Place, read_entry
+from conformance.run.outcomes import ItemReport, Lost, LostCells
+from conformance.run.worker import Task, Worker, WorkerOrders, read_orders
+from devices.cell import CellKey, CellOutcome, Outcome
+from devices.errors import ConformError
+from devices.failure import Kind
+from opinfo.catalog import catalogue
+
+_STATUS: Final = struct.Struct("<i")
+#: Threads of a worker that wait for messages: execnet's.
+_WAITING: Final = 1
+#: Deaths outside of any cell after which the worker ends as its copy did.
+_TRIES: Final = 2
+
+
+class Ran(msgspec.Struct, frozen=True, tag="ran"):
+    """What became of a task: the report, and lines about the cells that make its item fail."""
+
+    report: ItemReport
+    lines: list[str]
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_read_task: Final = msgspec.msgpack.Decoder(Task).decode
+_read_said: Final = msgspec.msgpack.Decoder(Lost | Ran | Remark | Unable).decode
+
+
+class Copies:
+    """Copies of this process as it was when this was made, one at a time. Each runs ``work(connection)``."""
+
+    def __init__(self, work: Callable[[Connection], None]) -> None:
+        self._control, theirs = socket.socketpair()
+        self._connection: Connection | None = None
+        worker = os.getpid()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of execnet's thread, which waits
+            if os.fork() == 0:
+                self._control.close()
+                _wait_for_work(theirs, worker, work)
+        theirs.close()
+
+    def connection(self) -> Connection:
+        """That to the copy, which is made if there is none."""
+        if self._connection is None:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                socket.send_fds(self._control, [b"1"], [theirs.fileno()])
+            self._connection = Connection(ours.detach())
+        return self._connection
+
+    def end(self) -> int | None:
+        """End the copy if there is one. Returns its exit status, negative for a signal."""
+        if self._connection is None:
+            return None
+        self._connection.close()
+        self._connection = None
+        (status,) = _STATUS.unpack(self._control.recv(_STATUS.size, socket.MSG_WAITALL))
+        return int(status)
+
+    def close(self) -> None:
+        """No other copy is wanted."""
+        self.end()
+        self._control.close()
+
+
+def _wait_for_work(
+    control: socket.socket, worker: int, work: Callable[[Connection], None]
+) -> NoReturn:
+    """Be the copy that is copied."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller, and for workers
+    end_with_parent(worker)
+    here = os.getpid()
+    while True:
+        asked, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not asked:
+            os._exit(0)
+        if (child := os.fork()) == 0:
+            end_with_parent(here)
+            control.close()
+            try:
+                work(Connection(descriptors[0]))
+            finally:
+                os._exit(1)
+        os.close(descriptors[0])
+        _, status = os.waitpid(child, 0)
+        control.sendall(_STATUS.pack(os.waitstatus_to_exitcode(status)))
+
+
+def serve_items(name: str, start: Start, orders: WorkerOrders, connection: Connection) -> NoReturn:
+    """In a copy: run what comes over the connection, until it closes."""
+
+    def end(note: Lost | Unable) -> NoReturn:
+        connection.send_bytes(_encode(note))
+        os._exit(0)  # at once: the device's own clean-up could hang
+
+    def say(text: str) -> None:
+        connection.send_bytes(_encode(Remark(text)))
+
+    journals = Path(start.results) / "journal"
+    close_in_children([connection.fileno()])  # the worker notices a death when it closes
+    leave_stacks(journals, name)
+    journal = Journal(journals, name)
+    journal.begin(CellKey("", "", ""), START_SECONDS + orders.limits.of(""))
+    place = Place(journal, start.index, LostCells(), end, say)
+    try:
+        worker = Worker(orders, place, Path(start.results))
+    except ConformError as error:
+        end(Unable(str(error), isinstance(error, WrongMachine)))
+    journal.end()
+    while True:
+        try:
+            task = _read_task(connection.recv_bytes())
+        except EOFError:
+            os._exit(0)
+        connection.send_bytes(_encode(Ran(*worker.do(task))))
+
+
+@dataclass
+class Runner:
+    """What runs the items of a worker: the worker itself, or copies of it once something has died.
+
+    ``plain`` runs them in this process; ``copies`` is None where it may not be copied.
+    """
+
+    _name: str
+    _orders: WorkerOrders
+    _place: Place
+    _journals: Path
+    _make: Callable[[], Worker]
+    _copies: Copies | None
+    _end: Callable[[Lost | Unable], NoReturn]
+    _distrusted: bool = False  # a kernel wrote outside of its buffers in this process
+
+    @cached_property
+    def items(self) -> Mapping[str, Item]:
+        return self._orders.named
+
+    @cached_property
+    def _alone(self) -> frozenset[str]:
+        return frozenset(named((), self._orders.last))
+
+    @cached_property
+    def plain(self) -> Worker:
+        return self._make()
+
+    @property
+    def out_of_time(self) -> bool:
+        return self._orders.out_of_time
+
+    def run(self, item_id: str) -> tuple[ItemReport, list[str]]:
+        """Run one item: its report, and lines about the cells that make it fail."""
+        dying = self._place.lost.all or item_id in self._alone or self._distrusted
+        if self._copies is not None and dying:
+            return self._run_in_copies(self._copies, item_id)
+        report, lines = self.plain.run(item_id)
+        self._distrusted = wrote_outside(report)
+        return report, lines
+
+    def _run_in_copies(self, copies: Copies, item_id: str) -> tuple[ItemReport, list[str]]:
+        item, expected = self.items[item_id], item_id in self._alone
+        if expected:
+            copies.end()
+        known = [lost for lost in self._place.lost.all if lost.cell in item.cells]
+        report, lost = self._run_rest(copies, item_id, known)
+        # Of those that are expected to die, each is run alone, as an item of its own.
+        first = {each.cell: each for each in reversed(lost) if each.cell in item.cells}
+        told = [
+            each.as_outcome if expected else self._confirmed(copies, item_id, each)
+            for each in first.values()
+        ]
+        if not told:
+            return report.report, report.lines
+        judged = self._do(copies, Task(item_id, told=tuple(told)))
+        lines = judged.lines if isinstance(judged, Ran) else [each.message for each in told]
+        cells = (*report.report.cells, *told)
+        return msgspec.structs.replace(report.report, cells=cells), [*report.lines, *lines]
+
+    def _run_rest(self, copies: Copies, item_id: str, known: list[Lost]) -> tuple[Ran, list[Lost]]:
+        """Run what is left of an item, in copy after copy; returns its report, and what ended copies."""
+        lost, tries = list(known), 0
+        while set(self.items[item_id].cells) - {each.cell for each in lost}:
+            answer = self._do(copies, Task(item_id, lost=tuple(lost)))
+            if isinstance(answer, Lost):
+                lost.append(answer)
+            elif isinstance(answer, Ran):
+                if wrote_outside(answer.report):
+                    copies.end()
+                return answer, lost
+            elif (tries := tries + 1) == _TRIES:
+                _end_as(answer)
+        return Ran(ItemReport(), []), lost
+
+    def _confirmed(self, copies: Copies, item_id: str, lost: Lost) -> CellOutcome:
+        """The outcome of a cell that ended its process: a crash if it does so alone."""
+        if lost.outcome is not Outcome.CRASH:
+            return lost.as_outcome
+        clauses = (lost.cell.clause,)
+        if lost.call is not None:
+            copies.end()
+            if isinstance(
+                again := self._do(copies, Task(item_id, clauses, only=lost.call.call)), Lost
+            ):
+                return again.as_outcome
+        copies.end()
+        again = self._do(copies, Task(item_id, clauses))
+        if isinstance(again, Lost):  # after other calls of the cell
+            return msgspec.structs.replace(again, call=None).as_outcome
+        if not isinstance(again, Ran):
+            return lost.as_outcome
+        (found,) = again.report.cells
+        note = f"once {lost.message}, but not when the cell ran alone"
+        return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, note))))
+
+    def _do(self, copies: Copies, task: Task) -> Ran | Lost | int:
+        """Have a copy do it: what it says, or the cell that ended it; its exit status if that was outside of any."""
+        connection = copies.connection()
+        try:
+            connection.send_bytes(_encode(task))
+            said: Lost | Ran | Remark | Unable = _read_said(connection.recv_bytes())
+            while isinstance(said, Remark):
+                self._place.say(said.text)
+                said = _read_said(connection.recv_bytes())
+        except (EOFError, OSError):
+            return self._ended(copies.end() or 0)
+        if isinstance(said, Unable):
+            self._end(said)
+        if isinstance(said, Lost):
+            copies.end()
+        return said
+
+    def _ended(self, status: int) -> Lost | int:
+        """The cell that a copy died in."""
+        if status in FROM_OUTSIDE:  # a person, or a system without memory: the controller decides
+            _end_as(status)
+        entry = read_entry(self._journals, self._name)
+        if entry is None or entry.cell is None or not entry.cell.clause:
+            return status
+        stack = stack_of(self._journals, self._name)
+        how = f"its worker {Ended(status).how}"
+        more = f"in {stack}" if stack else ""
+        return Lost(entry.cell, Outcome.CRASH, how, entry.call, more, entry.judged)
+
+
+def wrote_outside(report: ItemReport) -> bool:
+    """Whether bytes changed that nothing may write: what else a kernel wrote to is not known."""
+    return any(
+        found.outcome is Outcome.FAIL
+        and found.failure is not None
+        and found.failure.kind is Kind.BYTES
+        for found in report.cells
+    )
+
+
+def _end_as(status: int) -> NoReturn:
+    """End this worker as its copy ended."""
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status or 1)
+
+
+def start_worker(
+    name: str, encoded: bytes, orders: bytes, channel: Any, pipes: Iterable[int]
+) -> Runner:
+    """A worker of xdist. One that cannot take part says why and ends: the controller replaces it or gives up."""
+    start = read_start(encoded)
+    place, end = begin_worker(start, name, channel, pipes)
+    try:
+        given, results = read_orders(orders), Path(start.results)
+        catalogue()  # takes seconds, which must not be charged to the first item
+        copies = None
+        if is_copy() and may_copy(_WAITING) and not start.remote:
+            copies = Copies(partial(serve_items, name, start, given))
+        make = partial(Worker, given, place, results)
+        runner = Runner(name, given, place, results / "journal", make, copies, end)
+        if copies is None or not place.lost.all:
+            _ = runner.plain
+        return runner
+    except msgspec.DecodeError as error:  # of another version of the suite
+        end(Unable(f"the worker on {platform.node()!r} cannot read its orders: {error}", True))
+    except ConformError as error:
+        end(Unable(str(error), isinstance(error, WrongMachine)))
