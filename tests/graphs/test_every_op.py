@@ -89,6 +89,13 @@ def test_the_planted_fault_fails_its_op_and_no_other(device: Device) -> None:
     assert "the replay against eager execution" in faulty["neg"].told().message
 
 
+def test_an_op_that_never_runs_is_blocked_by_its_values(device: Device) -> None:
+    with planted("device.declared_dtype_refused"):
+        told = judged("short", device).told()
+    assert (told.outcome, told.blocked_by) == (Outcome.BLOCKED, "layout.values")
+    assert told.said == "simulated device: int16 is not supported"
+
+
 def test_a_repro_script_shows_the_fault_and_its_absence(
     device: Device, fork: ForkServer, tmp_path: Path
 ) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from conformance.checks.cells import VALUES
 from conformance.checks.ops.calls import Call, differs
-from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.context import ItemContext, Reference, spoken
 from conformance.suites.graphs.capturing import OwnGraph, chain, general_graph
 from devices.descriptor import Descriptor
 from opinfo.catalog import catalogue
@@ -53,8 +54,8 @@ def check(ctx: ItemContext) -> None:
                 if isinstance(refusal, NotImplementedError):
                     record.refuse(refusal)
             if not record.unsupported and refusals:
-                first = refusals[0]
-                record.error(f"no sample ran eagerly: {type(first).__name__}: {first}")
+                name, text = spoken(refusals[0])
+                record.block(VALUES, f"no sample ran eagerly: {name}: {text}", (name, text))
 
 
 @dataclass(slots=True)
