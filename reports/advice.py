@@ -50,7 +50,7 @@ def sentence(cause: Cause) -> str:
     if rule == "kernel":
         return f"{about[0]} has no kernel"
     if rule == "dtype":
-        return f"a kernel is not implemented for {about[0]} ({ops_of(cause)})"
+        return f"kernels are not implemented for {about[0]} ({ops_of(cause)})"
     if rule == "raised":
         text = headline(shown) if shown.failure is None else shown.failure.said or about[1]
         line = (text.strip().splitlines() or [""])[0][:200]
@@ -69,7 +69,7 @@ def sentence(cause: Cause) -> str:
         return f"{about[0]}{told if about[0] == shown.key.clause else ''} ({ops_of(cause)})"
     if rule in ("case", "other"):
         others = len({result.key.clause for result in cause.results} - {about[0]})
-        more = f", which cells of {number(others, 'other clause')} follow from" if others else ""
+        more = f"; cells of {number(others, 'other clause')} follow from it" if others else ""
         return f"{about[0]} does not hold{more}"
     wrong, form, place, *_ = about
     said = _WRONG.get(wrong, f"wrong {wrong.replace('_', ' ')}")
@@ -93,7 +93,7 @@ def todo(cause: Cause, clauses: Mapping[str, Clause]) -> str:
     if rule == "kernel":
         return f"register {about[0]}, or state in the descriptor's dtypes_by_op which ops lack it"
     if rule == "dtype":
-        return "implement it, or take the dtype out of the descriptor's dtypes (dtypes_by_op for single ops)"
+        return f"implement them, or take {about[0]} out of the descriptor's dtypes (dtypes_by_op for single ops)"
     if rule == "blocked":
         return f"mend {about[0]} first"
     if rule == "ended":

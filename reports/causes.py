@@ -46,6 +46,7 @@ class _Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     rests_on: dict[str, tuple[str, ...]]
     same_check: dict[str, str]
+    dtypes: dict[str, str]
 
 
 ADVICE: Final = read_toml(Path(__file__).with_name("causes.toml"), _Advice, CausesError)
@@ -243,7 +244,7 @@ def _told(
         if kernel := kernel_of(text):
             return CauseKey("kernel", (kernel,))
         if lacks := _LACKS.match(text):
-            return CauseKey("dtype", (lacks[1],))
+            return CauseKey("dtype", (ADVICE.dtypes.get(lacks[1], lacks[1]),))
         if failure is None or failure.check in ("inputs", "target", "inplace", "case"):
             return CauseKey("raised", (name, normal(text, names)))
     if result.outcome is Outcome.BLOCKED:

@@ -100,7 +100,7 @@ def manifest(
     order = {reason: place for place, reason in enumerate(dict.fromkeys(reasons.values()))}
     for reason in sorted(blocks, key=lambda each: order.get(each, len(order))):
         lines += ["", f"# {reason.removeprefix(TRIAGE).strip()}"]
-        lines += [line for block in blocks[reason] for line in ("", render(block))]
+        lines += [line for block in _joined(blocks[reason]) for line in ("", render(block))]
     if apart:
         lines += ["", "# Not in a block, so the gate stays red until they are explained:"]
         lines += [f"#   {key}: {one_line(why)}" for key, why in apart.items()]
@@ -132,6 +132,14 @@ def _groups(
     return groups.values()
 
 
+def _joined(blocks: Iterable[Block]) -> Iterable[Block]:
+    """Blocks that are the same but for their clauses, as one."""
+    clauses: dict[Block, tuple[str, ...]] = defaultdict(tuple)
+    for block in blocks:
+        clauses[replace(block, clause=())] += block.clause
+    return [replace(block, clause=names) for block, names in clauses.items()]
+
+
 def _block(group: list[CellResult], reasons: Mapping[CellKey, str]) -> Block:
     first = group[0]
     ops = tuple(dict.fromkeys(result.key.op for result in group))
@@ -141,7 +149,7 @@ def _block(group: list[CellResult], reasons: Mapping[CellKey, str]) -> Block:
         line=0,
         clause=(first.key.clause,),
         op=ops,
-        dtype=tuple({result.key.dtype for result in group} - {""}) or ("*",),
+        dtype=tuple(sorted({result.key.dtype for result in group} - {""})) or ("*",),
         layouts=frozenset(first.layouts) or None,
         outcome=ExpectedOutcome(first.outcome.value),
         raises=first.raises,

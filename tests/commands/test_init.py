@@ -213,6 +213,13 @@ def test_a_drafted_manifest_stands_by_cause(tmp_path: Path) -> None:
     assert text.count("# the large one\n") == text.count("# the other\n") == 1
 
 
+def test_clauses_with_the_same_cells_share_a_drafted_block(tmp_path: Path) -> None:
+    failing = by_key([failed(ADD), failed(BOUNDS)])
+    text = drafting.manifest("mine", failing, {}, {}, 2, DAY, UNTIL, dict.fromkeys(failing, "one"))
+    (block,) = written(tmp_path / "m.toml", text).blocks
+    assert (block.clause, block.op) == (("layout.bounds", "layout.values"), ("add",))
+
+
 def test_a_drafted_manifest_groups_by_clause_and_failing_layouts(tmp_path: Path) -> None:
     failing = [
         failed(ADD),

@@ -169,7 +169,7 @@ def test_a_dtype_that_kernels_lack_is_one_cause() -> None:
         raising(cell(op), f"\"{op}_kernel\" not implemented for 'Half'") for op in ("sin", "mul")
     ]
     (cause,) = causes(results, FAMILIES)
-    assert sentence(cause) == "a kernel is not implemented for Half (sin, mul)"
+    assert sentence(cause) == "kernels are not implemented for float16 (sin, mul)"
     assert "out of the descriptor's dtypes" in todo(cause, {})
 
 
@@ -210,7 +210,7 @@ def test_clauses_that_rest_on_a_failing_one_have_its_cause() -> None:
     assert counts(causes(rests, {})) == [1, 1]
     found = causes([*rests, fails("streams.wait", "c")], {})
     assert [sentence(each) for each in found] == [
-        "streams.wait does not hold, which cells of 2 other clauses follow from"
+        "streams.wait does not hold; cells of 2 other clauses follow from it"
     ]
     assert found[0].example.key.clause == "streams.wait"
 
