@@ -273,6 +273,10 @@ class Sorting(TorchFunctionMode):
             put_modes(*outside)
 
 
+#: Replaced names that are listed. Some modules replace hundreds.
+_NAMED = 5
+
+
 @dataclass
 class LeftBehind:
     """What the module of a device has left behind in this process so far; ``done`` says it for people.
@@ -284,6 +288,7 @@ class LeftBehind:
     done: list[str] = field(default_factory=list)
     before: Before = field(default_factory=Before)
     sorting: Sorting | None = None
+    _replaced: set[str] = field(default_factory=set)
 
     def look(self) -> None:
         """Look for what was changed, put defaults back, and keep modes and ops for calls on the device."""
@@ -302,10 +307,16 @@ class LeftBehind:
         ]
         lines += self._defaults()
         sorting.modes = functions, dispatches
+        names = []
         for replaced in _replaced(self.before):
-            lines.append(f"replaces {replaced.where}.{replaced.name}")
+            if (name := f"{replaced.where}.{replaced.name}") not in self._replaced:
+                names.append(name)
             if replaced.is_op:
                 sorting.take(replaced)
+        if names:
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            lines.append(f"replaces {', '.join(names[:_NAMED])}{more}")
+            self._replaced.update(names)
         if functions or dispatches or sorting.replaced:
             self.sorting = sorting
             put_modes([sorting], [])

@@ -458,7 +458,11 @@ def open_device(
         except Exception:  # device.capability fails of it, and no other clause
             device = replace(device, wait=None)
         if first and left is not None:
+            kept = left.sorting
             left.look()
+            if left.sorting is not kept:  # the first call has entered a mode
+                again = open_device(descriptor, index, unused=True)
+                device = replace(again, wait=device.wait and again.wait)
     return device
 
 
