@@ -18,8 +18,8 @@ ALSO = 3
 #: How the message of a cell begins that passed with something to report.
 NOTED = "noted: "
 
-#: The clause whose cells say what is wrong with the calls of an op.
-VALUES = "layout.values"
+#: The clauses whose cells say what is wrong with the calls of an op, and with those that have ``out=``.
+VALUES, VARIANTS = "layout.values", "layout.variants"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class CellRecord:
     unread: tuple[str, str] | None = (
         None  # type and text raised by a call that left nothing to judge
     )
+    unread_by: str = VALUES  # the clause that says so
     unbuilt: list[str] = field(default_factory=list)  # pinned examples that could not be made
     notes: list[str] = field(default_factory=list)  # what a report says of a cell that passes
     undeclared: str = ""  # the capabilities that the clause requires and the descriptor lacks
@@ -168,7 +169,7 @@ class CellRecord:
                 self.unsupported.append(self.unread)
             else:
                 why = f"every call raised, the first {': '.join(self.unread)}"
-                self.block(VALUES, why, self.unread)
+                self.block(self.unread_by, why, self.unread)
             self.unread = None  # a cell may be told twice
         outcome, note = self._outcome_and_note()
         shown = self.smallest if outcome is Outcome.FAIL else None

@@ -76,16 +76,25 @@ def test_manners_of_another_framework_are_charged_once(
 ) -> None:
     """Exceptions of its own are refusals as good as torch's; a dtype that it does not have is no fault of every op."""
     device = "foreign", "strange_foreign", tmp_path, cache, monkeypatch
-    ops = "--ops=clamp_min,floor,ldexp", "--dtypes=float32"
+    ops = "--ops=clamp_min,floor,ldexp,neg", "--dtypes=float32"
+    clauses = "layout.type_*,layout.variants,layout.out_kept,dispatch.unsupported,dispatch.no_*"
     outcomes = judged(
-        *(*device, "--clauses=layout.type_*,dispatch.unsupported,dispatch.no_*", *ops),
+        *(*device, f"--clauses={clauses}", *ops),
         dtypes='"float32", "complex64"',
     )
-    assert {cell.op for cell, outcome in outcomes.items() if outcome is not Outcome.PASS} == {
-        "ldexp"
+    red = {cell for cell, outcome in outcomes.items() if outcome is not Outcome.PASS}
+    assert {cell.op for cell in red} == {"ldexp", "neg"}
+    assert {cell.clause for cell in red if cell.op == "neg"} == {
+        "layout.variants",
+        "layout.out_kept",
     }
-    fallback = CellKey("dispatch.no_silent_fallback", "ldexp", "float32")
-    assert outcomes[fallback] is Outcome.BLOCKED
+    assert outcomes[CellKey("layout.variants", "neg", "float32")] is Outcome.FAIL
+    results = cells_of(tmp_path / "results")
+    for clause, op, by in (
+        ("layout.out_kept", "neg", "layout.variants"),
+        ("dispatch.no_silent_fallback", "ldexp", "layout.values"),
+    ):
+        assert results[CellKey(clause, op, "float32")].blocked_by == by
     outcomes = judged(*device, "--clauses=device.capability")
     failing = [cell.op for cell, outcome in outcomes.items() if outcome is not Outcome.PASS]
     assert failing == ["undeclared"]

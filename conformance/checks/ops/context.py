@@ -23,7 +23,7 @@ import torch
 
 import devices.failure
 from conformance.checks.cases.cases import OpCheck
-from conformance.checks.cells import VALUES, CellRecord, Failed, Recorder
+from conformance.checks.cells import VALUES, VARIANTS, CellRecord, Failed, Recorder
 from conformance.checks.guard import INPUTS, UNWATCHED, Guard, allows
 from conformance.checks.ops.calls import Ambiguous, Call, Found, laid_out, repeated
 from conformance.checks.ops.script import (
@@ -426,6 +426,7 @@ class ItemContext:
                     record.fail(failed(found, layout, sample.numel, script, script.complete, check))
             if not judged and (error := getattr(answer, "raised", None)) is not None:
                 record.unread = record.unread or (type(error).__name__, str(error))
+                record.unread_by = VARIANTS if getattr(answer, "targets", ()) else VALUES
         return answer
 
     # -- references

@@ -28,8 +28,10 @@ class NoLowering(Exception):
 def before(func: Any, args: Any, kwargs: Any) -> None:
     if func is torch.ops.aten.ldexp.Tensor:
         raise NoLowering("ldexp has no lowering")
-    complex_ones = [t for t in pytree.tree_leaves(args) if getattr(t, "is_complex", bool)()]
-    if complex_ones and func in REFUSED:
+    if func is torch.ops.aten.neg.out:
+        raise TypeError("neg() got an unexpected keyword argument 'out'")
+    given = (leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor))
+    if func in REFUSED and any(tensor.is_complex() for tensor in given):
         raise ValueError("complex values have no ordering")
 
 
