@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from conformance.checks.cells import CellRecord
+from conformance.checks.ops.context import from_device
 from conformance.suites.layout import reads
 from devices.cell import Outcome
 from devices.cpu.descriptor import DESCRIPTOR
@@ -51,3 +52,10 @@ def test_what_a_kernel_raises_in_a_step_blocks_the_cell(
     told = values_of_neg(tmp_path).told()
     assert told.outcome is Outcome.BLOCKED and told.blocked_by == "layout.values"
     assert "The size of tensor a (2) must match" in told.message
+
+
+def test_a_package_whose_name_begins_with_torch_is_a_vendors() -> None:
+    file = Path(torch.__file__).parent.with_name("torchax") / "tensor.py"
+    with pytest.raises(KeyError) as raised:
+        exec(compile("raise KeyError('no lowering')", str(file), "exec"))
+    assert from_device(raised.value)

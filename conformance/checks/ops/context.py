@@ -8,6 +8,7 @@ whose clause is wanted and counts the checks. It knows nothing about clauses, an
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 import warnings
@@ -494,8 +495,8 @@ def from_device(exc: Exception) -> bool:
     and a vendor's Python has frames of its own."""
     frames = traceback.extract_tb(exc.__traceback__)
     last = frames[-1].filename if frames else ""
-    known = (*_OURS, str(Path(torch.__file__).parent))
-    return isinstance(exc, RuntimeError) or not last.startswith(known)
+    known = [f"{folder}{os.sep}" for folder in (*_OURS, Path(torch.__file__).parent)]
+    return isinstance(exc, RuntimeError) or not last.startswith(tuple(known))
 
 
 @dataclass(frozen=True, slots=True)
