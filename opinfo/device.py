@@ -599,7 +599,7 @@ class Survey(msgspec.Struct, frozen=True):
         about = device.descriptor
         try:
             strides, storage = has_strides(device), has_storage(device)
-        except RuntimeError:  # the device refuses, so it has neither: that is the answer
+        except Exception:  # the device refuses, so it has neither: that is the answer
             strides = storage = False
         count = about.device_count()
         return cls(dict(about.facts()), count, strides, storage, device.left_behind)
