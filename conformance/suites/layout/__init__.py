@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from conformance.checks.cases.cases import OpCheck, Suite
+from conformance.checks.cells import VARIANTS
 from conformance.suites.layout import reads, rules, writes
 from opinfo.samples import Traits
 
@@ -83,7 +84,7 @@ SUITE = Suite(
         OpCheck(writes.OUT_KEPT, _takes_out, (writes.out_kept,)),
         OpCheck(writes.OUT_RESIZE, _takes_out, (writes.out_resize,)),
         OpCheck(writes.IN_PLACE, lambda t: t.has_inplace and t.writes_self, (writes.in_place,)),
-        OpCheck(writes.VARIANTS, lambda t: t.comparable_variants, (writes.variants,)),
+        OpCheck(VARIANTS, lambda t: t.comparable_variants, (writes.variants,)),
         OpCheck("layout.views", _views, _READS),
         OpCheck(writes.OVERLAP, _overlap, (writes.overlap,)),
         OpCheck("layout.expanded_read", lambda t: t.reads_expandable, _READS),
