@@ -236,10 +236,10 @@ def write_run(
 
 def _write_junit(run: Run, junitxml: Path | None, sha256: str) -> set[Path]:
     """Write one file a family, and one with all of them. Returns their absolute paths."""
-    new = (
-        r for r in run.results.values() if r.verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT)
-    )
-    made = junit_of(run, RECORD_FILE, sha256, sentences(causes_of(run, new)))
+    unexpected = (Verdict.REGRESSION, Verdict.IMPROVEMENT)
+    new = [result for result in run.results.values() if result.verdict in unexpected]
+    said = sentences(causes_of(run, new)) if new else {}
+    made = junit_of(run, RECORD_FILE, sha256, said)
     folder = run.folder.absolute()
     files = {folder / junit_file(family): [suite] for family, suite in made.items()}
     if junitxml is not None:

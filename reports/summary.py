@@ -120,8 +120,8 @@ class FailuresDocument(msgspec.Struct):
 
 def write_failures(result: GateResult) -> None:
     """Write both files into the run's folder. Raises RunError if they cannot be written."""
-    run = result.run
-    found = document(run, causes_of(run, (*result.new, *result.provisional)))
+    run, red = result.run, (*result.new, *result.provisional)
+    found = document(run, causes_of(run, red) if red else ())
     data = msgspec.json.format(msgspec.json.encode(found), indent=1)
     write_file(run.folder / JSON_FILE, data + b"\n")
     write_file(run.folder / MARKDOWN_FILE, markdown_of(found).encode())

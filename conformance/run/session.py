@@ -34,8 +34,7 @@ from conformance.run.fork_client import ForkServer, ServerGone
 from conformance.run.isolation.controller import Controller
 from conformance.run.isolation.watch import Limits, limits_for
 from conformance.run.outcomes import BAD, ItemReport, Lost, LostCells, result_of, verdict_of
-from conformance.run.pace import Pace
-from conformance.run.progress import Done, Finished, Identity, Progress
+from conformance.run.progress import Done, Finished, Identity, Pace, Progress
 from conformance.run.survey import surveyed
 from conformance.run.worker import WorkerOrders
 from conformance.search.explore.exploration import drawing_cells, explore

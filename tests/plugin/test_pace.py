@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.run.pace import EVERY, FIRST, Pace, duration
+from conformance.run.progress import EVERY, FIRST, Pace, duration
 
 
 def test_a_line_is_printed_now_and_then_with_an_estimate() -> None:
