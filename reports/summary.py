@@ -172,7 +172,7 @@ def markdown_of(found: FailuresDocument) -> str:
 
 def text_lines(
     run: Run,
-    results: Iterable[CellResult],
+    results: Sequence[CellResult],
     kind: str,
     limit: int,
     style: Callable[[str, str], str],
@@ -180,7 +180,7 @@ def text_lines(
 ) -> list[str]:
     """Failures for a terminal: the first causes, each with its repro command and what to do. ``verbose`` adds the
     minimised example and the names of more cells."""
-    causes = causes_of(run, results)
+    causes = causes_of(run, results) if results else ()
     lines: list[str] = []
     for cause in causes[:limit]:
         bad = "bad" if cause.verdict is Verdict.REGRESSION else "note"
