@@ -258,7 +258,7 @@ class _Reports:
         from conformance.run.xdist_adapter import REPORT, worker_of
 
         for name, value in report.user_properties:
-            if name == REPORT:
+            if name == REPORT and report.when == "call":  # the teardown has it too
                 self._run.session.gather(read_report(str(value)), worker_of(report))
         file = Path(self._root, report.nodeid.split("::")[0])
         self._run.foreign += report.failed and not pytest_.is_suite(file)

@@ -585,7 +585,7 @@ _TINY = (torch.uint8, torch.float32, torch.int32)
 class Survey(msgspec.Struct, frozen=True):
     """What an open device answered, or in ``error`` why it cannot be opened, with the ``exit_code`` of that."""
 
-    facts: dict[str, str] = {}
+    facts: dict[str, str]
     device_count: int = 1
     strides: bool = False
     storage: bool = False

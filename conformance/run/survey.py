@@ -57,5 +57,5 @@ def answer(name: str, path: str | None, file: str) -> None:
     try:
         found = Survey.of(open_device(registry.find(name, path)))
     except ConformError as error:
-        found = Survey(error=str(error), exit_code=error.exit_code)
+        found = Survey({}, error=str(error), exit_code=error.exit_code)
     Path(file).write_bytes(msgspec.json.encode(found))

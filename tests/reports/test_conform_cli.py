@@ -124,7 +124,7 @@ def test_devices_are_listed_with_why_they_are_not_here(monkeypatch: pytest.Monke
     assert rows["one"]["unavailable"] is None and rows["two"]["unavailable"] == "no driver"
     assert "raised OSError: libdriver.so" in rows["three"]["unavailable"]
     text = call("devices", "--no-probe").stdout
-    assert "one     npu         1 of 36, 1 dtypes  not asked  yes" in text
+    assert "one     npu         1 of 37, 1 dtypes  not asked  yes" in text
     assert "two is not available here: no driver" in text
 
 
@@ -143,10 +143,12 @@ def test_run_hands_every_argument_to_pytest(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(pytest, "main", main)
     result = call("run", "-n", "auto", "--device", "npu", "--help", "-k", "add", "-x")
     assert result.exit_code == 5
-    assert seen == [
-        ["-p", "conformance.plugin", "--pyargs", "conformance"]
-        + ["-n", "auto", "--device", "npu", "--help", "-k", "add", "-x"]
-    ]
+    (arguments,) = seen
+    assert arguments[:2] == ["-p", "conformance.plugin"]
+    given = ["-n", "auto", "--device", "npu", "--help", "-k", "add", "-x"]
+    assert arguments[-len(given) - 2 :] == ["--pyargs", "conformance", *given]
+    # Nothing is written into the working directory.
+    assert arguments[2].startswith("-o") and arguments[3].startswith("cache_dir=")
 
 
 def test_the_command_needs_no_torch() -> None:
