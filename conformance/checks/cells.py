@@ -100,7 +100,12 @@ class CellRecord:
 
     def block(self, by: str, text: str, exc: tuple[str, str] | None = None) -> None:
         """The device made the check impossible: the clause ``by`` must hold first. ``exc`` are the type and the text
-        of the exception that it raised."""
+        of the exception that it raised. A clause that must hold first fails itself."""
+        if by == self.key.clause:
+            raises, said = exc or (None, None)
+            found = Failure(kind=Kind.RAISED, detail=text, raises=raises, said=said)
+            self.fail(Failed(found))
+            return
         self.blocked.append((by, text))
         self.blocking = self.blocking or exc
 

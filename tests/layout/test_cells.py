@@ -93,7 +93,7 @@ def test_a_blocked_cell_names_the_clause_that_must_hold_first() -> None:
 def test_calls_that_leave_nothing_to_judge_are_no_mistake_of_ours(
     raised: tuple[str, str], outcome: Outcome, message: str
 ) -> None:
-    cell = record()
+    cell = CellRecord(CellKey("layout.bounds", "add", "float32"))
     cell.unread = raised
     told = cell.told()
     assert told.outcome is outcome and told.message.startswith(message)

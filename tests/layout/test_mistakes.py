@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.checks.cells import CellRecord
 from conformance.checks.ops.context import from_device
 from conformance.suites.layout import reads
-from devices.cell import Outcome
+from devices.cell import CellOutcome, Outcome
 from devices.cpu.descriptor import DESCRIPTOR
 from opinfo.device import open_device
 from tests.trials import Rig, Subject
@@ -22,8 +21,8 @@ def raising(call: Any, answer: Any, reference: Any) -> Any:
     yield torch.zeros(2) + torch.zeros(3)
 
 
-def values_of_neg(folder: Path) -> CellRecord:
-    """The cell of layout.values, for one sample on the CPU."""
+def cells_of_neg(folder: Path) -> dict[str, CellOutcome]:
+    """Each clause's cell, for one sample on the CPU."""
     rig = Rig(
         DESCRIPTOR,
         (("neg", "float32"),),
@@ -33,25 +32,28 @@ def values_of_neg(folder: Path) -> CellRecord:
         samples=1,
     )
     run = Subject(rig.items[0], rig, open_device(DESCRIPTOR), folder).run()
-    return next(record for key, record in run.cells.items() if key.clause == "layout.values")
+    return {key.clause: record.told() for key, record in run.cells.items()}
 
 
 def test_a_mistake_of_ours_is_an_error_that_says_where(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(reads, "differs", None)
-    told = values_of_neg(tmp_path).told()
+    told = cells_of_neg(tmp_path)["layout.values"]
     assert told.outcome is Outcome.ERROR
     assert "'NoneType' object is not callable, at reads.py:" in told.message
 
 
-def test_what_a_kernel_raises_in_a_step_blocks_the_cell(
+def test_what_a_kernel_raises_in_a_step_fails_values_and_blocks_the_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(reads._PLAIN, "layout.values", raising)
-    told = values_of_neg(tmp_path).told()
-    assert told.outcome is Outcome.BLOCKED and told.blocked_by == "layout.values"
-    assert "The size of tensor a (2) must match" in told.message
+    told = cells_of_neg(tmp_path)
+    values, strides = told["layout.values"], told["layout.output_strides"]
+    assert values.outcome is Outcome.FAIL and values.raises == "RuntimeError"
+    assert strides.outcome is Outcome.BLOCKED and strides.blocked_by == "layout.values"
+    for cell in (values, strides):
+        assert "The size of tensor a (2) must match" in cell.message
 
 
 def test_a_package_whose_name_begins_with_torch_is_a_vendors() -> None:
