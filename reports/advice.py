@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from devices.cell import CellKey
+from devices.cell import CellKey, Verdict
 from devices.failure import Failure, Kind
 from devices.failure import sentence as spell
 from reports.causes import PLAIN, Cause
@@ -33,6 +33,7 @@ _WRONG: Final = {
     Kind.STRIDES.value: "an output has the wrong strides",
     Kind.NOT_DETERMINISTIC.value: "two equal calls differ",
     Kind.NOT_ALIASED.value: "a result that must share memory does not",
+    Kind.MOVED.value: "a tensor moves that must stay in place",
     Kind.NOT_RAISED.value: "no error where one is documented",
     Kind.NOT_WARNED.value: "no warning where one is documented",
     Kind.RAISED.value: "an exception where there must be none",
@@ -43,6 +44,8 @@ _WRONG: Final = {
 def sentence(cause: Cause) -> str:
     """What is wrong, without the number of cells."""
     rule, about, shown = cause.key.rule, cause.key.about, cause.example
+    if shown.verdict is Verdict.IMPROVEMENT:
+        return f"passes, and is expected to fail ({ops_of(cause)})"
     if rule == "error":
         return f"the check could not be made: {shown.note}"
     if rule == "fallback":
@@ -84,6 +87,8 @@ def sentence(cause: Cause) -> str:
 def todo(cause: Cause, clauses: Mapping[str, Clause]) -> str:
     """What to do about it; ``clauses`` are those of the run's plan."""
     rule, about = cause.key.rule, cause.key.about
+    if cause.example.verdict is Verdict.IMPROVEMENT:
+        return "`conform manifest update RUN` narrows or removes the blocks"
     if rule == "error":
         return "please report it: an error is a mistake of torch-conformance, not of the device"
     if rule == "fallback":

@@ -243,7 +243,7 @@ def summarise(
     lines += text_lines(run, judged.new, "new", limit, style, verbose)
     limit = limit if verbose or not judged.new else 1
     lines += text_lines(run, judged.provisional, "provisional, not gating", limit, style, verbose)
-    if judged.new:
+    if any(result.verdict is Verdict.REGRESSION for result in judged.new):
         lines.append(
             f"to expect them until they are mended: conform manifest update --triage {shlex.quote(str(run.folder))} SECOND-RUN"
         )

@@ -15,7 +15,7 @@ from tests.scale.hosts import hosts, socket_servers, why_not
 
 BASE = (
     *("-p", "tests.isolation.planting", "--device", "simulated", "--ops", "add,mm,neg,sin"),
-    *("--clauses", "layout.*", "--expectations", "none", "--cell-timeout", "20"),
+    *("--clauses", "layout.*", "--expectations", "none", "--cell-timeout", "6"),
 )
 #: The run's first cell, one in its midst and its last one.
 FIRST, MIDST, LAST = (
@@ -73,7 +73,7 @@ def test_two_hosts_over_ssh_lose_the_guilty_cells_alone(
     named = load_run(tmp_path / "run").provenance.host.split(", ")
     assert named[1:] == ["lab1", "lab2"]
     assert "left the device unusable: " in found[CellKey.parse(MIDST)].message
-    assert "was lost after 20 s" in found[CellKey.parse(LAST)].message
+    assert "was lost after 30 s" in found[CellKey.parse(LAST)].message
 
 
 def test_socket_servers_lose_the_guilty_cell_alone(
