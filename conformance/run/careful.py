@@ -1,4 +1,4 @@
-"""Items in processes that may die: copies of a worker that has not opened the device yet.
+"""Runs items in copies of a worker, so that a crash costs a copy and not the worker.
 
 A worker whose process may be copied keeps such a copy, which waits. Once a call has ended a process in this run, or is
 expected to, the worker has its items run by copies of that copy: a crash then costs a copy, some tens of milliseconds,

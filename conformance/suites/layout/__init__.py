@@ -8,7 +8,7 @@ from functools import partial
 
 from conformance.checks.cases.cases import OpCheck, Suite
 from conformance.checks.cells import VARIANTS
-from conformance.suites.layout import reads, rules, writes
+from conformance.suites.layout import overlap, reads, rules, writes
 from opinfo.samples import Traits
 
 _FLOATING = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -86,7 +86,7 @@ SUITE = Suite(
         OpCheck(writes.IN_PLACE, lambda t: t.has_inplace and t.writes_self, (writes.in_place,)),
         OpCheck(VARIANTS, lambda t: t.comparable_variants, (writes.variants,)),
         OpCheck("layout.views", _views, _READS),
-        OpCheck(writes.OVERLAP, _overlap, (writes.overlap,)),
+        OpCheck(overlap.OVERLAP, _overlap, (overlap.overlap,)),
         OpCheck("layout.expanded_read", lambda t: t.reads_expandable, _READS),
         _Unsampled(rules.AS_STRIDED, _in_a_family("as_strided."), (rules.as_strided,)),
         _Unsampled(rules.MEMORY_FORMAT, _memory_format, (rules.memory_format,)),

@@ -1,0 +1,207 @@
+"""Writing to memory that overlaps raises or warns where the reference does.
+
+Where the device is not the CPU, the reference is the CPU. On the CPU it is TensorIterator's documented rule for
+elementwise ops (``ATen/TensorIterator.h``, ``check_mem_overlap``: internal overlap of an output, and partial overlap
+of an output with an input, are errors; an op that opts out must be idempotent, so it must give the functional
+result), and FakeTensor for the rest. Where nothing must raise, the memory outside the target is still compared:
+every check here can fail.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+
+from conformance.checks.ops.calls import Answer, Call, Found, container, copies, differs, views
+from conformance.checks.ops.context import ItemContext, Reference
+from conformance.suites.layout.writes import called_and_warned, form_of, on_cpu
+from opinfo.compare import Wrong, outputs_of
+from opinfo.layouts import CONTIGUOUS, Geometry, Layout
+from opinfo.reference import fake_strided
+from opinfo.samples import Sample
+from opinfo.torch_private import FakeTensorMode
+
+OVERLAP = "layout.overlap_raises"
+
+_EXPANDED = Layout("contiguous", expand="first")
+
+#: Samples that are enough: the question is about the op's entry, not about its values.
+_ENOUGH = 3
+
+
+class _Attempt(NamedTuple):
+    """A call that overlaps, and what it takes. FakeTensor is asked about ``inputs`` and ``targets`` of these
+    geometries; ``expanded`` is the dimension of the first input that has stride 0, if one has."""
+
+    procedure: Callable[..., Answer]
+    given: tuple[Any, ...] = ()
+    inputs: Sequence[Geometry] = ()
+    targets: Sequence[tuple[torch.dtype, Geometry]] = ()
+    expanded: int | None = None
+
+
+def overlap(ctx: ItemContext) -> None:
+    """Expanded self, expanded ``out=``, and an ``out=`` shifted by one element against the input."""
+    attempts: dict[str, Callable[[ItemContext, Sample], _Attempt | None]] = {}
+    if ctx.op.inplace is not None:
+        attempts["self=expanded"] = _expanded_self
+    if ctx.op.has_out:
+        attempts |= {"out=expanded": _expanded_out, "out=partial_overlap": _partial_overlap}
+    done = Counter[str]()
+    with ctx.running(OVERLAP):
+        for sample, (name, attempt) in product(ctx.samples, attempts.items()):
+            if done[name] < _ENOUGH and (made := attempt(ctx, sample)) is not None:
+                done[name] += 1
+                _overlapping(ctx, sample, name, made)
+
+
+def _expanded_self(ctx: ItemContext, sample: Sample) -> _Attempt | None:
+    first = sample.call.args[0]
+    if not isinstance(first, torch.Tensor) or first.layout != torch.strided:
+        return None
+    geometry = _EXPANDED.geometry(first.shape)
+    if geometry.expanded is None or first.numel() == 0:
+        return None
+    inputs = [geometry, *(CONTIGUOUS.geometry(each.shape) for each in sample.tensors[1:])]
+    return _Attempt(called_on_expanded, (geometry,), inputs, expanded=geometry.expanded)
+
+
+def called_on_expanded(call: Call, geometry: Geometry) -> Answer:
+    """Make the call in place, on a self that is expanded."""
+    target = call.guarded(call.values[0], geometry, call.move)
+    return called_and_warned(replace(call, inputs=[target, *copies(call)[1:]]), [target])
+
+
+def _expanded_out(ctx: ItemContext, sample: Sample) -> _Attempt | None:
+    result = _functional(ctx, sample)
+    outputs = outputs_of(result) or ()
+    geometries = [_EXPANDED.geometry(each.shape) for each in outputs]
+    if not outputs or geometries[0].expanded is None or outputs[0].numel() == 0:
+        return None
+    specs = [(t.dtype, g) for t, g in zip(outputs, geometries, strict=True)]
+    plain = [CONTIGUOUS.geometry(each.shape) for each in sample.tensors]
+    return _Attempt(called_into_expanded, (specs, form_of(result)), plain, specs)
+
+
+def called_into_expanded(
+    call: Call, specs: Sequence[tuple[torch.dtype, Geometry]], form: str
+) -> Answer:
+    targets = [call.guarded(torch.zeros(g.shape, dtype=d), g, call.move) for d, g in specs]
+    return called_and_warned(replace(call, inputs=copies(call)), targets, form)
+
+
+def _partial_overlap(ctx: ItemContext, sample: Sample) -> _Attempt | None:
+    """The target starts one element after the input's start, in the same storage."""
+    if ctx.traits.ufunc not in ("unary", "binary"):
+        return None
+    outputs, first = outputs_of(_functional(ctx, sample)), sample.call.args[0]
+    if outputs is None or len(outputs) > 1 or not isinstance(first, torch.Tensor):
+        return None
+    out = outputs[0]
+    fits = out.dtype == first.dtype and out.shape == first.shape and out.numel() > 1
+    return _Attempt(called_into_its_input) if fits else None
+
+
+def called_into_its_input(call: Call) -> Answer:
+    """Make the call into a target that starts one element after the first input, in the same storage."""
+    first = call.values[0]
+    count, shape = first.numel() + 1, tuple(first.shape)
+    both = call.guarded(
+        torch.zeros(count, dtype=first.dtype), Geometry((count,), (1,), 0, count), call.move
+    )
+    view = both.view[:-1].view(shape)
+    view.copy_(call.move(first))
+    both.remember(call.back)
+    both.view = both.view[1:].view(shape)  # what is judged; the storage around it stays guarded
+    both.geometry = Geometry(shape, tuple(both.view.stride()), 1, count)
+    inputs = [view, *copies(call)[1:]]
+    return called_and_warned(replace(call, inputs=inputs), [both], "tensor")
+
+
+def is_refused(answer: Answer) -> bool:
+    """Whether the call raised, or warned of memory."""
+    return answer.raised is not None or any("memory" in text for text in answer.warnings)
+
+
+def judge_overlap(call: Call, answer: Answer, reference: Any) -> Found:
+    """A call that must refuse overlapping memory raises or warns; none writes outside of the target."""
+    if (
+        reference.must
+        and not is_refused(answer)
+        and not (reference.idempotent and holds_result(call, answer, reference))
+    ):
+        yield Wrong("not_raised", "an error or a warning for overlapping memory", "neither")
+    elif not all(each.outside_intact(call.back) for each in answer.targets):  # type: ignore[union-attr]
+        yield Wrong("bytes", "no change outside the overlapping target", "changed bytes")
+    else:
+        yield None
+
+
+def holds_result(call: Call, answer: Answer, reference: Any) -> bool:
+    """Whether the overlapping targets hold the functional result all the same."""
+    want = reference.functional
+    wanted = outputs_of(want.result) if want.raises is None else None
+    targets = views(answer.targets)
+    if wanted is None or len(targets) != len(wanted):
+        return False
+    return all(
+        t.shape == w.shape and differs(call.back(t), w.to(t.dtype), reference) is None
+        for t, w in zip(targets, wanted)
+    )
+
+
+def first_repeated(values: Sequence[torch.Tensor], dim: int | None) -> list[torch.Tensor]:
+    """The values, the first tensor's expanded in this dimension."""
+    if dim is None:
+        return list(values)
+    return [values[0].narrow(dim, 0, 1).expand(values[0].shape), *values[1:]]
+
+
+def _overlapping(ctx: ItemContext, sample: Sample, name: str, made: _Attempt) -> None:
+    rule = ctx.traits.ufunc in ("unary", "binary")
+    laid = ctx.first(sample)
+    in_place = ctx.op.inplace if name == "self=expanded" else None
+    function = in_place or ctx.op.function
+
+    def must() -> bool:
+        if ctx.device.fake_only:
+            return rule or _fake_raises(ctx, sample, function, made)
+        call = replace(on_cpu(ctx, laid), function=function)
+        return is_refused(made.procedure(call, *made.given))
+
+    functional = ctx.answer_for(sample, first_repeated, made.expanded, mutates=ctx.mutates)
+    idempotent = rule and ctx.device.fake_only
+    reference = Reference(ctx, laid, must=must, idempotent=idempotent, functional=functional)
+    how: dict[str, Any] = {"function": function, "layout": name, "refusable": False}
+    ctx.judge({OVERLAP: judge_overlap}, made.procedure, made.given, reference, **how)
+
+
+def _functional(ctx: ItemContext, sample: Sample) -> Any:
+    """The CPU's result; None if it raises."""
+    return ctx.expected(ctx.first(sample)).result
+
+
+def _fake_raises(
+    ctx: ItemContext, sample: Sample, function: Callable[..., Any], made: _Attempt
+) -> bool:
+    """Whether FakeTensor refuses the call on tensors of these geometries."""
+    device = ctx.device.torch_device
+    with FakeTensorMode():
+        targets = [fake_strided(dtype, g, device, False) for dtype, g in made.targets]
+        tensors = [
+            fake_strided(t.dtype, g, device, False)
+            for t, g in zip(sample.tensors, made.inputs, strict=True)
+        ]
+        form = form_of(_functional(ctx, sample))
+        out = {"out": container(form, targets)} if targets else {}
+        args, kwargs = sample.call.on(tensors, device)
+        try:
+            function(*args, **kwargs, **out)
+        except Exception:  # a refusal is the answer
+            return True
+    return False
