@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from conformance.checks.ops.calls import Answer
 from conformance.checks.ops.context import from_device
 from conformance.suites.layout import reads
 from devices.cell import CellOutcome, Outcome
@@ -61,3 +63,18 @@ def test_a_package_whose_name_begins_with_torch_is_a_vendors() -> None:
     with pytest.raises(KeyError) as raised:
         exec(compile("raise KeyError('no lowering')", str(file), "exec"))
     assert from_device(raised.value)
+
+
+class Unwritable(torch.Tensor):
+    def fill_(self, value: Any) -> Any:
+        raise RuntimeError("no fill_")
+
+
+def test_an_output_that_cannot_be_written_to_is_no_executed_check() -> None:
+    """Of devices that declare no storage: what it shares memory with is not known then."""
+    out, call = Unwritable(torch.ones(3)), SimpleNamespace(storage=False, inputs=[])
+    answer = Answer(result=out)
+    assert list(reads.judge_fresh(call, answer, SimpleNamespace(specs=None))) == []  # type: ignore[arg-type]
+    assert isinstance(answer.unjudged, RuntimeError)
+    fresh = Answer(result=torch.ones(3))
+    assert list(reads.judge_fresh(call, fresh, SimpleNamespace(specs=None))) == [None]  # type: ignore[arg-type]

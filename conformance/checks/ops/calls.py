@@ -43,6 +43,7 @@ class Answer:
     result: Any = None
     read: Any = None
     raised: Exception | None = None
+    unjudged: Exception | None = None  # raised when a judge looked closer
     warnings: tuple[str, ...] = ()
     targets: Sequence[Guarded | torch.Tensor] = ()  # of ``out=``
     addresses: tuple[int | None, ...] = ()  # of the targets, or of the first input, before the call

@@ -425,7 +425,8 @@ class ItemContext:
                     record.refuse(refused)
                 elif found is not None:
                     record.fail(failed(found, layout, sample.numel, script, script.complete, check))
-            if not judged and (error := getattr(answer, "raised", None)) is not None:
+            error = getattr(answer, "raised", None) or getattr(answer, "unjudged", None)
+            if not judged and error is not None:
                 record.unread = record.unread or (type(error).__name__, str(error))
                 record.unread_by = VARIANTS if getattr(answer, "targets", ()) else VALUES
         return answer

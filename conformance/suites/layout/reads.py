@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
@@ -167,6 +167,8 @@ def judge_fresh(call: Call, answer: Answer, reference: Any) -> Found:
             wrong = aliases(call, out, through) or outside_storage(out)
         else:
             wrong = written_to_inputs(call, answer, out, through)
+            if answer.unjudged is not None:
+                return
         yield wrong.about(f"output {place}") if wrong is not None else None
         if wrong is not None:
             return
@@ -180,11 +182,12 @@ def written_to_inputs(
     if through is not None:
         return None
     changed = damages(call, answer)  # by the call itself
-    with (
-        suppress(Exception),
-        torch.no_grad(),
-    ):  # elements that overlap, or no fill_: not judged here
-        out.fill_(1)
+    try:
+        with torch.no_grad():
+            out.fill_(1)
+    except Exception as exc:  # elements that overlap, or no fill_
+        answer.unjudged = exc
+        return None
     for number, each in enumerate(call.inputs):
         if isinstance(each, Guarded) and changed[number] is None and not each.intact(call.back):
             each.restore(call.move)
