@@ -190,14 +190,13 @@ def _fake_raises(
     ctx: ItemContext, sample: Sample, function: Callable[..., Any], made: _Attempt
 ) -> bool:
     """Whether FakeTensor refuses the call on tensors of these geometries."""
-    device = ctx.device.torch_device
+    device, form = ctx.device.torch_device, form_of(_functional(ctx, sample))
     with FakeTensorMode():
         targets = [fake_strided(dtype, g, device, False) for dtype, g in made.targets]
         tensors = [
             fake_strided(t.dtype, g, device, False)
             for t, g in zip(sample.tensors, made.inputs, strict=True)
         ]
-        form = form_of(_functional(ctx, sample))
         out = {"out": container(form, targets)} if targets else {}
         args, kwargs = sample.call.on(tensors, device)
         try:
