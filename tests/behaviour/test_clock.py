@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from conformance.checks import clock
 from conformance.checks.clock import (
     LEAST,
     Clock,
@@ -79,6 +80,21 @@ def test_a_clock_begins_again_at_0() -> None:
 
 def test_what_is_ready_is_not_waited_for() -> None:
     assert Clock(1, lambda _: {}).wait(lambda seconds: True, 0.0)
+
+
+def test_what_is_not_ready_is_asked_for_no_longer_than_is_left() -> None:
+    asked: list[float] = []
+    assert Clock(1, lambda _: {}).wait(lambda seconds: not asked.append(seconds), 0.25)
+    assert 0.0 < asked[0] <= 0.25
+
+
+def test_where_waits_are_not_told_processor_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "waits_are_told", lambda: False)
+    looks = [{1: 0.0}, {1: 3.0}, {1: 3.0}]
+    monkeypatch.setattr(clock, "used", lambda process: looks.pop(0))
+    counted = Clock(1)
+    assert counted.add(4.0) == 3.0
+    assert counted.add(1.0) == 3.0 + clock.LEAST_ELSEWHERE
 
 
 def test_a_thread_that_is_ready_has_had_its_turn_when_it_has_run_or_sleeps() -> None:

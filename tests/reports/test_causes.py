@@ -279,7 +279,7 @@ def test_the_terminal_shows_a_cause_once_with_what_to_do(tmp_path: Path) -> None
         "new regression: 2 cells: wrong values where an input is not contiguous (sin, cos)" in text
     )
     assert "    layout.values::sin[float32]: fail: " in text
-    assert "    to do: run the repro and mend it" in text
+    assert "    to do: run the repro, and mend what it shows" in text
     assert text.splitlines()[-1].startswith(f"report: {tmp_path}")
 
 
