@@ -103,7 +103,11 @@ def todo(cause: Cause, clauses: Mapping[str, Clause]) -> str:
         return f"mend {about[0]} first"
     if rule == "ended":
         return "run the repro: it makes the call in a process of its own"
-    mend = "add what is missing" if about[0] == "AttributeError" else "run the repro, and mend what it shows"
+    mend = (
+        "add what is missing"
+        if about[0] == "AttributeError"
+        else "run the repro, and mend what it shows"
+    )
     if rule in ("raised", "case"):
         required = ({*clauses[result.key.clause].requires} for result in cause.results)
         if names := sorted(set.intersection(*required)):
