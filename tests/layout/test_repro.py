@@ -24,7 +24,7 @@ from conformance.checks.ops.script import Carried, NotCarried
 from conformance.plan.selection import is_case
 from conformance.plan.selection import is_case as other_name
 from conformance.suites import planned_op_checks
-from conformance.suites.layout import SUITE, reads, writes
+from conformance.suites.layout import SUITE, overlap, reads, writes
 from devices import registry
 from devices.cell import CallKey, CellKey, Outcome
 from opinfo.catalog import Op, catalogue
@@ -303,7 +303,7 @@ def copies(function: Function) -> Function:
 #: Every judge of a call, and what makes directed checks in a script.
 JUDGES = {
     name
-    for module in (reads, writes)
+    for module in (overlap, reads, writes)
     for name, function in vars(module).items()
     if name.startswith("judge_") and function.__module__ == module.__name__
 } | {"report_check"}
