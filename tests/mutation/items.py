@@ -1,0 +1,80 @@
+"""The items of an op on the simulated device, run in process as a worker runs them: once clean, then with mutants."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache, lru_cache
+
+from conformance import contract
+from conformance.checks.cells import Recorder
+from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.plan.planner import untried_with
+from conformance.suites import planned_op_checks
+from devices import registry
+from devices.cell import Outcome
+from devices.files import cache_root
+from opinfo.catalog import catalogue
+from opinfo.device import Device, open_device
+from opinfo.exceptions import exceptions
+from opinfo.layouts import forget_geometries
+from opinfo.plan import plan_spec
+from opinfo.reference import ReferenceCache, StrideReference, forget_dispatches
+from opinfo.samples import choose, draw, probe
+
+#: Outcomes by which a run says that something is wrong.
+RED = frozenset({Outcome.FAIL, Outcome.ERROR, Outcome.BLOCKED})
+
+
+@cache
+def device() -> Device:
+    """The simulated device, open."""
+    return open_device(registry.get("simulated"))
+
+
+class Subject:
+    """An op and dtype with what its runs share."""
+
+    def __init__(self, op: str, dtype: str) -> None:
+        forget_geometries()
+        self.op, self.dtype = catalogue()[op], dtype
+        self.samples = choose(draw(self.op, dtype), plan_spec("quick").samples)
+        self.traits = probe(self.op, dtype, self.samples, exceptions())
+        self.cache = ReferenceCache(cache_root(), "mutation", "simulated", f"{op}-{dtype}")
+        self.clean = self.run()
+
+    def run(self) -> dict[str, Outcome]:
+        """The outcome of every clause that applies."""
+        known, checks = exceptions(), planned_op_checks(contract.load())
+        name, dtype = self.op.id, self.dtype
+        clauses = [
+            check.clause
+            for check in checks
+            if check.applies(self.traits)
+            and known.excluded(check.clause, name, dtype, fake_only=False) is None
+        ]
+        withheld = untried_with([name], device().descriptor, contract.load(), clauses)[name]
+        recorder = Recorder(name, dtype, clauses, {}, withheld)
+        strides = StrideReference("simulated", self.cache)
+        about = (self.op, dtype, self.traits, self.samples, device(), strides, recorder, known)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run_checks(ItemContext(*about), checks)
+        forget_dispatches()
+        return {clause: record.outcome() for clause, record in recorder.cells.items()}
+
+    def noticed(self) -> list[str]:
+        """The clauses that are red now, and were not in the clean run."""
+        found = self.run()
+        return [c for c, outcome in found.items() if outcome in RED and self.clean[c] not in RED]
+
+
+@lru_cache(maxsize=6)
+def subject(op: str, dtype: str) -> Subject:
+    return Subject(op, dtype)
+
+
+def dtypes_of(op: str, plan: str) -> list[str]:
+    """The dtypes in which a plan runs an op, float32 first."""
+    mine = device().descriptor.dtypes_of(op) & catalogue()[op].dtypes
+    taken = [d for d in plan_spec(plan).dtypes if d in mine]
+    return sorted(taken, key=lambda d: (d != "float32", taken.index(d)))

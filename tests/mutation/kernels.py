@@ -1,0 +1,266 @@
+"""Mutants of kernels: drawn from a seed over all ops of the database, and tried."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from random import Random
+from typing import Any
+
+import msgspec
+import torch
+
+from opinfo.catalog import catalogue
+from opinfo.compare import replace_tensors, tensors_of
+from opinfo.exceptions import op_family
+from opinfo.samples import Sample, choose, draw
+from tests.mutation.conditions import AXES, Facts
+from tests.mutation.effects import OWN, drawn
+from tests.mutation.items import device, dtypes_of, subject
+from tests.mutation.plant import Effect, Invocation, Seen, planted
+from tests.mutation.probe import observable
+
+#: What every call needs, so that a mutant of it is one of the whole device.
+_TOOLS = frozenset(
+    {
+        *(
+            "empty.memory_format",
+            "empty_strided",
+            "copy_",
+            "_to_copy",
+            "_copy_from",
+            "fill_.Scalar",
+        ),
+        *(
+            "resize_",
+            "set_.source_Storage_storage_offset",
+            "_local_scalar_dense",
+            "zero_",
+            "detach",
+        ),
+        *("_copy_from_and_resize", "as_strided", "alias", "_reshape_alias", "view", "clone"),
+        *("uniform_", "random_.from", "normal_", "expand", "slice.Tensor", "select.int", "item"),
+        *("unsqueeze", "squeeze.dim", "permute", "t", "transpose.int", "ones_like", "zeros_like"),
+        *(
+            "empty_like",
+            "full",
+            "zeros",
+            "scalar_tensor",
+            "arange",
+            "arange.start_step",
+            "resolve_conj",
+        ),
+    }
+)
+
+
+class Result(msgspec.Struct):
+    """What became of a mutant. ``result`` is noticed, survived, not_reached, equivalent or broken (a mistake of ours)."""
+
+    id: str
+    family: str
+    op: str
+    axis: str
+    kind: str
+    result: str
+    by: list[str] = []
+    plan: str = ""
+    reached: int = 0
+    note: str = ""
+
+
+def family_of(op: str) -> str:
+    return op_family(op, catalogue()[op].ufunc)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One fault in front of the overloads of one packet of an op."""
+
+    id: str
+    op: str
+    axis: str
+    kind: str
+    overloads: tuple[str, ...]
+    effect: Effect
+
+    @property
+    def family(self) -> str:
+        return family_of(self.op)
+
+
+def ops_of(seed: int, count: int, family: str | None) -> list[str]:
+    """The ops of mutants 0 to count - 1: all of them once, in an order from the seed, before any comes again."""
+    known = [op for op in catalogue() if family in (None, family_of(op))]
+    known = [op for op in known if dtypes_of(op, "core")]
+    rng, found = Random(seed), []
+    while len(found) < count and known:
+        found += rng.sample(known, len(known))
+    return found[:count]
+
+
+@lru_cache(maxsize=4)
+def seen_of(op_id: str) -> dict[str, list[Invocation]]:
+    """The calls that reach the device's kernels, by overload, in all forms of an op."""
+    op, seen = catalogue()[op_id], Seen()
+    dtype = dtypes_of(op_id, "core")[0]
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        for sample in choose(draw(op, dtype), 8):
+            try:
+                args, kwargs = on_device(sample)
+                with seen:
+                    result = op.function(*args, **kwargs)
+            except Exception:  # the device refuses it
+                continue
+            if op.inplace is not None:
+                args, kwargs = on_device(sample)
+                _tried(seen, op.inplace, args, kwargs)
+            if op.has_out and tensors_of(result):
+                args, kwargs = on_device(sample)
+                _tried(
+                    seen, op.function, args, {**kwargs, "out": replace_tensors(result, torch.clone)}
+                )
+    return seen.calls
+
+
+def on_device(sample: Sample) -> Any:
+    """Fresh arguments of a sample, on the device."""
+    there = device().torch_device
+    return sample.call.on([t.clone().to(there) for t in sample.tensors], there)
+
+
+def _tried(seen: Seen, function: Any, args: Any, kwargs: Any) -> None:
+    try:
+        with seen:
+            function(*args, **kwargs)
+    except Exception:  # no such form
+        pass
+
+
+def targets_of(op_id: str) -> list[tuple[str, ...]]:
+    """Overloads of one packet that the op reaches, by packet, without those that every op needs (but where there are
+    no others)."""
+    found = list(seen_of(op_id))
+    own = [name for name in found if name not in _TOOLS] or found
+    packets: dict[str, list[str]] = {}
+    for name in own:
+        packets.setdefault(name.partition(".")[0].rstrip("_"), []).append(name)
+    return [tuple(sorted(names)) for names in packets.values()]
+
+
+def facts_of(op_id: str, overloads: tuple[str, ...]) -> Facts:
+    calls = [call for name in overloads for call in seen_of(op_id)[name]]
+    most = max(calls, key=lambda call: (len(call.read), len(call.operands)))
+    arguments, dims = [], []
+    for call in calls:
+        for a in call.overload._schema.arguments:
+            value = call.values[a.name]
+            if tensors_of(value) or str(a.type).startswith(
+                ("Tensor", "Optional[Tensor", "List[Tensor")
+            ):
+                continue
+            if a.name not in ("dtype", "layout", "device", "pin_memory", "memory_format"):
+                arguments.append(a.name)
+                if a.name in ("dim", "dims", "axis", "dim0"):
+                    dims.append(a.name)
+    kinds = [o.tensor.dtype for o in most.read]
+    tags = {tag for call in calls for tag in call.overload.tags}
+    return Facts(
+        operands=min(max(len(call.operands) for call in calls), 4),
+        reads=min(len(most.read), 4),
+        forms=frozenset(call.form for call in calls),
+        outputs=max(
+            len([r for r in call.overload._schema.returns if "Tensor" in str(r.type)])
+            for call in calls
+        ),
+        view=any(call.is_view for call in calls),
+        random=torch.Tag.nondeterministic_seeded in tags,
+        arguments=tuple(dict.fromkeys(arguments)),
+        indices=tuple(
+            n for n, d in enumerate(kinds[:4]) if d == torch.int64 and len(set(kinds)) > 1
+        ),
+        floating=tuple(n for n, d in enumerate(kinds[:4]) if d.is_floating_point),
+        dtypes=tuple(dtypes_of(op_id, "core")),
+        dims=tuple(dict.fromkeys(dims)),
+        long=any(n > 1 for call in calls for o in call.operands for n in o.tensor.shape),
+    )
+
+
+def breed(seed: int, number: int, op_id: str) -> Mutant | None:
+    """The mutant of this number: the same whenever it is bred. None where no kernel of the device is reached."""
+    rng = Random(f"{seed} {number} {op_id}")
+    packets = targets_of(op_id)
+    if not packets:
+        return None
+    overloads = rng.choice(packets)
+    facts = facts_of(op_id, overloads)
+    axes = rng.sample(sorted({*AXES, *OWN}), len({*AXES, *OWN}))
+    for axis in axes:
+        made: tuple[str, Effect] | None = None
+        ways = [*OWN.get(axis, [])] + ([None] if axis in AXES else [])
+        for way in rng.sample(ways, len(ways)):
+            if way is not None:
+                made = way(facts, rng)
+            elif (condition := AXES[axis](facts, rng)) is not None:
+                made = next(islice(drawn(facts, rng, condition), 1), None)
+                if made is not None:
+                    made = f"{made[0]}; {condition[0]}", made[1]
+            if made is not None:
+                break
+        if made is not None:
+            kind, effect = made
+            return Mutant(name_of(number), op_id, axis, kind, overloads, effect)
+    return None
+
+
+def name_of(number: int) -> str:
+    return f"k{number:04d}"
+
+
+def result_of(mutant: Mutant) -> Result:
+    """A mutant of which nothing is known yet."""
+    kind = f"{'/'.join(mutant.overloads)}: {mutant.kind}"
+    return Result(mutant.id, mutant.family, mutant.op, mutant.axis, kind, "")
+
+
+def tried(seed: int, number: int, op_id: str, bred: Callable[[Result], None]) -> Result:
+    """Breed a mutant and try it. ``bred`` is told of it before it is tried: it may end the process."""
+
+    def again() -> Mutant | None:
+        return breed(seed, number, op_id)
+
+    mutant = again()
+    if mutant is None:
+        why = "no kernel of the device is called"
+        return Result(name_of(number), family_of(op_id), op_id, "none", why, "equivalent")
+    bred(result_of(mutant))
+    return judged(mutant, lambda: again() or mutant, Random(f"{seed} {number}"))
+
+
+def judged(mutant: Mutant, again: Callable[[], Mutant], rng: Random) -> Result:
+    """Run a mutant against its op's items: plan quick's, then the other dtypes of plan core. Where nothing notices it,
+    its probe says whether there is anything to be noticed. ``again`` gives the mutant as new: it may count calls."""
+    found, failures = result_of(mutant), []
+    quick = dtypes_of(mutant.op, "quick")
+    for dtype in dict.fromkeys([*quick, *dtypes_of(mutant.op, "core")]):
+        item = subject(mutant.op, dtype)
+        with planted(mutant.overloads, mutant.effect) as run:
+            found.by = item.noticed()
+        found.reached += run.reached
+        failures += run.failures[:1]
+        if found.by:
+            found.result, found.plan = "noticed", "quick" if dtype in quick else "core"
+            return found
+    new, dtypes = again(), dtypes_of(mutant.op, "core")
+    found.note = observable(new.overloads, new.effect, mutant.op, dtypes, rng)
+    if found.note:
+        found.result = "survived" if found.reached else "not_reached"
+    elif failures and not found.reached:
+        found.result, found.note = "broken", failures[0]
+    else:
+        found.result = "equivalent"
+    return found

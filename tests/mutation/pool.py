@@ -1,0 +1,140 @@
+"""Mutants in processes of their own: one that ends its process, or hangs, is noticed and costs only itself. What is done is kept in a file, so that an interrupted run can be resumed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, Queue
+
+import msgspec
+
+from tests.mutation.kernels import Result
+
+#: Seconds that one mutant may take. Far beyond what any does: one that hangs is told by it.
+PATIENCE = 150.0
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A mutant: its family of mutants (kernel or runtime), the seed, its number, and the op or mutation."""
+
+    sort: str
+    seed: int
+    number: int
+    name: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.sort[0]}{self.number:04d}"
+
+
+def kept(path: Path | None) -> dict[Task, Result]:
+    """What an earlier run left of the same tasks."""
+    if path is None or not path.exists():
+        return {}
+    found = {}
+    for line in path.read_bytes().splitlines():
+        try:
+            task, result = msgspec.json.decode(line, type=tuple[Task, Result])
+        except msgspec.MsgspecError:
+            continue  # the line that was being written
+        found[task] = result
+    return found
+
+
+def run(
+    tasks: Sequence[Task],
+    processes: int,
+    path: Path | None,
+    say: Callable[[Result], None] = lambda result: None,
+) -> list[Result]:
+    """The result of each task, in their order. Those that ``path`` holds are not run again."""
+    done = kept(path)
+    left: Queue[Task] = Queue()
+    for task in tasks:
+        if task not in done:
+            left.put(task)
+    lock = threading.Lock()
+
+    def work() -> None:
+        with _workers() as ask:
+            while True:
+                try:
+                    task = left.get_nowait()
+                except Empty:
+                    return
+                result = ask(task)
+                with lock:
+                    done[task] = result
+                    if path is not None:
+                        with path.open("ab") as file:
+                            file.write(msgspec.json.encode((task, result)) + b"\n")
+                    say(result)
+
+    threads = [threading.Thread(target=work) for _ in range(min(processes, left.qsize()))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [done[task] for task in tasks]
+
+
+#: What tries mutants; a test has another one.
+COMMAND = (sys.executable, "-m", "tests.mutation.worker")
+
+
+@contextmanager
+def _workers() -> Iterator[Callable[[Task], Result]]:
+    """What tries a task, in a process that is replaced when it ends."""
+    current: list[subprocess.Popen[bytes]] = []
+
+    def process() -> subprocess.Popen[bytes]:
+        if not current or current[0].poll() is not None:
+            if current:
+                current[0].communicate()
+            pipe, room = subprocess.PIPE, {"SIMULATED_MEMORY_MIB": "1024"}
+            current[:] = [
+                subprocess.Popen(
+                    COMMAND,
+                    stdin=pipe,
+                    stdout=pipe,
+                    stderr=subprocess.DEVNULL,
+                    env=os.environ | room,
+                )
+            ]
+        return current[0]
+
+    def ask(task: Task) -> Result:
+        made = process()
+        assert made.stdin is not None and made.stdout is not None
+        timer = threading.Timer(PATIENCE, made.kill)
+        timer.start()
+        bred = Result(task.id, "", task.name, "", "", "")
+        try:
+            made.stdin.write(msgspec.json.encode(task) + b"\n")
+            made.stdin.flush()
+            while line := made.stdout.readline():
+                bred = msgspec.json.decode(line, type=Result)
+                if bred.result:
+                    return bred
+        except BrokenPipeError:
+            pass  # it ended
+        finally:
+            timer.cancel()
+        # A run isolates such a call, names it and goes on: the cell is red.
+        how = "the process hung" if made.wait() == -9 else "the process ended"
+        if not bred.axis:  # before there was a mutant
+            bred.result, bred.note = "broken", how
+        else:
+            bred.result, bred.by = "noticed", [how]
+        return bred
+
+    try:
+        yield ask
+    finally:
+        for each in current:
+            each.communicate()

@@ -1,0 +1,62 @@
+"""What became of mutants, as tables: by family, by axis, by clause, and the survivors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from tests.mutation.kernels import Result
+
+#: Results that count: a mutant that nobody can observe does not.
+LIVE = ("noticed", "survived", "not_reached")
+
+
+def live(results: Iterable[Result]) -> list[Result]:
+    return [each for each in results if each.result in LIVE]
+
+
+def score(results: Iterable[Result]) -> float:
+    """Noticed per hundred that can be observed; 100 of none."""
+    found = live(results)
+    noticed = sum(each.result == "noticed" for each in found)
+    return 100.0 * noticed / len(found) if found else 100.0
+
+
+def lines(results: Sequence[Result]) -> Iterator[str]:
+    """The report, as Markdown."""
+    counts = Counter(each.result for each in results)
+    yield (
+        f"{len(results)} mutants: {counts['noticed']} noticed, {counts['survived']} reached and not noticed, "
+        f"{counts['not_reached']} not reached, {counts['equivalent']} equivalent. "
+        f"Score {score(results):.1f} %."
+    )
+    if counts["broken"]:
+        yield f"{counts['broken']} could not be tried: a mistake of the tool."
+    for title, key in (("family", _family), ("axis", lambda each: each.axis)):
+        yield from ("", *_table(title, results, key))
+    clauses = Counter(clause for each in results for clause in each.by)
+    alone = Counter(each.by[0] for each in results if len(each.by) == 1)
+    yield from ("", "| clause | noticed | alone |", "|---|---:|---:|")
+    for clause, count in clauses.most_common():
+        yield f"| `{clause}` | {count} | {alone[clause]} |"
+    for title, result in (("Reached and not noticed", "survived"), ("Not reached", "not_reached")):
+        chosen = [each for each in results if each.result == result]
+        if chosen:
+            yield from ("", f"{title}:", "")
+            yield from (f"- `{r.id}` {r.op}, {r.axis}: {r.kind}" for r in chosen)
+    broken = [each for each in results if each.result == "broken"]
+    yield from (f"- `{r.id}` {r.op}, {r.axis}: {r.kind}: {r.note}" for r in broken)
+
+
+def _family(each: Result) -> str:
+    return each.family
+
+
+def _table(title: str, results: Sequence[Result], key: Callable[[Result], str]) -> Iterator[str]:
+    yield f"| {title} | noticed | not noticed | not reached | score |"
+    yield "|---|---:|---:|---:|---:|"
+    for name in sorted({key(each) for each in live(results)}):
+        chosen = [each for each in results if key(each) == name]
+        counts = Counter(each.result for each in chosen)
+        numbers = " | ".join(str(counts[each]) for each in LIVE)
+        yield f"| {name} | {numbers} | {score(chosen):.0f} % |"

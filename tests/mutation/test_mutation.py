@@ -1,0 +1,154 @@
+"""The measure of depth itself: it tells a mutant that is noticed from one that is not reached and from one that is none."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+
+from tests.mutation import __main__ as command
+from tests.mutation import kernels, pool, report
+from tests.mutation.conditions import AXES
+from tests.mutation.effects import GENERAL, OWN, conditioned, spoil
+from tests.mutation.kernels import Mutant, Result
+from tests.mutation.plant import NOT_MET, Invocation, planted
+from tests.mutation.pool import Task, run
+
+
+def off_by_one(call: Invocation) -> torch.Tensor:
+    result: torch.Tensor = call.honest()
+    spoil(result, "last", "off")
+    return result
+
+
+def exp(effect: Callable[[Invocation], object]) -> Mutant:
+    return Mutant("k0000", "exp", "any call", "last off", ("exp", "exp.out", "exp_"), effect)
+
+
+def judged(mutant: Mutant) -> Result:
+    return kernels.judged(mutant, lambda: mutant, Random(0))
+
+
+def test_a_wrong_element_is_noticed_by_the_clause_of_values() -> None:
+    found = judged(exp(off_by_one))
+    assert (found.result, found.plan) == ("noticed", "quick") and "layout.values" in found.by
+
+
+def test_what_changes_nothing_is_equivalent() -> None:
+    assert judged(exp(lambda call: call.honest())).result == "equivalent"
+
+
+def test_what_no_call_of_the_suite_meets_is_not_reached() -> None:
+    # 70,001 is an extent of the probe's alone.
+    far = conditioned(lambda call: 70_001 in call.operands[0].tensor.shape, off_by_one)
+    found = judged(exp(far))
+    assert (found.result, found.reached) == ("not_reached", 0) and "other values" in found.note
+
+
+def test_what_is_met_and_changes_only_what_no_clause_looks_at_survives() -> None:
+    """In the suite's calls it does what it should; the probe's, of which there are no others, it spoils."""
+
+    def effect(call: Invocation) -> object:
+        return off_by_one(call) if 70_001 in call.operands[0].tensor.shape else call.honest()
+
+    found = judged(exp(effect))
+    assert found.result == "survived" and found.reached > 0
+
+
+def test_the_reference_never_sees_a_mutant() -> None:
+    there = torch.ones(3, device="simulated")
+    with planted(["exp"], off_by_one) as mutant:
+        here = torch.exp(torch.ones(3))
+        assert torch.exp(there).cpu()[-1] != here[-1] and here[0] == here[-1]
+    assert mutant.reached == 1
+    assert torch.equal(torch.exp(there).cpu(), here)
+
+
+def test_an_honest_override_gives_what_the_kernel_gives() -> None:
+    """Python scalars arrive as such, and promote as such."""
+    x = torch.arange(4, dtype=torch.float16, device="simulated")
+    want = torch.add(x, 2.5, alpha=2)
+    with planted(["add.Tensor", "add_.Tensor"], lambda call: NOT_MET):
+        got = torch.add(x, 2.5, alpha=2)
+        x.add_(1)
+    assert got.dtype == want.dtype and torch.equal(got, want) and x._version == 1
+
+
+def test_the_same_seed_breeds_the_same_mutants() -> None:
+    ops = kernels.ops_of(3, 12, None)
+    assert ops == kernels.ops_of(3, 12, None) != kernels.ops_of(4, 12, None)
+    bred = [[kernels.breed(3, n, op) for n, op in enumerate(ops[:4])] for _ in range(2)]
+    one, two = ([(m.id, m.axis, m.kind) for m in each if m is not None] for each in bred)
+    assert one == two and one
+
+
+def test_every_op_comes_before_any_comes_again() -> None:
+    count = len(set(kernels.ops_of(0, 5000, None)))
+    assert len(set(kernels.ops_of(0, count, None))) == count > 600
+
+
+def test_there_are_enough_axes_and_kinds() -> None:
+    assert len({*AXES, *OWN}) >= 25 and len(GENERAL) >= 6
+
+
+# -- processes
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What tries mutants in the place of the real worker: it dies of the second."""
+    script = tmp_path / "stub.py"
+    script.write_text(
+        "import json, sys\n"
+        "for line in sys.stdin:\n"
+        "    task = json.loads(line)\n"
+        "    print(json.dumps({'id': f\"k{task['number']:04d}\", 'family': 'f', 'op': task['name'],"
+        " 'axis': 'rank', 'kind': 'raises', 'result': ''}), flush=True)\n"
+        "    if task['number'] == 1: sys.exit(3)\n"
+        "    print(json.dumps({'id': f\"k{task['number']:04d}\", 'family': 'f', 'op': task['name'],"
+        " 'axis': 'rank', 'kind': 'raises', 'result': 'survived'}), flush=True)\n"
+    )
+    monkeypatch.setattr(pool, "COMMAND", (sys.executable, str(script)))
+    return tmp_path
+
+
+TASKS = [Task("kernel", 5, number, op) for number, op in enumerate(("abs", "exp", "neg"))]
+
+
+def test_a_mutant_that_ends_its_process_is_noticed_and_costs_only_itself(stub: Path) -> None:
+    found = run(TASKS, 1, None)
+    assert [each.result for each in found] == ["survived", "noticed", "survived"]
+    assert found[1].by == ["the process ended"] and found[1].axis == "rank"
+
+
+def test_what_an_earlier_run_did_is_not_done_again(stub: Path) -> None:
+    path, said = stub / "kept.jsonl", list[Result]()
+    first = run(TASKS[:2], 1, path)
+    with path.open("ab") as file:
+        file.write(b'[{"sort": "kern')  # the run was killed
+    again = run(TASKS, 1, path, said.append)
+    assert again[:2] == first and [each.id for each in said] == ["k0002"]
+
+
+def test_the_command_writes_json_and_fails_below_its_threshold(
+    stub: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "tasks_of", lambda *args: TASKS)
+    path = stub / "out.json"
+    status = command.main(["--seed", "5", "--json", str(path), "-n", "1", "--at-least", "34"])
+    data = json.loads(path.read_bytes())
+    assert status == 1 and "Score 33.3 %" in capsys.readouterr().out
+    assert data["seed"] == 5 and len(data["mutants"]) == 3
+    assert set(data["mutants"][0]) >= {"id", "family", "op", "axis", "kind", "result", "by"}
+
+
+def test_equivalent_mutants_are_not_part_of_the_score() -> None:
+    def made(result: str) -> Result:
+        return Result("k0000", "f", "abs", "rank", "raises", result)
+
+    assert report.score([made("noticed"), made("equivalent"), made("survived")]) == 50.0

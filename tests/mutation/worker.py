@@ -1,0 +1,37 @@
+"""``python -m tests.mutation.worker``: tries the mutants that standard input names, one line each. Answers with what it
+bred, before it is tried, and then with what became of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import msgspec
+
+from tests.mutation import kernels
+from tests.mutation.kernels import Result
+from tests.mutation.pool import Task
+
+
+def main() -> None:
+    # What kernels print must not come between the results.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+
+    def tell(result: Result) -> None:
+        answers.write(msgspec.json.encode(result) + b"\n")
+        answers.flush()
+
+    for line in sys.stdin.buffer:
+        task = msgspec.json.decode(line, type=Task)
+        try:
+            result = kernels.tried(task.seed, task.number, task.name, tell)
+        except Exception:
+            text = traceback.format_exc()
+            result = Result(task.id, "", task.name, "", "", "broken", note=text[-800:])
+        tell(result)
+
+
+if __name__ == "__main__":
+    main()
