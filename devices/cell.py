@@ -96,6 +96,17 @@ class Observed:
         return line if len(line) <= 120 else f"{line[:117]}..."
 
 
+class Seen(NamedTuple):
+    """A public bug of another device that showed in such a cell."""
+
+    reference: str  # "pytorch#139006"
+    backend: str
+    url: str
+
+    def __str__(self) -> str:
+        return f"{self.reference} on {self.backend}"
+
+
 class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen in a cell: the fields that a worker reports and that the record keeps, listed once.
 
@@ -105,7 +116,8 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     failing checks; ``also`` are failures of other kinds, one of each. ``note`` says why a cell is unsupported or an error, or what else is worth reporting. ``raises`` is
     the type of the exception that decided the outcome, ``said`` its text, in the device's own words, for a cell
     without a failure. ``blocked_by`` is the clause that must hold before a blocked cell can be judged. ``repro`` is a
-    path in the results folder. ``seconds`` is wall time.
+    path in the results folder. ``seen`` are public bugs of other devices that showed in such a cell. ``seconds`` is wall
+    time.
     """
 
     checks: int = 0
@@ -121,6 +133,7 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     said: str | None = None
     blocked_by: str = ""
     repro: str | None = None
+    seen: tuple[Seen, ...] = ()
     seconds: float = 0.0
     worker: str = ""
 

@@ -34,6 +34,7 @@ class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 _KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "text": {},
     "flag": {"is_flag": True},
+    "optional": {"is_flag": False, "flag_value": ""},  # given without a value, it is empty
     "path": {"type": PATH},
     "folder": {"type": click.Path(path_type=Path, file_okay=False)},
     "count": {"type": click.IntRange(1)},

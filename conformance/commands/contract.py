@@ -19,11 +19,16 @@ version = {version}
 
 @click.command()
 @options("contract")
-def contract(as_json: bool, clauses: str | None) -> None:
+def contract(as_json: bool, clauses: str | None, bugs: str | None) -> None:
     """Show the contract: every clause that a device must satisfy."""
     from conformance.contract import load
     from conformance.contract.page import markdown
 
+    if bugs is not None:
+        if clauses is not None:
+            raise click.UsageError("--bugs takes a clause itself: --bugs 'layout.*'")
+        _show_bugs(bugs, as_json)
+        return
     whole = load()
     globs = globs_of("--clauses", clauses)
     chosen = whole.select(globs) if globs else ()
@@ -43,6 +48,35 @@ def contract(as_json: bool, clauses: str | None) -> None:
         click.echo(f"{clause.id} ({state}; level {clause.level}{needs})")
         click.echo(f"    {clause.statement}")
         click.echo(f"    source: {clause.source}")
+
+
+def _show_bugs(word: str, as_json: bool) -> None:
+    """Print the public bugs of a clause, a backend or a family; all of them if ``word`` is empty."""
+    from conformance.contract.bugs import bugs
+
+    known = bugs()
+    chosen = known.select(word) if word else tuple(known)
+    if as_json:
+        print_json({"bugs": [bug.snapshot() for bug in chosen]})
+        return
+    for bug in chosen:
+        versions = f" {bug.versions}" if bug.versions else ""
+        click.echo(f"{bug.reference} on {bug.backend}{versions} ({bug.family})")
+        click.echo(f"    {bug.statement}")
+        ops = f", of {', '.join(bug.ops)}" if bug.ops else ""
+        click.echo(f"    noticed by: {', '.join(bug.clauses) or 'no clause'}{ops}")
+        if bug.imitated:
+            click.echo(f"    imitated by: {bug.imitated}")
+        if bug.missed:
+            click.echo(f"    its imitation is not noticed yet: {bug.missed}")
+        if bug.why:
+            click.echo(f"    {bug.why}")
+        click.echo(f"    {bug.url}")
+    imitated = [bug for bug in chosen if bug.imitated]
+    click.echo(
+        f"{len(chosen)} bugs: {len(imitated)} imitated, {sum(bool(bug.missed) for bug in imitated)} of these not"
+        f" noticed yet; {sum(not bug.clauses for bug in chosen)} without a clause"
+    )
 
 
 @click.command("freeze-levels", hidden=True)

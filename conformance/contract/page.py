@@ -10,6 +10,7 @@ from typing import Final
 from jinja2 import Environment, StrictUndefined
 
 from conformance.contract import Contract
+from conformance.contract.bugs import Bug, bugs
 
 _TEMPLATE: Final = Path(__file__).with_name("page.md.jinja")
 _THREAD: Final = re.compile(r"(?:pytorch/pytorch)?#(\d+)")
@@ -18,10 +19,17 @@ _OUTER_UNDERSCORES: Final = re.compile(r"(?<![A-Za-z0-9])_+|_+(?![A-Za-z0-9])")
 
 def markdown(contract: Contract) -> str:
     made = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
-    made.filters |= {"prose": _prose, "threads": _threads, "code": _code}
+    made.filters |= {"prose": _prose, "threads": _threads, "code": _code, "links": _links}
     template = made.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
-        families=contract.families.items(), clauses=list(contract.clauses.values())
+        families=contract.families.items(),
+        clauses=list(contract.clauses.values()),
+        bugs={
+            clause: found
+            for clause in contract.clauses
+            if (found := [bug for bug in bugs() if clause in bug.clauses])
+        },
+        bug_count=len(bugs().by_reference),
     )
 
 
@@ -41,3 +49,7 @@ def _threads(text: str) -> str:
 
 def _code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
+
+
+def _links(found: Iterable[Bug]) -> str:
+    return ", ".join(f"[{bug.reference}]({bug.url}) ({bug.backend})" for bug in found)

@@ -7,9 +7,7 @@ import contextlib
 import io
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from functools import wraps
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,20 +25,19 @@ from conformance.suites import planned_op_checks
 from conformance.suites.layout import SUITE, overlap, reads, writes
 from devices import registry
 from devices.cell import CallKey, CellKey, Outcome
-from opinfo.catalog import Op, catalogue
+from opinfo.catalog import catalogue
 from opinfo.compare import replace_tensors, tensors_of
-from opinfo.device import Device, identity, open_device
+from opinfo.device import open_device
 from opinfo.exceptions import exceptions
 from opinfo.reference import StrideReference
 from opinfo.samples import choose, draw, probe
 from tests.conftest import WholeRun
+from tests.faulty import FaultyDevice, Function, Wrap, run_faulty
 from tests.plugin.running import ForkServer, Ran
 from tests.trials import one_thread
 from tests.wrapped.scripts import settings_kept
 
 CPU = registry.get("cpu")
-Function = Callable[..., Any]
-Wrap = Callable[[Function], Function]
 
 # -- the scripts of the whole run: the fault is there
 
@@ -132,55 +129,6 @@ def test_a_script_says_on_top_which_cell_and_layout_it_is_about(scripts: list[Pa
 
 
 # -- scripts written for a faulty device, run where the fault is gone: torch's own CPU
-
-
-class FaultyDevice:
-    """The CPU, with an op that misbehaves on tensors that were moved there and on no others."""
-
-    def __init__(self, wrap: Wrap) -> None:
-        self._wrap = wrap
-        self._moved: dict[int, torch.Tensor] = {}  # kept alive, so that no storage's id comes again
-        cpu = registry.get("cpu")
-        self.device = Device(cpu, torch.device("cpu"), self._move, identity)
-
-    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
-        there = tensor.clone()
-        if there.layout == torch.strided:
-            self._moved[there.untyped_storage()._cdata] = there
-        return there
-
-    def _is_here(self, tensor: torch.Tensor) -> bool:
-        return tensor.layout == torch.strided and tensor.untyped_storage()._cdata in self._moved
-
-    def spoil(self, function: Function) -> Function:
-        """The function with the fault on this device's tensors."""
-        faulty = self._wrap(function)
-
-        @wraps(function)
-        def anywhere(*args: Any, **kwargs: Any) -> Any:
-            here = any(map(self._is_here, tensors_of((args, kwargs))))
-            return (faulty if here else function)(*args, **kwargs)
-
-        return anywhere
-
-
-class FaultyOp(Op):
-    """An entry of the database that runs on a faulty device."""
-
-    def __init__(self, op: Op, device: FaultyDevice) -> None:
-        super().__init__(op.info)
-        inplace = device.spoil(op.inplace) if op.inplace is not None else None
-        self.__dict__.update(_function=device.spoil(op.function), _inplace=inplace)
-
-    @property
-    def function(self) -> Function:
-        function: Function = self.__dict__["_function"]
-        return function
-
-    @property
-    def inplace(self) -> Function | None:
-        inplace: Function | None = self.__dict__["_inplace"]
-        return inplace
 
 
 def off_by_one(function: Function) -> Function:
@@ -340,28 +288,8 @@ def kind_of(script: str) -> str:
 
 def scripts_of(op_id: str, wrap: Wrap) -> dict[str, str]:
     """Scripts for what fails on the faulty device: by clause and kind, the one of the first failure."""
-    op, known, faulty = catalogue()[op_id], exceptions(), FaultyDevice(wrap)
-    samples = choose(draw(op, "float32"), 6)
-    traits = probe(op, "float32", samples, known)
-    planned = [
-        clause
-        for clause in SUITE.applying(traits)
-        if known.excluded(clause, op_id, "float32", fake_only=True) is None
-    ]
-    recorder = Recorder(op_id, "float32", planned)
-    context = ItemContext(
-        op=FaultyOp(op, faulty),
-        dtype="float32",
-        traits=traits,
-        samples=samples,
-        device=faulty.device,
-        strides=StrideReference("cpu", None),
-        recorder=recorder,
-        known=known,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        run_checks(context, SUITE.op_checks)
+    samples = choose(draw(catalogue()[op_id], "float32"), 6)
+    recorder = run_faulty(op_id, "float32", samples, SUITE.op_checks, FaultyDevice(wrap))
     found: dict[str, str] = {}
     for clause, record in recorder.cells.items():
         for failure in record.failures:

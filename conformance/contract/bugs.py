@@ -1,0 +1,205 @@
+"""Public bugs of real devices, by the clause that notices them. Needs no torch.
+
+They lie in ``bugs.toml``. An entry says what was wrong, and how it is imitated: by a fault that the simulated device
+has, or by one that ``tests/bugs`` puts in front of an op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from conformance.contract import Contract, Status, Text, load
+from devices.cell import CellKey, Seen
+from devices.errors import ConformError, listing, suggestion
+from devices.files import converted, read_toml
+from devices.simulated.faults import FAULTS
+
+_FILE: Final = Path(__file__).with_name("bugs.toml")
+
+#: Trackers whose name in a reference is shorter than on GitHub.
+_SHORT: Final = {"pytorch": "pytorch/pytorch"}
+
+Family = Literal[
+    "layout", "dtypes", "precision", "special_values", "integers", "sizes", "indexing", "errors", "random",
+    "determinism", "transfer", "serialization", "allocator", "leaks", "streams", "graphs", "device", "autograd",
+    "autocast", "optim", "nn", "compile", "profiler", "distributed", "sparse", "quantised",
+]  # fmt: skip
+
+#: When an imitated fault strikes: all of these hold of the operand, or of the call.
+When = Literal[
+    "strided", "dense", "stepped", "expanded", "offset", "unaligned", "channels_last", "conj", "rank", "extent",
+    "size", "scalar", "empty", "nan", "inf", "zero", "negative", "above", "repeats", "complex", "mixed", "number",
+    "inplace", "out", "again",
+]  # fmt: skip
+
+#: The conditions that compare with ``past``.
+MEASURED: Final = frozenset({"rank", "extent", "size", "above"})
+
+#: What goes wrong then.
+Then = Literal[
+    "read_dense", "read_base", "unconjugated", "through_float32", "through_bfloat16", "ignored",
+    "wrong", "last_wrong", "zeros", "nan", "no_nan", "imprecise", "varying",
+    "row_major", "column_major", "other_dtype", "write_lost", "write_outside", "accepted", "index_accepted", "refused",
+]  # fmt: skip
+
+
+class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A fault of one op that imitates a bug. ``tests/bugs/imitations.py`` puts it in front of the op.
+
+    It strikes in calls for which every condition in ``when`` holds of the operand number ``arg`` (of any, if none is
+    named), and which give the argument ``keyword``.
+    """
+
+    op: Text = ""  # of torch's database: the first of the entry's ops unless given
+    dtype: Text = "float32"
+    when: tuple[When, ...] = ()
+    arg: Annotated[int, msgspec.Meta(ge=0)] | None = None  # counted among the call's tensors
+    past: float | None = None  # of the conditions that measure: strictly more than this
+    keyword: str = ""
+    then: Then
+
+    def __post_init__(self) -> None:
+        if bool(MEASURED & set(self.when)) != (self.past is not None):
+            raise ValueError(
+                f"'past' belongs to the conditions {listing(MEASURED)}, and these need it"
+            )
+        if self.then == "ignored" and not self.keyword:
+            raise ValueError("expected the 'keyword' that is ignored")
+
+    def __str__(self) -> str:
+        """In words: ``mul[float32]: read_base where operand 1 is offset``."""
+        operand = "an operand" if self.arg is None else f"operand {self.arg}"
+        measures = f" > {self.past:g}" if self.past is not None else ""
+        held = [w + measures if w in MEASURED else w for w in self.when]
+        where = [f"{operand} is {', '.join(held)}"] if held else []
+        where += [f"{self.keyword}= is given"] if self.keyword else []
+        return f"{self.op}[{self.dtype}]: {self.then}" + (
+            f" where {' and '.join(where)}" if where else ""
+        )
+
+
+class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One public bug. The fields are the keys of its ``[[bug]]`` table."""
+
+    reference: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+(/[\w.-]+)?#\d+$")]  # "pytorch#139006"
+    backend: Text
+    versions: str = ""  # with the bug, where the thread names them
+    family: Family
+    statement: Text  # what was wrong, in one sentence
+    clauses: tuple[str, ...] = ()  # that notice it
+    ops: tuple[
+        Text, ...
+    ] = ()  # globs over ops of torch's database, or cases; none: every cell of the clauses
+    fault: str = ""  # a planted fault of the simulated device that imitates it
+    imitation: Imitation | None = None
+    missed: str = ""  # why the suite does not notice its imitation yet
+    why: str = ""  # why no clause notices it, or nothing imitates it
+
+    def __post_init__(self) -> None:
+        if bool(self.fault) + (self.imitation is not None) > 1:
+            raise ValueError("expected 'fault' or 'imitation', not both")
+        if self.fault and self.fault not in FAULTS:
+            raise ValueError(
+                f"the simulated device has no fault '{self.fault}'{suggestion(self.fault, FAULTS)}"
+            )
+        if not (self.clauses and (self.fault or self.imitation)) and not self.why:
+            raise ValueError("expected clauses and 'fault' or 'imitation'; or 'why' there are none")
+        if self.missed and not (self.fault or self.imitation):
+            raise ValueError("'missed' is about an imitation, and there is none")
+        if self.imitation is not None and not self.imitation.op:
+            if not self.ops:
+                raise ValueError("expected 'ops', or an 'op' of the imitation")
+            imitated = msgspec.structs.replace(self.imitation, op=self.ops[0])
+            msgspec.structs.force_setattr(self, "imitation", imitated)
+        msgspec.structs.force_setattr(self, "statement", " ".join(self.statement.split()))
+
+    @property
+    def url(self) -> str:
+        tracker, _, number = self.reference.partition("#")
+        return f"https://github.com/{_SHORT.get(tracker, tracker)}/issues/{number}"
+
+    @property
+    def imitated(self) -> str:
+        """What imitates it, in words; empty if nothing does."""
+        return f"planted fault {self.fault}" if self.fault else str(self.imitation or "")
+
+    def seen_in(self, cell: CellKey) -> bool:
+        """Whether it would show in this cell."""
+        ops = self.ops or ("*",)
+        return cell.clause in self.clauses and any(fnmatchcase(cell.op, glob) for glob in ops)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The bug as JSON can hold it."""
+        return {**msgspec.to_builtins(self), "url": self.url}
+
+
+@dataclass(frozen=True, slots=True)
+class Bugs:
+    """All bugs by reference, in the order of the file."""
+
+    by_reference: Mapping[str, Bug]
+
+    def __iter__(self) -> Iterator[Bug]:
+        return iter(self.by_reference.values())
+
+    def seen_in(self, cell: CellKey) -> tuple[Seen, ...]:
+        """The bugs that showed in such a cell on real devices."""
+        return tuple(Seen(b.reference, b.backend, b.url) for b in self if b.seen_in(cell))
+
+    def select(self, word: str) -> tuple[Bug, ...]:
+        """Those of a clause (or a glob of clauses), a backend, or a family. Raises ConformError if there are none."""
+        found = tuple(
+            bug
+            for bug in self
+            if word.lower() in (bug.backend.lower(), bug.family)
+            or any(fnmatchcase(clause, word) for clause in bug.clauses)
+        )
+        if not found:
+            words = {w for b in self for w in (*b.clauses, b.backend, b.family)}
+            raise ConformError(
+                f"no bug is of a clause, backend or family {word!r}{suggestion(word, words)}"
+            )
+        return found
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    """The whole file. Bugs are converted one by one, so that an error names its bug."""
+
+    bug: list[dict[str, Any]]
+
+
+@cache
+def bugs() -> Bugs:
+    """The bugs that this suite knows, read once. Raises ConformError where the data is malformed."""
+    return read(_FILE, load())
+
+
+def read(path: Path, contract: Contract) -> Bugs:
+    """Read a file of bugs, and check every field. Raises ConformError for the first fault found."""
+    found: dict[str, Bug] = {}
+    for number, table in enumerate(read_toml(path, _File, ConformError).bug, start=1):
+        where = f"{path}: bug {table.get('reference', number)!r}"
+        bug = converted(table, Bug, where, ConformError)
+        if bug.reference in found:
+            raise ConformError(f"{where}: the reference is used twice; join the two")
+        for clause in bug.clauses:
+            if clause not in contract.clauses:
+                raise ConformError(
+                    f"{where}: unknown clause '{clause}'{suggestion(clause, contract.clauses)}"
+                )
+        found[bug.reference] = bug
+    return Bugs(MappingProxyType(found))
+
+
+def is_planned(bug: Bug, contract: Contract) -> bool:
+    """Whether its clauses are all planned ones: nothing can notice it yet."""
+    states = {contract.clauses[clause].status for clause in bug.clauses}
+    return states == {Status.PLANNED}

@@ -1,0 +1,254 @@
+"""The faults that ``conformance/contract/bugs.toml`` describes, in front of an op."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from conformance.contract.bugs import MEASURED, Imitation, When
+from opinfo.compare import replace_tensors, tensors_of
+from tests.faulty import Function, Wrap
+from tests.wrapped.faults.tools import as_dense, is_expanded, is_stepped, reread, twin
+
+
+def _values(tensor: torch.Tensor) -> torch.Tensor:
+    """What comparisons take: no bits pending, and real."""
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _above(tensor: torch.Tensor, past: float) -> bool:
+    return tensor.numel() > 0 and bool((_values(tensor).double().abs() > past).any())
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    whole = (
+        not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
+    )
+    return whole and tensor.unique().numel() < tensor.numel()
+
+
+def _channels_last(tensor: torch.Tensor) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    chosen = formats.get(tensor.dim())
+    return chosen is not None and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=chosen)  # fmt: skip
+
+
+#: Whether a condition holds of an operand.
+_HOLDS: dict[str, Callable[[torch.Tensor], bool]] = {
+    "strided": lambda t: not t.is_contiguous(),
+    "dense": torch.Tensor.is_contiguous,
+    "stepped": is_stepped,
+    "expanded": is_expanded,
+    "offset": lambda t: t.storage_offset() > 0,
+    "unaligned": lambda t: t.data_ptr() % 16 != 0,
+    "channels_last": _channels_last,
+    "conj": lambda t: t.is_conj() or t.is_neg(),
+    "scalar": lambda t: t.dim() == 0,
+    "empty": lambda t: t.numel() == 0,
+    "nan": lambda t: bool(t.isnan().any()),
+    "inf": lambda t: bool(t.isinf().any()),
+    "zero": lambda t: bool((t == 0).any()),
+    "negative": lambda t: t.numel() > 0 and bool((_values(t) < 0).any()),
+    "repeats": _repeats,
+    "complex": torch.Tensor.is_complex,
+}
+
+_MEASURES: dict[str, Callable[[torch.Tensor, float], bool]] = {
+    "rank": lambda t, past: t.dim() > past,
+    "extent": lambda t, past: max(t.shape, default=1) > past,
+    "size": lambda t, past: t.numel() > past,
+    "above": _above,
+}
+
+
+def _of_call(word: When, args: tuple[Any, ...], kwargs: dict[str, Any], inplace: bool) -> bool:
+    """Whether a condition on the whole call holds."""
+    if word == "inplace":
+        return inplace
+    if word == "out":
+        return kwargs.get("out") is not None
+    if word == "number":
+        return any(isinstance(each, (int, float)) and not isinstance(each, bool) for each in args)
+    assert word == "mixed"
+    return len({t.dtype for t in tensors_of((args, kwargs))}) > 1
+
+
+_OF_CALL = ("inplace", "out", "number", "mixed")
+
+#: How an operand is read wrongly.
+_READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "read_dense": as_dense,
+    "read_base": lambda t: reread(t, offset=0),
+    "unconjugated": lambda t: t.conj() if t.is_conj() else torch._neg_view(t) if t.is_neg() else t,
+    "through_float32": lambda t: t if t.is_complex() else t.float().to(t.dtype),
+    "through_bfloat16": lambda t: t.bfloat16().to(t.dtype) if t.is_floating_point() else t,
+}
+
+
+def _wrong(t: torch.Tensor) -> torch.Tensor:
+    return t.logical_not() if t.dtype == torch.bool else t + 1
+
+
+def _last_wrong(t: torch.Tensor) -> torch.Tensor:
+    made = t.contiguous().clone()
+    flat = made.view(-1)[-1:]
+    flat.copy_(_wrong(flat))
+    return made
+
+
+#: How a result is spoiled.
+_RESULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "wrong": _wrong,
+    "last_wrong": lambda t: _last_wrong(t) if t.numel() else t,
+    "zeros": torch.zeros_like,
+    "nan": lambda t: torch.full_like(t, float("nan")) if t.is_floating_point() else t,
+    "no_nan": lambda t: t.nan_to_num(0.0, float("inf"), float("-inf")) if t.is_floating_point() else t,
+    "imprecise": lambda t: t * 1.02 if t.is_floating_point() or t.is_complex() else t,
+}  # fmt: skip
+
+
+#: What errors say of an index that is out of range.
+_OF_AN_INDEX = re.compile(r"out of (range|bounds)|[Cc]lass values|index \S+ is out", re.I)
+
+
+def _column_major(t: torch.Tensor) -> torch.Tensor:
+    order = tuple(reversed(range(t.dim())))
+    return t.permute(order).contiguous().permute(order)
+
+
+def _scribbled(result: Any) -> None:
+    """Overwrite the last byte of each storage."""
+    for tensor in tensors_of(result):
+        storage = tensor.untyped_storage()
+        if storage.nbytes():
+            storage[storage.nbytes() - 1] = 7
+
+
+def wrap(imitation: Imitation) -> Wrap:
+    """What puts the fault in front of a function."""
+
+    def around(function: Function) -> Function:
+        calls = iter(range(1, 10**9))
+        name = getattr(function, "__name__", "")
+        inplace = name.endswith("_") and not name.endswith("__")
+
+        def faulty(*args: Any, **kwargs: Any) -> Any:
+            call = next(calls)
+            again = "again" not in imitation.when or call > 1
+            if again and _strikes(imitation, args, kwargs, inplace):
+                return _spoiled(imitation, function, args, kwargs, inplace, call)
+            return function(*args, **kwargs)
+
+        return faulty
+
+    return around
+
+
+def _operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    given = {name: value for name, value in kwargs.items() if name != "out"}
+    return [t for t in tensors_of((args, given)) if t.layout == torch.strided]
+
+
+def _strikes(
+    imitation: Imitation, args: tuple[Any, ...], kwargs: dict[str, Any], inplace: bool
+) -> bool:
+    if imitation.keyword and kwargs.get(imitation.keyword) in (None, False):
+        return False
+    words = [word for word in imitation.when if word != "again"]
+    if not all(_of_call(word, args, kwargs, inplace) for word in words if word in _OF_CALL):
+        return False
+    words = [word for word in words if word not in _OF_CALL]
+    operands = _operands(args, kwargs)
+    if imitation.arg is not None:
+        operands = operands[imitation.arg : imitation.arg + 1]
+    if not words:
+        return bool(operands) or imitation.arg is None
+    return any(all(_holds(word, t, imitation.past) for word in words) for t in operands)
+
+
+def _holds(word: str, tensor: torch.Tensor, past: float | None) -> bool:
+    if word in MEASURED:
+        assert past is not None
+        return _MEASURES[word](tensor, past)
+    return _HOLDS[word](tensor)
+
+
+@torch.no_grad()
+def _spoiled(
+    imitation: Imitation,
+    function: Function,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    inplace: bool,
+    call: int,
+) -> Any:
+    then = imitation.then
+    if then == "refused":
+        raise RuntimeError(f"{imitation.op}: internal error")
+    if then in ("accepted", "index_accepted"):
+        try:
+            return function(*args, **kwargs)
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            if then == "index_accepted" and not _OF_AN_INDEX.search(str(error)):
+                raise
+            return kwargs.get("out", next(iter(_operands(args, kwargs)), None))
+    if then == "ignored":
+        return function(*args, **{k: v for k, v in kwargs.items() if k != imitation.keyword})
+    if then in _READS:
+        return _misread(imitation, function, args, kwargs, inplace)
+    if then == "write_lost":
+        targets = tensors_of((args[:1] if inplace else (), kwargs.get("out")))
+        before = [t.clone() for t in targets]
+        result = function(*args, **kwargs)
+        for target, kept in zip(targets, before, strict=True):
+            if target.shape == kept.shape:
+                target.copy_(kept)
+        return result
+    result = function(*args, **kwargs)
+    if then == "write_outside":
+        _scribbled(result)
+        return result
+    if then == "other_dtype":
+        wider = {torch.float32: torch.float64, torch.bool: torch.uint8, torch.int64: torch.int32}
+        return replace_tensors(result, lambda t: t.to(wider.get(t.dtype, torch.float32)))
+    if then in ("row_major", "column_major"):
+        restrided = torch.Tensor.contiguous if then == "row_major" else _column_major
+        return replace_tensors(result, restrided)
+    change = (lambda t: t + call) if then == "varying" else _RESULTS[then]
+    if inplace or kwargs.get("out") is not None:
+        return replace_tensors(result, lambda t: t.copy_(change(t)))
+    return replace_tensors(result, lambda t: twin(t).copy_(change(t)))
+
+
+def _misread(
+    imitation: Imitation,
+    function: Function,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    inplace: bool,
+) -> Any:
+    out = kwargs.get("out")
+    operands = _operands(args, kwargs)
+    chosen = range(len(operands)) if imitation.arg is None else (imitation.arg,)
+    ids = {
+        id(operands[place])
+        for place in chosen
+        if place < len(operands)
+        and all(_holds(w, operands[place], imitation.past) for w in imitation.when if w in _HOLDS or w in MEASURED)
+    }  # fmt: skip
+    read = _READS[imitation.then]
+
+    def given(tensor: torch.Tensor) -> torch.Tensor:
+        return read(tensor) if id(tensor) in ids and tensor.layout == torch.strided else tensor
+
+    rest = {name: value for name, value in kwargs.items() if name != "out"}
+    new_args, new_rest = replace_tensors((args, rest), given)
+    if inplace:  # what is read wrongly is written where it belongs
+        own = new_args[0].clone() if isinstance(new_args[0], torch.Tensor) else new_args[0]
+        made = function(own, *new_args[1:], **new_rest)
+        return args[0].copy_(made)
+    return function(*new_args, **new_rest, **({} if out is None else {"out": out}))

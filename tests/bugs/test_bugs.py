@@ -1,0 +1,201 @@
+"""Public bugs: the data is sound, and the suite notices every imitation that it is said to notice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from conformance import contract
+from conformance.cli import conform
+from conformance.contract.bugs import Bug, Imitation, Then, bugs, read
+from conformance.suites import planned_cases
+from devices.cell import CellKey
+from devices.errors import ConformError
+from opinfo.catalog import catalogue
+from tests.bugs.imitations import wrap
+from tests.bugs.trials import fate
+
+KNOWN = tuple(bugs())
+#: Imitations that are said to be noticed, those of one op one after another: they share its samples.
+TRIED = sorted((b for b in KNOWN if b.imitation and not b.missed), key=lambda b: b.imitation.op)  # type: ignore[union-attr]
+FAULTS = [bug for bug in KNOWN if bug.fault and not bug.missed]
+
+
+def named(found: list[Bug]) -> list[str]:
+    return [bug.reference for bug in found]
+
+
+# Imitations
+
+
+@pytest.mark.parametrize("bug", TRIED, ids=named(TRIED))
+def test_suite_notices_the_imitation(bug: Bug) -> None:
+    found, _ = fate(bug)
+    assert found in ("quick", "core", "full", "planned"), bug.imitated
+
+
+@pytest.mark.parametrize("bug", FAULTS, ids=named(FAULTS))
+def test_planted_fault_trips_a_clause_of_the_bug(bug: Bug) -> None:
+    """That these clauses fail with the fault on is tested where the fault is."""
+    assert fate(bug)[0] in ("quick", "planned"), bug.imitated
+
+
+# What an imitation does
+
+
+def imitated(given: torch.Tensor, **fields: object) -> torch.Tensor:
+    faulty = wrap(Imitation(op="neg", **fields))(torch.neg)  # type: ignore[arg-type]
+    result = faulty(given)
+    assert isinstance(result, torch.Tensor)
+    return result
+
+
+@pytest.mark.parametrize("then", get_args(Then))
+def test_every_word_says_what_goes_wrong(then: str) -> None:
+    assert Imitation(op="neg", then=then, keyword="dim" if then == "ignored" else "")  # type: ignore[arg-type]
+
+
+def test_a_strided_operand_is_read_in_a_row() -> None:
+    given = torch.arange(4.0).reshape(2, 2).t()
+    assert imitated(given, then="read_dense", when=("strided",)).tolist() == [[-0.0, -1], [-2, -3]]
+
+
+def test_a_fault_does_not_strike_where_a_condition_does_not_hold() -> None:
+    given = torch.arange(4.0).reshape(2, 2)
+    assert torch.equal(imitated(given, then="read_dense", when=("strided",)), -given)
+    assert torch.equal(imitated(given, then="zeros", when=("size",), past=4), -given)
+    assert torch.equal(imitated(given, then="zeros", when=("size",), past=3), 0 * given)
+
+
+def test_a_lost_write_leaves_self_as_it_was() -> None:
+    faulty = wrap(Imitation(op="neg", then="write_lost", when=("inplace",)))(torch.Tensor.neg_)
+    assert faulty(torch.ones(2)).tolist() == [1, 1]
+
+
+# The data
+
+
+def test_ops_are_those_of_the_database_and_cases_those_of_the_suite() -> None:
+    names = {*catalogue(), *(case.name for case in planned_cases(contract.load()))}
+    unknown = [
+        (bug.reference, glob)
+        for bug in KNOWN
+        for glob in bug.ops
+        if not any(fnmatchcase(name, glob) for name in names)
+    ]
+    assert unknown == []
+
+
+def test_imitations_are_of_ops_and_dtypes_that_there_are() -> None:
+    for bug in KNOWN:
+        if bug.imitation is not None:
+            assert bug.imitation.dtype in catalogue()[bug.imitation.op].dtypes, bug.reference
+
+
+def test_statements_are_sentences() -> None:
+    assert [bug.reference for bug in KNOWN if not bug.statement.endswith(".")] == []
+
+
+def test_clauses_about_ops_name_them() -> None:
+    """Otherwise every failing cell of the clause would say that it was seen before."""
+    clauses = contract.load().clauses
+    unnamed = [
+        bug.reference
+        for bug in KNOWN
+        if not bug.ops
+        and any(clauses[c].unit == "op" and clauses[c].status == "checked" for c in bug.clauses)
+    ]
+    assert unnamed == []
+
+
+def test_a_cell_knows_where_it_was_seen() -> None:
+    (seen,) = bugs().seen_in(CellKey("layout.values", "nn.functional.silu", "float32"))
+    assert str(seen) == "pytorch#139006 on MPS"
+    assert seen.url == "https://github.com/pytorch/pytorch/issues/139006"
+    assert bugs().seen_in(CellKey("layout.bounds", "nn.functional.silu", "float32")) == ()
+
+
+def test_importing_needs_no_torch() -> None:
+    code = "import sys, conformance.contract.bugs as b; b.bugs(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# Malformed data
+
+GOOD = """\
+[[bug]]
+reference = "pytorch#139006"
+backend = "MPS"
+family = "layout"
+statement = "It is wrong."
+clauses = ["layout.values"]
+ops = ["neg"]
+imitation = { when = ["strided"], then = "read_dense" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("backend", "bakend", "contains unknown field `bakend`"),
+        ('"pytorch#139006"', '"139006"', r"matching regex .* - at `\$\.reference`"),
+        ('"layout"', '"layuot"', r"Invalid enum value 'layuot' - at `\$\.family`"),
+        ('"layout.values"', '"layout.valeus"', r"unknown clause 'layout\.valeus'; did you mean 'layout\.values'"),
+        ('"strided"', '"striding"', r"Invalid enum value 'striding' - at `\$\.imitation\.when\[0\]`"),
+        ('["strided"]', '["size"]', "'past' belongs to the conditions"),
+        ('"read_dense"', '"ignored"', "expected the 'keyword' that is ignored"),
+        ('ops = ["neg"]\n', "", "expected 'ops', or an 'op' of the imitation"),
+        ('clauses = ["layout.values"]\n', "", "expected clauses and 'fault' or 'imitation'; or 'why'"),
+        ("ops =", 'fault = "values.ignore_strides"\nops =', "expected 'fault' or 'imitation', not both"),
+        ("imitation =", 'fault = "values.ignore_stride"\n# ', "no fault 'values.ignore_stride'; did you mean"),
+        ("imitation =", 'missed = "too few"\nwhy = "it"\n# ', "'missed' is about an imitation"),
+        ("It is wrong.", " ", r"matching regex .* - at `\$\.statement`"),
+    ],
+)  # fmt: skip
+def test_malformed_data_is_told(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    path = tmp_path / "bugs.toml"
+    path.write_text(GOOD.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(ConformError, match=f"bugs.toml: bug .*: .*{message}"):
+        read(path, contract.load())
+
+
+def test_a_reference_used_twice_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "bugs.toml"
+    path.write_text(GOOD + GOOD, encoding="utf-8")
+    with pytest.raises(ConformError, match="'pytorch#139006': the reference is used twice"):
+        read(path, contract.load())
+
+
+# The command
+
+
+def printed(*arguments: str) -> str:
+    result = CliRunner().invoke(conform, ["contract", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+@pytest.mark.parametrize("word", ["layout.values", "layout.*", "mps", "layout"])
+def test_command_shows_the_bugs_of_a_clause_a_backend_or_a_family(word: str) -> None:
+    text = printed("--bugs", word)
+    assert "pytorch#139006 on MPS (layout)\n" in text
+    assert "https://github.com/pytorch/pytorch/issues/139006" in text
+    assert "pytorch#12669" not in text
+
+
+def test_command_shows_all_bugs_as_json() -> None:
+    assert len(json.loads(printed("--bugs", "--json"))["bugs"]) == len(KNOWN)
+
+
+def test_an_unknown_word_is_told() -> None:
+    with pytest.raises(ConformError, match=r"family 'MSP'; did you mean 'MPS'"):
+        bugs().select("MSP")

@@ -1,0 +1,93 @@
+"""Which imitations of public bugs the suite notices: each is put in front of its op, whose cells run as a plan runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cache
+from typing import Final, Literal, get_args
+
+from conformance import contract
+from conformance.checks.cells import CellRecord
+from conformance.checks.guard import Guard
+from conformance.contract.bugs import Bug, is_planned
+from conformance.suites import planned_op_checks
+from devices.cell import CallKey, Outcome
+from devices.simulated.faults import FAULTS
+from opinfo.catalog import catalogue
+from opinfo.plan import plan_specs
+from opinfo.samples import Sample, choose, draw
+from tests.bugs.imitations import wrap
+from tests.faulty import FaultyDevice, run_faulty
+
+#: What became of a bug: its fault is noticed by the smallest plan of that name, or not; nothing imitates it; or all of
+#: its clauses are planned ones.
+Fate = Literal["quick", "core", "full", "missed", "planned", "not imitated"]
+FATES: Final[tuple[Fate, ...]] = get_args(Fate)
+
+#: Outcomes by which a fault is noticed.
+_NOTICED = frozenset({Outcome.FAIL, Outcome.CRASH, Outcome.HANG})
+
+
+class _Found(BaseException):
+    """A check has failed: the rest need not run. No exception that a check takes for the device's."""
+
+    def __init__(self, clauses: tuple[str, ...]) -> None:
+        self.clauses = clauses
+
+
+class _UntilFound(Guard):
+    """Ends the item at the first failure."""
+
+    def __init__(self) -> None:
+        self._records: Sequence[CellRecord] = ()
+
+    def begin(
+        self, group: Sequence[str], records: Sequence[CellRecord], at_least: float = 0.0
+    ) -> None:
+        self._records = records
+
+    def call(self, call: CallKey, clauses: Collection[str] = ()) -> bool:
+        if any(record.failed for record in self._records):
+            raise _Found(tuple(record.key.clause for record in self._records if record.failed))
+        return True
+
+
+@cache
+def _samples(op: str, dtype: str) -> list[Sample]:
+    """Those that every plan takes."""
+    return choose(draw(catalogue()[op], dtype), plan_specs()["quick"].samples)
+
+
+def fate(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
+    """What became of a bug, and the clauses that notice its fault."""
+    whole = contract.load()
+    if not bug.clauses:
+        return "not imitated", ()
+    if is_planned(bug, whole):
+        return "planned", ()
+    if bug.fault:
+        # That each of these fails with the fault on is what the trials of planted faults show.
+        fault = FAULTS[bug.fault]
+        by = tuple(c for c in fault.clauses if c in bug.clauses) if fault.clauses else bug.clauses
+        return ("quick" if by and not bug.missed else "missed"), by
+    if bug.imitation is None:
+        return "not imitated", ()
+    by = noticed(bug)
+    dtype = bug.imitation.dtype
+    plan = next(name for name, spec in plan_specs().items() if spec.takes(dtype))
+    return (plan if by else "missed"), by  # type: ignore[return-value]
+
+
+def noticed(bug: Bug) -> tuple[str, ...]:
+    """The clauses of the bug that fail with its imitation in front of the op."""
+    imitation = bug.imitation
+    assert imitation is not None
+    checks = [check for check in planned_op_checks(contract.load()) if check.clause in bug.clauses]
+    device = FaultyDevice(wrap(imitation), everywhere=imitation.then.endswith("accepted"))
+    samples = _samples(imitation.op, imitation.dtype)
+    try:
+        recorder = run_faulty(imitation.op, imitation.dtype, samples, checks, device, _UntilFound())
+    except _Found as found:
+        return found.clauses
+    cells = recorder.cells.values()
+    return tuple(record.key.clause for record in cells if record.outcome() in _NOTICED)
