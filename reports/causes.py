@@ -227,6 +227,8 @@ def _ended(result: CellResult, families: Mapping[str, str]) -> CauseKey:
         form, place = "in-place", ""
     else:
         form, place = "call", place_of((layout,)) if layout else PLAIN
+        if not set(place.split("+")) <= {PLAIN, *_FACTORS}:
+            place = PLAIN  # the name of a directed check
     family = families.get(op, op) if (form, place) == ("call", PLAIN) else ""
     return CauseKey("ended", (result.outcome.value, how, form, place, family))
 
@@ -265,6 +267,23 @@ def _told(
     return None
 
 
+def _with_plain_calls(
+    results: Sequence[CellResult], keys: Sequence[CauseKey | None]
+) -> list[CauseKey | None]:
+    """An op whose plain call ends the process does so in other layouts for the same reason."""
+    plain = {
+        (result.key.op, key.about[:3]): key
+        for result, key in zip(results, keys)
+        if key is not None and key.rule == "ended" and key.about[3] == PLAIN
+    }
+    return [
+        plain.get((result.key.op, key.about[:3]), key)
+        if key is not None and key.rule == "ended"
+        else key
+        for result, key in zip(results, keys)
+    ]
+
+
 # -- all cells
 
 
@@ -279,7 +298,9 @@ class _Sorting:
     def keys(self) -> Iterator[CauseKey]:
         """The cause of each cell."""
         names = frozenset(op.rpartition(".")[2] for op in self.families)
-        told = [_told(result, names, self.families) for result in self.results]
+        told = _with_plain_calls(
+            self.results, [_told(result, names, self.families) for result in self.results]
+        )
         red = {key.about[0] for key in told if key is not None and key.rule == "case"}
         ways = {
             place: _way_of(result, result.failure)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from conformance.checks.clock import Clock
-from conformance.onboarding.questions import FIRST_USE, Question, Said
+from conformance.onboarding.questions import FIRST_USE, GRANULARITY, Question, Said
 from devices import registry
 from devices.descriptor import DTYPES, Descriptor, common_facts
 from devices.errors import in_a_line
@@ -70,6 +70,7 @@ def questions(device: Device) -> Iterator[tuple[str, Callable[[Device], Any]]]:
     yield "facts", lambda device: dict(device.descriptor.facts())
     yield "device_count", lambda device: int(device.descriptor.device_count())
     yield from _QUESTIONS.items()
+    yield GRANULARITY, granularity
     for name in DTYPES:
         yield name, partial(_holds, dtype=name)
 
@@ -105,6 +106,16 @@ def first_use(device: Device, now: Callable[[], float] | None = None) -> float:
             device.from_device(op(given, given))
             longer = max(longer, (first - began) - (now() - first))
     return longer
+
+
+def granularity(device: Device) -> int:
+    """Bytes by which ``memory_allocated()`` rises for a tensor of one byte; 0 if nobody counts them."""
+    with suppress(Exception):  # as above: it is no capability of its own
+        before = torch.accelerator.memory.memory_allocated(device.torch_device)
+        held = device.to_device(torch.zeros(1, dtype=torch.uint8))
+        rise = torch.accelerator.memory.memory_allocated(device.torch_device) - before
+        return max(0, int(rise)) if held.numel() else 0
+    return 0
 
 
 def _holds(device: Device, dtype: str) -> bool:

@@ -17,6 +17,8 @@ PATIENCE = 180.0
 EACH = 20.0
 #: The question how much longer the first call of an op takes than the second.
 FIRST_USE = "first_use"
+#: The question by how many bytes the statistics of the allocator rise for a tensor of one byte.
+GRANULARITY = "granularity"
 
 
 def allowance(longer: float) -> float:
@@ -52,6 +54,9 @@ class Answers(msgspec.Struct, frozen=True):
     wrong: dict[str, str] = {}
     left_behind: list[str] = []
     first_use: float = 0.0  # seconds by which the first call of an op took longer than the second
+    granularity: int = (
+        0  # bytes by which a tensor of one byte raises memory_allocated(); 0 if that is not known
+    )
 
 
 class Reply(Answers, frozen=True):
@@ -127,7 +132,8 @@ def _reply(answers: dict[str, Said]) -> Reply:
         raised={name: said.raised for name, said in answers.items() if said.raised},
         left_behind=list(left.answer or ()),
         wrong={name: said.wrong for name, said in answers.items() if said.wrong},
-        first_use=float(answers.get("first_use", Said()).answer or 0.0),
+        first_use=float(answers.get(FIRST_USE, Said()).answer or 0.0),
+        granularity=int(answers.get(GRANULARITY, Said()).answer or 0),
         error=answers[""].raised,
     )
 

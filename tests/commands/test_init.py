@@ -174,6 +174,18 @@ def test_a_device_that_compiles_at_first_use_is_drafted_an_allowance(
     assert (f"took {longer:.1f} s longer" in text) == (drafted > 30.0)
 
 
+def test_the_bytes_that_a_small_tensor_takes_are_drafted_where_they_are_counted(
+    tmp_path: Path,
+) -> None:
+    for counts, declared in ((True, 512), (False, None)):
+        capabilities = dict.fromkeys(CAPABILITIES, False) | {"allocator_statistics": counts}
+        reply = Reply(capabilities, ["float32"], granularity=512)
+        (tmp_path / "descriptor.py").write_text(
+            drafting.descriptor(Question(name="mine", torch_type="npu"), reply, DAY)
+        )
+        assert load_file(tmp_path).granularity == declared
+
+
 def test_the_first_call_of_an_op_is_measured_against_the_second() -> None:
     times = iter([0.0, 1.0, 2.0, 2.0, 9.0, 9.5, 9.5, 9.5, 9.5, 9.5, 9.5, 9.5])
     cpu = open_device(registry.get("cpu"))

@@ -65,6 +65,24 @@ def sentences(*results: CellResult, every: Iterable[CellResult] = ()) -> list[tu
     return [(sentence(cause), len(cause.results)) for cause in causes(results, FAMILIES, every)]
 
 
+def test_an_op_that_ends_the_process_when_it_is_called_plainly_has_one_cause_in_all_layouts() -> (
+    None
+):
+    def died(clause: str, layout: str) -> CellResult:
+        how = failure("", detail="its worker was killed by SIGSEGV", layout=layout)
+        return changed_result(
+            wrong(cell("sin", clause=clause), failure=how, layouts=()), outcome=Outcome.CRASH
+        )
+
+    plain = died("layout.values", "contiguous")
+    stepped = died("layout.expanded_read", "contiguous+step_outer+expand_last")
+    directed = died("dispatch.error_inputs", "raises(id='sin', which=5)")
+    (said,) = sentences(plain, stepped, directed)
+    assert said == ("calls end the process: its worker was killed by SIGSEGV (sin)", 3)
+    ((alone, _),) = sentences(stepped)  # where only some layouts kill, that is said
+    assert "in the layout strides+expand" in alone
+
+
 def test_ops_of_a_family_that_fail_in_the_same_layouts_have_one_cause() -> None:
     found = causes([wrong(cell("sin")), wrong(cell("cos")), wrong(cell("sin", "int64"))], FAMILIES)
     assert counts(found) == [3]

@@ -321,11 +321,14 @@ class Context:
         self.notes.append(text)
 
     def must(self, happened: object, text: str, by: str = "") -> None:
-        """What must have happened for the check to mean anything. Raises NotShown: an error, not a
-        pass and not a fail; Blocked where the clause ``by`` says that the device does it."""
-        if not happened:
-            text = f"nothing was shown: {text}"
-            raise Blocked(by, text) if by else NotShown(text)
+        """What the device must do for the check to mean anything. It is no check of its own, but where it does not
+        hold the case fails; it is blocked where another clause, ``by``, says that the device does it."""
+        if happened:
+            return
+        if by:
+            raise Blocked(by, f"nothing was shown: {text}")
+        self.checks += 1
+        raise CheckFailed.of(self.default, text, expected="this before anything else is judged")
 
     # -- work in flight
 

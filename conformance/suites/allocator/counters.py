@@ -91,7 +91,9 @@ def views(context: Context) -> None:
     before = context.counters()
     block = context.bytes_of(8 * KIB)
     during = context.counters()
-    context.must(during.allocated > before.allocated, "the block was counted")
+    context.must(
+        during.allocated > before.allocated, "the block was counted", by="allocator.accounting"
+    )
     view = block[17:4000]
     context.same(context.counters().allocated, during.allocated, "a view takes no memory")
     del block
@@ -147,11 +149,15 @@ def running_maximum(context: Context) -> None:
     second = context.bytes_of(500 * KIB)
     highest = context.counters()
     context.same(highest.peak, highest.allocated, "`peak` rises with `allocated`")
-    context.must(highest.allocated > start.allocated, "the blocks were counted")
+    context.must(
+        highest.allocated > start.allocated, "the blocks were counted", by="allocator.accounting"
+    )
     del first
     third = context.bytes_of(10 * KIB)
     later = context.counters()
-    context.must(later.allocated < highest.allocated, "less is allocated than before")
+    context.must(
+        later.allocated < highest.allocated, "less is allocated", by="allocator.accounting"
+    )
     context.same(later.peak, highest.allocated, "`peak` stays where it was")
     del second, third
     context.same(context.counters().peak, highest.allocated, "frees leave `peak` alone")

@@ -28,7 +28,9 @@ SEED = 42
 def applies(traits: Traits) -> bool:
     """Ops that return tensors whose shapes are known without their inputs' values, as the schemas' tags say."""
     op = catalogue()[traits.op]
-    return traits.returns_tensors and traits.reads_strided and not op.unsafe_in_graphs
+    return (
+        traits.returns_tensors and traits.dense and traits.reads_strided and not op.unsafe_in_graphs
+    )
 
 
 def untried(descriptor: Descriptor, op: str) -> str:

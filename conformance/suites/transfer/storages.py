@@ -82,7 +82,9 @@ def frees_memory(context: Context) -> None:
     """resize_(0) frees the memory."""
     before = context.counters().allocated
     there = torch.ones(300_000, device=context.device)
-    context.must(context.counters().allocated > before, "memory was taken")
+    context.must(
+        context.counters().allocated > before, "memory was taken", by="allocator.accounting"
+    )
     there.untyped_storage().resize_(0)
     context.same(context.counters().allocated, before, "the memory is given back")
 

@@ -1,5 +1,5 @@
-"""A C++ device with streams and two indices, which dies: in a third of its `out=` calls, on every conjugate view,
-and now and then later, of a heap that a kernel has corrupted. It offers nothing that keeps a stream busy."""
+"""A C++ device with streams and two indices, which dies some three hundred times in a plan: in a third of its ops when the
+target of an `out=` has another shape, and for a conjugate view in all of them. It offers nothing that keeps a stream busy."""
 
 import os
 import signal
@@ -30,11 +30,11 @@ def _dying(op: Any) -> Any:
     return call
 
 
-for _name in ("add", "mul", "neg", "sin", "cos", "exp", "trunc", "abs", "sqrt", "sub"):
-    for _overload in ("out", "Tensor_out"):
-        if hasattr(getattr(torch.ops.aten, _name), _overload):
-            _op = getattr(getattr(torch.ops.aten, _name), _overload)
-            _library.impl(f"{_name}.{_overload}", _dying(_op), "AutogradPrivateUse1")
+for _full in torch._C._dispatch_get_all_op_names():
+    _name, _, _overload = _full.removeprefix("aten::").partition(".")
+    if _full.startswith("aten::") and _overload.endswith("out"):
+        _op = getattr(getattr(torch.ops.aten, _name), _overload)
+        _library.impl(f"{_name}.{_overload}", _dying(_op), "AutogradPrivateUse1")
 
 if os.environ.get("STRANGE_FAULT") == "1":
     _library.impl("mul.Tensor", torch.ops.aten.add.Tensor, "AutogradPrivateUse1")
