@@ -18,9 +18,14 @@ class ConformError(Exception):
     exit_code: int = 4
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's text, at most 300 characters."""
+    return (str(error).strip().splitlines() or [""])[0][:300]
+
+
 def in_a_line(error: BaseException) -> str:
     """An exception in a line: its type and the first line of its text, or where it was raised if it has none."""
-    name, line = type(error).__name__, (str(error).strip().splitlines() or [""])[0][:300]
+    name, line = type(error).__name__, first_line(error)
     if line:
         return f"{name}: {line}"
     frames = traceback.extract_tb(error.__traceback__)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -23,6 +24,14 @@ from opinfo.compare import DEFAULT_TOLERANCES
 #: layout or variant. Overrides for gradients, numpy references or Inductor are about other things.
 _TOLERANCE_TESTS = frozenset(
     {None, "test_noncontiguous_samples", "test_variant_consistency_eager", "test_out"}
+)
+
+
+#: The modules of torch that have a ``freeze_rng_state``, by version.
+_FREEZING = (
+    "torch.testing._utils",
+    "torch.testing._internal.common_utils",
+    "torch.testing._internal.common_methods_invocations",
 )
 
 
@@ -212,6 +221,33 @@ def drawn_sample(op_id: str, dtype: str, index: int) -> Any:
 def dtype_name(dtype: torch.dtype) -> str:
     """``torch.float32`` -> ``float32``."""
     return str(dtype).removeprefix("torch.")
+
+
+@contextmanager
+def host_generator_kept() -> Iterator[None]:
+    """Let the database's functions that seed keep the state of the CPU's generator, and of no other.
+
+    They also ask the device's module whether it is available and for a state. A module need not have these functions,
+    and where it lacks them the call raises on the CPU as it does on the device.
+    """
+
+    @contextmanager
+    def kept() -> Iterator[None]:
+        state = torch.default_generator.get_state()
+        try:
+            yield
+        finally:
+            torch.default_generator.set_state(state)
+
+    modules = (sys.modules.get(name) for name in _FREEZING)
+    held = [(each, each.freeze_rng_state) for each in modules if hasattr(each, "freeze_rng_state")]  # type: ignore[union-attr]
+    for module, _ in held:
+        module.freeze_rng_state = kept  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        for module, original in held:
+            module.freeze_rng_state = original  # type: ignore[union-attr]
 
 
 @contextmanager

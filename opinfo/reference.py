@@ -110,6 +110,10 @@ def forget_dispatches() -> None:
     FakeTensorMode.cache_clear()
 
 
+#: A device that FakeTensor takes, and that no code of torch or of a vendor is for.
+_ELSEWHERE = torch.device("maia", 0)
+
+
 class StrideReference:
     """FakeTensor's answers for one device type, remembered in a cache file (1.3 to 2.7 ms a miss)."""
 
@@ -127,19 +131,24 @@ class StrideReference:
         geometries: Sequence[Geometry],
         *,
         with_offset: bool = False,
+        elsewhere: bool = False,
     ) -> StrideAnswer:
-        """What FakeTensor makes of ``function`` on tensors of these geometries.
+        """What FakeTensor makes of ``function`` on tensors of these geometries; ``elsewhere``, on tensors of a device
+        that has none of the vendor's code.
 
         ``name`` identifies op, variant and dtype in the cache. Offsets are part of the question only where
         the answer can depend on them (views): they are 0 otherwise.
         """
         self.asked += 1
+        device = _ELSEWHERE if elsewhere and self._device.type != "cpu" else self._device
+        if device is _ELSEWHERE:
+            name += "@elsewhere"
         key = self._key(name, call, geometries, with_offset)
         cache = self._cache if key else None
         if cache is not None and (found := _decode(cache.get(key))) is not None:
             return found
         self.missed += 1
-        answer = self._compute(function, call, geometries, with_offset)
+        answer = self._compute(function, call, geometries, with_offset, device)
         if cache is not None:
             cache.put(key, _encode(answer))
         return answer
@@ -150,17 +159,18 @@ class StrideReference:
         call: Call,
         geometries: Sequence[Geometry],
         with_offset: bool,
+        device: torch.device,
     ) -> StrideAnswer:
         if any(t.layout != torch.strided for t in call.tensors):
             return StrideAnswer(None, unavailable="an input is not strided")
         with without_modes(), FakeTensorMode():
             fakes = [
-                fake_strided(t.dtype, g, self._device, with_offset)
+                fake_strided(t.dtype, g, device, with_offset)
                 for t, g in zip(call.tensors, geometries, strict=True)
             ]
             args, kwargs = call.bind(fakes)
             try:
-                result = function(*args, **on_device(kwargs, self._device))
+                result = function(*args, **on_device(kwargs, device))
                 return StrideAnswer(output_specs(result, fakes))
             except NO_FAKE_ANSWER as exc:
                 return StrideAnswer(None, unavailable=type(exc).__name__)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from opinfo.catalog import Op
+from opinfo.catalog import Op, host_generator_kept
 from opinfo.compare import Call, fits_in, outputs_of, tensors_of
 from opinfo.exceptions import Exceptions
 from opinfo.layouts import EXPAND, Layout
@@ -46,7 +46,8 @@ def direct_seeding(torch_type: str = "cpu") -> Iterator[None]:
     original = torch.manual_seed
     torch.manual_seed = manual_seed
     try:
-        yield
+        with host_generator_kept():
+            yield
     finally:
         torch.manual_seed = original
 

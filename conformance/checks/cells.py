@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from devices.cell import CellKey, CellOutcome, Outcome
+from devices.errors import first_line
 from devices.failure import Failure, Kind
 
 #: Failures kept for one cell; all are counted.
@@ -84,8 +85,9 @@ class CellRecord:
             self.failures.append(failed)
 
     def refuse(self, exc: BaseException) -> None:
-        """The device said that it does not implement this."""
-        self.unsupported.append((type(exc).__name__, str(exc)))
+        """The device said that it does not implement this. Of what it said, the first line: torch adds every kernel
+        that is registered for the op."""
+        self.unsupported.append((type(exc).__name__, first_line(exc)))
 
     def error(self, text: str) -> None:
         """The check itself could not be made: a mistake of ours."""

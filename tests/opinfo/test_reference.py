@@ -85,6 +85,24 @@ def test_a_call_that_is_refused_gives_the_exception_s_name() -> None:
     assert (answer.outputs, answer.raises, answer.unavailable) == (None, "RuntimeError", None)
 
 
+def test_what_the_device_s_own_code_refuses_is_not_refused_elsewhere(tmp_path: Path) -> None:
+    def broken(given: torch.Tensor) -> torch.Tensor:
+        if given.device.type == "xla":
+            raise AttributeError("its module has no such function")
+        return given + 1
+
+    reference = StrideReference("xla", new_cache(tmp_path))
+    geometries = [Layout.parse("contiguous").geometry(ONE.shape)]
+    for _ in range(2):  # computed, then from the cache
+        here, there = (
+            reference.answer("op", broken, Call((ONE,), {}), geometries, elsewhere=elsewhere)
+            for elsewhere in (False, True)
+        )
+        assert (here.raises, there.raises) == ("AttributeError", None)
+    wrong = reference.answer("mm", torch.mm, Call((ONE, ONE), {}), geometries * 2, elsewhere=True)
+    assert wrong.raises == "RuntimeError"
+
+
 def test_a_shape_that_depends_on_data_has_no_answer() -> None:
     answer = ask(on_cpu(), torch.nonzero, ONE)
     assert answer.outputs is None and answer.raises is None

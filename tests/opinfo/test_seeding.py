@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from opinfo.catalog import catalogue
 from opinfo.samples import direct_seeding, seed_everything
 
 
@@ -36,6 +37,23 @@ def test_direct_seeding_draws_what_manual_seed_does() -> None:
         generator = torch.manual_seed(7)
         assert torch.equal(torch.rand(4), wanted)
     assert generator is torch.default_generator
+
+
+def test_a_function_that_seeds_asks_nothing_of_the_device_s_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dropout = catalogue()["nn.functional.dropout"].function
+
+    def lacks() -> bool:
+        raise AttributeError("'Module' object has no attribute 'is_available'")
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lacks)
+    with pytest.raises(AttributeError):
+        dropout(torch.ones(8))
+    before = torch.get_rng_state()
+    with direct_seeding():
+        assert torch.equal(dropout(torch.ones(8)), dropout(torch.ones(8)))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_direct_seeding_ends_with_its_block_even_when_that_raises() -> None:

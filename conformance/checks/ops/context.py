@@ -179,8 +179,11 @@ class Reference:
 
     @property
     def raises(self) -> bool:
-        """Whether FakeTensor refuses the call in this layout."""
-        return self._fake.raises is not None
+        """Whether FakeTensor refuses the call in this layout: on another accelerator too, for on this one it runs what
+        there is of the device's own code, and that fails there as it does in the call."""
+        return self._fake.raises is not None and (
+            self.ctx.stride_answer(self.laid, elsewhere=True).raises is not None
+        )
 
     @property
     def specs(self) -> tuple[OutputSpec, ...] | None:
@@ -458,7 +461,12 @@ class ItemContext:
         return Part(cache(answer), code, (value_answer, make))
 
     def stride_answer(
-        self, laid: Laid, function: Callable[..., Any] | None = None, variant: str = ""
+        self,
+        laid: Laid,
+        function: Callable[..., Any] | None = None,
+        variant: str = "",
+        *,
+        elsewhere: bool = False,
     ) -> StrideAnswer:
         return self.strides.answer(
             f"{self.op.id}{variant}",
@@ -466,6 +474,7 @@ class ItemContext:
             laid.sample.call,
             laid.geometries,
             with_offset=self.traits.declares_view,
+            elsewhere=elsewhere,
         )
 
     @cached_property
