@@ -11,7 +11,7 @@ from devices.failure import Failure, Kind
 from devices.failure import sentence as spell
 from reports.causes import PLAIN, Cause
 from reports.gate import number
-from reports.junit import headline, one_line
+from reports.junit import one_line
 from reports.model import Clause
 
 #: The reason of a block begins with this word until a person has found it to be true.
@@ -55,9 +55,10 @@ def sentence(cause: Cause) -> str:
     if rule == "dtype":
         return f"kernels are not implemented for {about[0]} ({ops_of(cause)})"
     if rule == "raised":
-        text = headline(shown) if shown.failure is None else shown.failure.said or about[1]
-        line = (text.strip().splitlines() or [""])[0][:200]
-        return f"{about[0]} is raised: {line}" if line else f"{about[0]} is raised"
+        known = shown.said if shown.failure is None else shown.failure.said
+        line = ((known or about[1]).strip().splitlines() or [""])[0][:200]
+        told = f"{about[0]} is raised: {line}" if line else f"{about[0]} is raised"
+        return f"{told} ({ops_of(cause)})" if shown.key.dtype else told
     if rule == "blocked":
         return f"nothing can be judged before {about[0]} holds"
     if rule == "ended":

@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -151,10 +152,21 @@ def said(result: CellResult) -> tuple[str, str] | None:
     return None
 
 
-def normal(text: str, names: frozenset[str] = frozenset()) -> str:
-    """The first line of a text without what changes from call to call: numbers, shapes, dtypes, and at its beginning
-    one of the ``names``, those of ops."""
+@cache
+def _naming(op: str) -> re.Pattern[str]:
+    """Finds names that are made of an op's: ``aten::abs_``, ``_aten_abs()``, ``abs.out``; the word alone is none."""
+    words = {part for part in (*op.split("."), op.replace(".", "_")) if part}
+    word = "|".join(sorted(map(re.escape, words), key=len, reverse=True))
+    before, after = r"(?<![\w:.])(\w+::)?(_|[a-z0-9_]+_)?", r"(_(?!\w))?(\.\w+)?(\(\))?(?!\w)"
+    return re.compile(f"{before}(?:{word}){after}")
+
+
+def normal(text: str, names: frozenset[str] = frozenset(), op: str = "") -> str:
+    """The first line of a text without what changes from call to call: numbers, shapes, dtypes, names that are made of
+    the ``op``'s, and at its beginning one of the ``names``, those of ops."""
     line = (text.strip().splitlines() or [""])[0]
+    if op:
+        line = _naming(op).sub(lambda found: "OP" if any(found.groups()) else found[0], line)
     first = _FIRST.match(line)
     if first and first[1].rstrip("_") in names:
         line = line.replace(first[1], "OP", 1)
@@ -247,8 +259,8 @@ def _told(
             return CauseKey("kernel", (kernel,))
         if lacks := _LACKS.match(text):
             return CauseKey("dtype", (ADVICE.dtypes.get(lacks[1], lacks[1]),))
-        if failure is None or failure.check in ("inputs", "target", "inplace", "case"):
-            return CauseKey("raised", (name, normal(text, names)))
+        if failure is None or failure.check in ("inputs", "target", "inplace", "case") or text:
+            return CauseKey("raised", (name, normal(text, names, result.key.op)))
     if result.outcome is Outcome.BLOCKED:
         return CauseKey("blocked", (result.blocked_by,))
     if result.outcome in (Outcome.CRASH, Outcome.HANG):

@@ -160,7 +160,9 @@ def test_what_a_device_says_is_one_cause_in_every_clause_and_op() -> None:
 
 def test_a_name_of_an_op_at_the_beginning_of_a_text_makes_no_cause_of_its_own() -> None:
     results = [raising(cell(op), f"{op}: not for this device") for op in ("sin", "mul", "eq")]
-    assert sentences(*results) == [("RuntimeError is raised: sin: not for this device", 3)]
+    assert sentences(*results) == [
+        ("RuntimeError is raised: sin: not for this device (sin, mul, eq)", 3)
+    ]
 
 
 def test_a_missing_kernel_is_one_cause_however_a_clause_shows_it() -> None:
@@ -202,6 +204,14 @@ def test_a_catch_all_fallback_is_one_cause_that_says_what_to_list() -> None:
     assert todo(cause, {}).endswith('permitted_fallbacks=frozenset(["cos", "eq", "mul", "sin"])')
 
 
+def test_a_name_made_of_the_op_s_makes_no_cause_of_its_own_and_the_plain_word_is_left() -> None:
+    said = "Operator with name {} has no lowering, for all".format
+    forms = {"sin": "aten::sin_", "mul": "aten::mul.out", "eq": "_aten_eq()", "all": "aten::all"}
+    results = [raising(cell(op), said(name)) for op, name in forms.items()]
+    assert counts(causes(results, FAMILIES)) == [4]
+    assert counts(causes([results[0], raising(cell("mul"), said("aten::cos"))], FAMILIES)) == [1, 1]
+
+
 def test_a_blocked_cell_has_the_cause_of_what_blocks_it() -> None:
     blocked: dict[str, object] = {
         "failure": None,
@@ -215,7 +225,7 @@ def test_a_blocked_cell_has_the_cause_of_what_blocks_it() -> None:
         wrong(cell("mul", clause="layout.bounds"), blocked_by="layout.values", **blocked),
     ]
     assert sentences(*results) == [
-        ("RuntimeError is raised: out of luck", 2),
+        ("RuntimeError is raised: out of luck (sin)", 2),
         ("nothing can be judged before layout.values holds", 1),
     ]
 
@@ -391,7 +401,7 @@ def test_junit_counts_the_cells_of_each_cause(tmp_path: Path) -> None:
     read = ElementTree.parse(tmp_path / "junit-layout.xml").iter("property")
     properties = {each.get("name"): each.get("value") for each in read}
     assert properties["cause.1"] == "2: wrong values where an input is not contiguous (sin, cos)"
-    assert properties["cause.2"] == "1: RuntimeError is raised: no <7>"
+    assert properties["cause.2"] == "1: RuntimeError is raised: no <7> (mul)"
 
 
 def test_redacting_reaches_the_example_s_message(tmp_path: Path) -> None:

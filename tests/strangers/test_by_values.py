@@ -76,14 +76,16 @@ def test_manners_of_another_framework_are_charged_once(
 ) -> None:
     """Exceptions of its own are refusals as good as torch's; a dtype that it does not have is no fault of every op."""
     device = "foreign", "strange_foreign", tmp_path, cache, monkeypatch
-    ops = "--ops=clamp_min,floor,ldexp,neg", "--dtypes=float32"
+    ops = "--ops=clamp_min,floor,index_select,ldexp,neg", "--dtypes=float32"
     clauses = "layout.type_*,layout.variants,layout.out_kept,dispatch.unsupported,dispatch.no_*"
     outcomes = judged(
         *(*device, f"--clauses={clauses}", *ops),
         dtypes='"float32", "complex64"',
     )
     red = {cell for cell, outcome in outcomes.items() if outcome is not Outcome.PASS}
-    assert {cell.op for cell in red} == {"ldexp", "neg"}
+    assert {cell.op for cell in red} == {"index_select", "ldexp", "neg"}
+    indices = {outcomes[cell] for cell in red if cell.op == "index_select"}
+    assert indices == {Outcome.UNSUPPORTED}  # they are int64
     assert {cell.clause for cell in red if cell.op == "neg"} == {
         "layout.variants",
         "layout.out_kept",

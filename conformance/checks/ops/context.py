@@ -345,9 +345,13 @@ class ItemContext:
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         """A CPU tensor on the device. Raises NotPlaced."""
         try:
-            return self.device.to_device(tensor)
+            there = self.device.to_device(tensor)
         except Exception as exc:  # a vendor's copy may raise anything
             raise NotPlaced(exc, tensor.dtype) from exc
+        if there.dtype != tensor.dtype:  # some devices narrow what they do not have
+            error = TypeError(f"a tensor of {tensor.dtype} became one of {there.dtype}")
+            raise NotPlaced(error, tensor.dtype)
+        return there
 
     def release(self, sample: Sample) -> None:
         """Drop the buffers of a sample that are too large to keep for the next clause: fresh pages cost
