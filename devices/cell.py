@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -105,6 +106,12 @@ class Seen(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.reference} on {self.backend}"
+
+
+def told(seen: Sequence[Seen]) -> str:
+    """Bugs in a line: the first three, and how many more there are."""
+    more = f" and {len(seen) - 3} more" if len(seen) > 3 else ""
+    return ", ".join(map(str, seen[:3])) + more
 
 
 class CellFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from devices.cell import Outcome, Verdict
+from devices.cell import Outcome, Verdict, told
 from devices.files import explained
 from reports.advice import sentence, todo
 from reports.causes import Cause, causes_of
@@ -94,6 +94,7 @@ class _CauseExample(msgspec.Struct):
     message: str
     repro: str | None
     minimised: Example | None
+    seen: list[str]
 
 
 class _CauseDocument(msgspec.Struct):
@@ -133,7 +134,10 @@ def document(run: Run, causes: Sequence[Cause]) -> FailuresDocument:
     for cause in causes:
         shown, cells = cause.example, [str(result.key) for result in cause.results]
         message = clean(shown.message)
-        example = _CauseExample(str(shown.key), shown.outcome, message, shown.repro, shown.example)
+        seen = [clean(str(bug)) for bug in shown.seen]
+        example = _CauseExample(
+            str(shown.key), shown.outcome, message, shown.repro, shown.example, seen
+        )
         clauses = list(dict.fromkeys(result.key.clause for result in cause.results))
         told = one_line(sentence(cause)), one_line(todo(cause, run.parsed.clauses))
         wholly = len(cells) - len(cause.partly)
@@ -162,6 +166,8 @@ def markdown_of(found: FailuresDocument) -> str:
             ]
         lines += [f"- to do: {md(cause.todo)}"]
         lines += [f"- example: {md(example.cell)}: {md(example.message)}"]
+        if example.seen:
+            lines += [f"- seen before: {md(', '.join(example.seen))}"]
         if example.minimised is not None:
             lines += [f"- {md(line)}" for line in example.minimised.lines()]
         if example.repro is not None:
@@ -189,6 +195,8 @@ def text_lines(
         lines.append(_cut(f"{label}: {count}: {one_line(sentence(cause))}"))
         result = cause.example
         lines.append(_cut(f"    {result.key}: {result.outcome}: {one_line(headline(result))}"))
+        if result.seen:
+            lines.append(_cut(f"    seen before: {one_line(told(result.seen))}"))
         if verbose and result.example is not None:
             lines += [
                 " " * (4 + len(line) - len(line.lstrip(" ")))

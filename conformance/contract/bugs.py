@@ -6,7 +6,7 @@ has, or by one that ``tests/bugs`` puts in front of an op.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -24,6 +24,7 @@ from devices.simulated.faults import FAULTS
 
 _FILE: Final = Path(__file__).with_name("bugs.toml")
 
+CONTIGUOUS: Final = "contiguous"  # the layout of that name
 #: Trackers whose name in a reference is shorter than on GitHub.
 _SHORT: Final = {"pytorch": "pytorch/pytorch"}
 
@@ -42,6 +43,11 @@ When = Literal[
 
 #: The conditions that compare with ``past``.
 MEASURED: Final = frozenset({"rank", "extent", "size", "above"})
+
+#: The conditions on how an operand lies in memory.
+LAID_OUT: Final = frozenset(
+    {"strided", "stepped", "expanded", "offset", "unaligned", "channels_last", "conj"}
+)
 
 #: What goes wrong then.
 Then = Literal[
@@ -131,10 +137,19 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """What imitates it, in words; empty if nothing does."""
         return f"planted fault {self.fault}" if self.fault else str(self.imitation or "")
 
-    def seen_in(self, cell: CellKey) -> bool:
-        """Whether it would show in this cell."""
-        ops = self.ops or ("*",)
-        return cell.clause in self.clauses and any(fnmatchcase(cell.op, glob) for glob in ops)
+    def seen_in(self, cell: CellKey, layouts: Collection[str] = ()) -> bool:
+        """Whether it would show in this cell. If it is known which ``layouts`` fail, one that depends on strides does
+        not show where contiguous tensors fail too; one of integers does not show in a cell of another kind of dtype."""
+        if cell.clause not in self.clauses:
+            return False
+        if not any(fnmatchcase(cell.op, glob) for glob in self.ops or ("*",)):
+            return False
+        if self.imitation is None:
+            return True
+        if CONTIGUOUS in layouts and LAID_OUT & set(self.imitation.when):
+            return False
+        kind, imitated = _kind(cell.dtype), _kind(self.imitation.dtype)
+        return not cell.dtype or imitated in (kind, "float")
 
     def snapshot(self) -> dict[str, Any]:
         """The bug as JSON can hold it."""
@@ -150,9 +165,9 @@ class Bugs:
     def __iter__(self) -> Iterator[Bug]:
         return iter(self.by_reference.values())
 
-    def seen_in(self, cell: CellKey) -> tuple[Seen, ...]:
-        """The bugs that showed in such a cell on real devices."""
-        return tuple(Seen(b.reference, b.backend, b.url) for b in self if b.seen_in(cell))
+    def seen_in(self, cell: CellKey, layouts: Collection[str] = ()) -> tuple[Seen, ...]:
+        """The bugs that showed in such a cell, failing in these layouts, on real devices."""
+        return tuple(Seen(b.reference, b.backend, b.url) for b in self if b.seen_in(cell, layouts))
 
     def select(self, word: str) -> tuple[Bug, ...]:
         """Those of a clause (or a glob of clauses), a backend, or a family. Raises ConformError if there are none."""
@@ -168,6 +183,14 @@ class Bugs:
                 f"no bug is of a clause, backend or family {word!r}{suggestion(word, words)}"
             )
         return found
+
+
+def _kind(dtype: str) -> str:
+    """What kind of numbers a dtype holds; half-precision floats are a kind of their own."""
+    if dtype in ("float16", "bfloat16"):
+        return "half"
+    name = dtype.rstrip("0123456789")
+    return "int" if name == "uint" else name
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):

@@ -24,6 +24,7 @@ import msgspec
 import torch
 
 from conformance.contract import Contract, load
+from conformance.contract.bugs import bugs
 from conformance.contract.levels import stated
 from conformance.onboarding.questions import Question, ask
 from conformance.plan import planner, selection
@@ -224,6 +225,7 @@ class Session:
             )
         if not passed:
             results = with_repros(results, self._unfinished(results), self.bench, self.folder)
+            results = {cell: _with_bugs(result) for cell, result in results.items()}
         manifest = self.expectations.read_bytes() if self.expectations else b""
         run = write_run(
             self.folder,
@@ -368,6 +370,13 @@ class Session:
         cached = self.asked - self.missed
         text = f"Stride reference: {cached:,} of {self.asked:,} answers from the cache{state}."
         return text if self.asked else ""
+
+
+def _with_bugs(result: CellResult) -> CellResult:
+    """A result with the public bugs of other devices that showed in such a cell, if it fails."""
+    if result.outcome not in (Outcome.FAIL, Outcome.CRASH, Outcome.HANG):
+        return result
+    return msgspec.structs.replace(result, seen=bugs().seen_in(result.key, result.layouts))
 
 
 class Known(NamedTuple):

@@ -366,12 +366,13 @@ class _Detail(msgspec.Struct, omit_defaults=True):
     tensors: list[Placement] = []
     example: _Smallest | None = None
     cause: _Cause | None = None
+    seen: list[tuple[str, str]] = []
     more: dict[str, str] = {}
 
 
 _SHOWN = {
     "key", "outcome", "verdict", "why", "checks", "samples", "layouts", "ran_layouts", "worst_error",
-    "raises", "failure", "failed", "note", "said", "repro", "seconds", "worker", "example",
+    "raises", "failure", "failed", "note", "said", "repro", "seen", "seconds", "worker", "example",
 }  # fmt: skip
 _OTHERS = tuple(name for name in CellResult.__struct_fields__ if name not in _SHOWN)
 
@@ -432,6 +433,7 @@ def _detail(folder: Path, result: CellResult, shard: _Shard) -> _Detail:
         layouts=[clean(name) for name in result.layouts],
         worst="" if result.worst_error is None else f"{result.worst_error:g}",
         example=smallest(result.example),
+        seen=[(clean(str(bug)), clean(bug.url)) for bug in result.seen],
         more=_more(result),
     )
     shard.pictures |= {

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from conformance import contract
 from conformance.cli import conform
-from conformance.contract.bugs import Bug, Imitation, Then, bugs, read
+from conformance.contract.bugs import Bug, Family, Imitation, Then, bugs, read
 from conformance.suites import planned_cases
 from devices.cell import CellKey
 from devices.errors import ConformError
@@ -121,6 +121,28 @@ def test_a_cell_knows_where_it_was_seen() -> None:
     assert str(seen) == "pytorch#139006 on MPS"
     assert seen.url == "https://github.com/pytorch/pytorch/issues/139006"
     assert bugs().seen_in(CellKey("layout.bounds", "nn.functional.silu", "float32")) == ()
+
+
+def seen(clause: str, op: str, dtype: str, *layouts: str) -> list[str]:
+    return [bug.reference for bug in bugs().seen_in(CellKey(clause, op, dtype), layouts)]
+
+
+def test_a_bug_of_strided_tensors_is_not_seen_where_contiguous_ones_fail() -> None:
+    assert seen("layout.values", "nn.functional.silu", "float32", "transposed") != []
+    assert seen("layout.values", "nn.functional.silu", "float32", "transposed", "contiguous") == []
+
+
+def test_a_bug_of_integers_is_not_seen_in_floats() -> None:
+    assert "pytorch#190052" in seen("layout.values", "abs", "int32")
+    assert "pytorch#190052" not in seen("layout.values", "abs", "float32")
+
+
+def test_a_bug_of_a_clause_about_cases_is_seen_in_all_of_them() -> None:
+    assert "pytorch#178037" in seen("device.fork", "after_use", "")
+
+
+def test_every_family_is_there() -> None:
+    assert {bug.family for bug in KNOWN} == set(get_args(Family))
 
 
 def test_importing_needs_no_torch() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from conformance.contract import LEVELS, load
-from devices.cell import CellKey, Outcome, Verdict
+from devices.cell import CellKey, Outcome, Seen, Verdict
 from devices.failure import Geometry
 from reports.model import CellResult, PlanDocument, fold
 from reports.run import write_run
@@ -93,6 +93,8 @@ def failing(cell: CellKey, outcome: Outcome = Outcome.FAIL, **changed: Any) -> C
         failure=failure(f"{cell.op}: 3 of 12 elements differ", layout="transposed+offset", **TENSORS),
         seconds=0.25,
         repro=f"repro/{cell.clause}/x.py", worker="gw1",
+        seen=(Seen("pytorch#139006", "MPS", "https://github.com/pytorch/pytorch/issues/139006"),
+              Seen(f"x{MARKUP}#1", MARKUP, "javascript:harmed()")),
     )  # fmt: skip
     if outcome in (Outcome.CRASH, Outcome.HANG):
         plain = changed_result(plain, "", layouts=(), ran_layouts=(), raises=None, repro=None)

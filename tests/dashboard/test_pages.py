@@ -110,11 +110,14 @@ def test_the_cell_page_tells_everything(browser: Any, site: Path) -> None:
             "12 checks on 3 samples", "1 of 2 that ran fail", "kernel: steps by one stride",
             "upstream-bug", "expected.toml, line 1", "python repro/layout.bounds/x.py", "26.2",
             "no byte outside the elements of a view changes", "docs/source/tensor_view",
-            "bounds.write_past_end", "Target of out=",
+            "bounds.write_past_end", "Target of out=", "Seen before", "pytorch#139006 on MPS",
         ):  # fmt: skip
             assert wanted in said
         link = page.locator("text=https://github.com/pytorch/pytorch/issues/84577")
         assert link.get_attribute("href") == "https://github.com/pytorch/pytorch/issues/84577"
+        seen = page.locator("text=pytorch#139006 on MPS")
+        assert seen.get_attribute("href") == "https://github.com/pytorch/pytorch/issues/139006"
+        assert page.locator("a[href^='javascript']").count() == 0
         past = [each.get_attribute("aria-label") for each in page.locator(".past a").all()]
         assert past == [
             "2026-10-01: fail (expected); torch 2.13.0, driver 26.1",

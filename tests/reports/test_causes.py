@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from conformance.contract import load
-from devices.cell import CellKey, Outcome, Verdict
+from devices.cell import CellKey, Outcome, Seen, Verdict
 from devices.failure import Failure, Kind
 from reports.advice import sentence, todo
 from reports.causes import ADVICE, Cause, causes, causes_of
@@ -309,6 +309,19 @@ def test_the_terminal_shows_a_cause_once_with_what_to_do(tmp_path: Path) -> None
     assert "    layout.values::sin[float32]: fail: " in text
     assert "    to do: run the repro, and mend what it shows" in text
     assert text.splitlines()[-1].startswith(f"report: {tmp_path}")
+
+
+def test_a_cell_says_where_it_was_seen_before(tmp_path: Path) -> None:
+    """On the terminal the first three bugs, in the files all of them."""
+    seen = tuple(Seen(f"pytorch#{n}", "MPS", f"https://example.org/{n}") for n in range(1, 6))
+    made = run_of(tmp_path, wrong(cell("sin"), seen=seen))
+    line = "    seen before: pytorch#1 on MPS, pytorch#2 on MPS, pytorch#3 on MPS and 2 more"
+    assert line in summarise(gate(made)).splitlines()
+    write_failures(gate(made))
+    assert "pytorch\\#5 on MPS" in (tmp_path / "failures.md").read_text()
+    data = json.loads((tmp_path / "failures.json").read_text())
+    assert data["causes"][0]["example"]["seen"] == [str(bug) for bug in seen]
+    assert load_run(tmp_path).results[cell("sin")].seen == seen
 
 
 def test_more_is_shown_where_it_is_asked_for(tmp_path: Path) -> None:

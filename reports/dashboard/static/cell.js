@@ -37,7 +37,7 @@ conform.start(async (app, site) => {
         return el("li", {}, el("a", { href: conform.address("cell", { device: each.slug, ...values }), "aria-current": each === device ? "true" : null }, pieces.square(found.kind, model.told(found)), model.title(each), found.kind === "absent" ? el("small", {}, "not planned") : null));
       })),
       el("div", { class: "columns" },
-        el("div", {}, happened(run, detail, counts, here), ...alike(detail, device), ...smallest(detail), ...layouts(detail, universe), ...repro(detail), ...manifest(document_, detail, device), ...more(detail)),
+        el("div", {}, happened(run, detail, counts, here), ...before(detail), ...alike(detail, device), ...smallest(detail), ...layouts(detail, universe), ...repro(detail), ...manifest(document_, detail, device), ...more(detail)),
         el("div", { class: "beside" }, ...past(history, device, run, values), ...statement(contract, clause), ...environment(document_))));
   }
 
@@ -114,6 +114,16 @@ conform.start(async (app, site) => {
       el("p", {}, "Layout ", el("code", {}, example.layout), example.tried ? `; ${conform.plural(example.tried, "call")} tried` : "", example.whole ? "" : "; the search used up its budget"),
       copyable(example.call), el("pre", { class: "box" }, example.message),
       example.tensors.map((tensor, i) => el("div", {}, conform.strides.figure(tensor, `t[${i}]`, tensor.guard), tensor.values ? el("pre", { class: "box" }, tensor.values) : null)))];
+  }
+
+  // Public bugs of other devices that showed in such a cell.
+  function before(detail) {
+    if (!detail?.seen) return [];
+    return [el("section", {}, el("h2", {}, "Seen before"), el("p", {}, "Public bugs of other devices that showed in such a cell:"),
+      el("ul", { class: "plain" }, detail.seen.map(([told, url]) => {
+        const address = conform.web(url);
+        return el("li", {}, address ? el("a", { href: address, rel: "noopener noreferrer" }, told) : told);
+      })))];
   }
 
   // Why it fails, and the cells that fail for the same reason.
