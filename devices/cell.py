@@ -119,7 +119,8 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``checks`` counts executed comparisons, ``samples`` the inputs that they were made on. ``layouts`` are the ids of
     the layouts that failed, ``ran_layouts`` of those that ran, both sorted. ``worst_error`` is the largest absolute
-    difference seen, None if nothing was compared by value. ``failure`` is the failure that is shown, of ``failed``
+    difference seen, None if nothing was compared by value. ``ulps`` is the largest error in units in the last place of
+    the result, of a passing cell too, and ``ulps_at`` the operands; None if none was measured. ``failure`` is the failure that is shown, of ``failed``
     failing checks; ``also`` are failures of other kinds, one of each. ``note`` says why a cell is unsupported or an error, or what else is worth reporting. ``raises`` is
     the type of the exception that decided the outcome, ``said`` its text, in the device's own words, for a cell
     without a failure. ``blocked_by`` is the clause that must hold before a blocked cell can be judged. ``repro`` is a
@@ -132,6 +133,8 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     layouts: tuple[str, ...] = ()
     ran_layouts: tuple[str, ...] = ()
     worst_error: float | None = None
+    ulps: float | None = None
+    ulps_at: str = ""
     raises: str | None = None
     failure: Failure | None = None
     failed: int = 0

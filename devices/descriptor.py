@@ -174,7 +174,7 @@ _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("torch_type", _matching("[^:]*"), "a device type without an index"),
     ("sources", tuple[str, ...], "a collection of strings"),
     ("permitted_fallbacks not_captured", _NameSet, "a collection of strings"),
-    ("capabilities dtypes statistics settings", _NameSet, "a set of names"),
+    ("capabilities dtypes flushes_subnormals statistics settings", _NameSet, "a set of names"),
     ("module", Annotated[str, msgspec.Meta(min_length=1)] | None, "the name of a module"),
     ("init", _Name | None, "the name of a function"),
     ("autoload", _EntryPoint | None, "'package.module:function' or None"),
@@ -224,6 +224,9 @@ class Descriptor:
     pointers: bool | None = None  # declares the capability of this name; None: as storage is
     dtypes_by_op: Mapping[str, frozenset[str]] = field(default_factory=dict)  # narrower than dtypes
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)  # by dtype
+    flushes_subnormals: frozenset[str] = (
+        frozenset()
+    )  # dtypes whose subnormals may be taken for zeros
     alignment: int = 64  # bytes, of an allocation's base
     granularity: int | None = None  # bytes: requests are rounded up to a multiple of it
     # Where it is coarser: requests above so many bytes may get so many bytes more.
@@ -292,6 +295,7 @@ class Descriptor:
         check_names("function", self.functions, FUNCTIONS)
         check_names("dtype", self.dtypes, DTYPES)
         check_names("dtype", self.tolerances, DTYPES)
+        check_names("dtype", self.flushes_subnormals, DTYPES)
 
     def _freeze(self) -> None:
         """Check each value's form, and keep a copy that nobody can change."""

@@ -156,6 +156,16 @@ class Wrong:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How precise an answer is: the largest error in units in the last place of the result, at which operands, and
+    what is ``wrong`` if that is too much."""
+
+    ulps: float
+    at: str
+    wrong: Wrong | None = None
+
+
 def raised(error: BaseException, expected: str = "no exception", **more: Any) -> Wrong:
     """An exception where none was expected, or another one."""
     line = (str(error).strip().splitlines() or [""])[0][:300]

@@ -194,8 +194,10 @@ class Traits:
     dense: bool  # some sample has only strided tensors
     two_operands: bool  # … and two of them or more
     reads_strided: bool  # some sample passes a strided tensor that holds an element
+    reads_floats: bool  # … of a floating dtype
     reads_expandable: bool  # … with a dimension longer than 1 that may be expanded
     returns_strided: bool  # some sample returns a strided tensor
+    returns_floats: bool  # some sample returns a tensor of a floating dtype, or a complex one
     returns_tensors: bool  # some sample's result is one tensor or a tuple of tensors
     writes_self: bool  # some sample's first argument is a strided tensor: in-place needs one
     overlaps: bool  # … with a dimension longer than 1: a target that can overlap itself
@@ -258,8 +260,16 @@ def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Trait
         dense=any(count > 0 for count in operands),
         two_operands=any(count > 1 for count in operands),
         reads_strided=any(t.numel() for s in samples for t in _strided(s.tensors)),
+        reads_floats=any(
+            t.numel() and t.is_floating_point() for s in samples for t in _strided(s.tensors)
+        ),
         reads_expandable=expandable,
         returns_strided=any(_strided(tensors_of(result)) for _, result in returned),
+        returns_floats=any(
+            each.is_floating_point() or each.is_complex()
+            for _, result in returned
+            for each in tensors_of(result)
+        ),
         returns_tensors=bool(outputs),
         writes_self=bool(selves),
         overlaps=any(n > 1 for t in selves if t.numel() for n in t.shape),

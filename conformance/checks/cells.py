@@ -67,6 +67,13 @@ class CellRecord:
     undeclared: str = ""  # the capabilities that the clause requires and the descriptor lacks
     untried: str = ""  # why the case takes more than the descriptor declares or the machine has
     seconds: float = 0.0
+    ulps: float | None = None  # the largest error that was measured
+    ulps_at: str = ""
+
+    def measure(self, ulps: float, at: str) -> None:
+        """Keep the largest error, in units in the last place, and the operands that it was seen at."""
+        if self.ulps is None or ulps > self.ulps:
+            self.ulps, self.ulps_at = ulps, at
 
     def check(self, sample: int, layout: str, count: int = 1) -> None:
         self.checks += count
@@ -199,6 +206,8 @@ class CellRecord:
             layouts=tuple(sorted(self.failing)),
             ran_layouts=tuple(sorted(self.ran)),
             worst_error=max(errors, default=None),
+            ulps=self.ulps,
+            ulps_at=self.ulps_at,
             raises=raises,
             failure=failure,
             failed=self.failed,

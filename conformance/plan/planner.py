@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from conformance.checks.cases.cases import not_here
+from conformance.checks.cases.cases import OpCheck, not_here
 from conformance.contract import Contract
 from conformance.plan.selection import Machine
 from conformance.suites import checked, planned_cases, planned_op_checks
@@ -185,6 +185,16 @@ def dtypes_of(op: Entry, spec: PlanSpec, descriptor: Descriptor) -> tuple[list[s
     return sorted(filter(spec.takes, op.dtypes & mine)), sorted(filter(spec.takes, withheld))
 
 
+def _always(op: Entry, op_checks: Iterable[OpCheck]) -> dict[str, set[str]]:
+    """The dtypes of an op that every plan takes, with the clauses that ask for them."""
+    found: dict[str, set[str]] = {}
+    for check in op_checks:
+        asked = check.always.get(op.id, frozenset()) | check.always.get(op.ufunc, frozenset())
+        for dtype in sorted(asked & op.dtypes):
+            found.setdefault(dtype, set()).add(check.clause)
+    return found
+
+
 def make_plan(
     spec: PlanSpec, descriptor: Descriptor, contract: Contract, kept: Path | None = None
 ) -> Plan:
@@ -218,6 +228,11 @@ def make_plan(
                     continue
                 reason = _RAISES if subject.samples else _NO_SAMPLES
                 left_out.setdefault(reason, []).append((op.id, dtype))
+            for dtype, clauses in _always(op, op_checks).items():
+                if dtype in descriptor.dtypes_of(op.id) and not spec.takes(dtype):
+                    subject = subjects.of(op.id, dtype)
+                    wanted = tuple(each for each in subject.clauses if each in clauses)
+                    yield msgspec.structs.replace(subject, clauses=wanted)
             for dtype in withheld:
                 left_out.setdefault(_WITHHELD, []).append((op.id, dtype))
 

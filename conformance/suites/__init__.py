@@ -23,6 +23,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "device": ("device",),
     "dispatch": ("dispatch",),
     "random": ("random",),
+    "precision": ("precision",),
 }
 """The clause families of every suite, in the order in which plans take them."""
 

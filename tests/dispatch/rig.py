@@ -28,7 +28,7 @@ OF_OPS: dict[str, Fault] = {
 
 
 @contextmanager
-def _watched() -> Iterator[Set[Hashable]]:
+def anything_watched() -> Iterator[Set[Hashable]]:
     yield {"any"}
 
 
@@ -36,7 +36,7 @@ RIG = trials.Rig(
     descriptor=DESCRIPTOR,
     items=tuple((op, "float32") for op in _OPS),
     planted=planted,
-    watched=_watched,
+    watched=anything_watched,
     places=lambda fault: frozenset({"any"}),  # whatever a fault breaks, every item is run again
     samples=4,
     checks=suites.load("dispatch").op_checks,

@@ -63,7 +63,7 @@ def found(cell: CellResult) -> CellResult:
 
 
 #: The suites that have an item for every op.
-SUITES = ("layout", "graphs", "dispatch")
+SUITES = ("layout", "graphs", "dispatch", "precision")
 
 
 def items(ran: Ran) -> list[str]:

@@ -311,3 +311,29 @@ def _() -> bool:
 @probe("compile.export_wrong_device")
 def _() -> bool:
     return bool(loaded_again(torch.ones(1, device="simulated:1"))[0].device.index != 1)
+
+
+# Precision
+
+
+@probe("precision.exp_short")
+def _() -> bool:
+    return wrong(torch.exp, torch.full((2,), 0.6875, dtype=torch.bfloat16, device=ZERO))
+
+
+@probe("precision.last_term_lost")
+def _() -> bool:
+    return wrong(torch.bmm, *(ones(1, 2, 2).bfloat16() for _ in range(2)))
+
+
+@probe("precision.cached_by_address")
+def _() -> bool:
+    x = ones(3)
+    torch.log2(x)
+    first = bool(torch.log2(x.fill_(4)).tolist() != [2.0] * 3)
+    return first or bool(torch.log2(x.fill_(8)).tolist() != [3.0] * 3)
+
+
+@probe("precision.rsqrt_less_precise")
+def _() -> bool:
+    return bool(torch.rsqrt(ones(2)).tolist() != [1.0, 1.0])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -81,7 +81,8 @@ class OpCheck:
     ``applies`` takes :class:`opinfo.samples.Traits` and needs no run of the device; ``checks`` take
     the :class:`conformance.checks.ops.context.ItemContext` of the op and dtype; one may serve several clauses. ``untried`` takes the
     descriptor and the name of an op, and returns the reason why the op is not tried on the device, by
-    declaration; empty if it is tried.
+    declaration; empty if it is tried. ``always`` has the dtypes that every plan takes, by the name of an op or
+    by its kind in torch's database.
     """
 
     clause: str
@@ -90,6 +91,7 @@ class OpCheck:
     untried: Callable[[Any, str], str] | None = None  # None: it is tried with every op
     sampled: bool = True  # uses the samples; other checks make their own tensors
     grad: bool = False  # runs with gradients recorded
+    always: Mapping[str, frozenset[str]] = field(default_factory=dict)
     reduced: bool = False  # without layouts it judges the contiguous one only; a plan says so
 
 

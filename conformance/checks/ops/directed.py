@@ -2,7 +2,7 @@
 
 Such a function takes the op, ``move`` (CPU tensor to device), ``back`` (device tensor to CPU), for a call of the
 database ``tensors`` (on the CPU) and ``arguments`` (tensors to arguments), and literal parameters. It returns what is
-wrong, or None; it raises NotApplicable if its premise does not hold. It uses only names that a script can contain.
+wrong, or None (or what it measured); it raises NotApplicable if its premise does not hold. It uses only names that a script can contain.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from conformance.checks.ops.script import (
 )
 from devices.cell import CallKey
 from devices.failure import Failure
-from opinfo.compare import Wrong, raised
+from opinfo.compare import Measured, Wrong, raised
 from opinfo.samples import Sample
 
-Check = Callable[..., Wrong | None]
+Check = Callable[..., Wrong | Measured | None]
 
 
 def run(
@@ -65,7 +65,7 @@ def run(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            wrong = check(*made.given(), **parameters)
+            found = check(*made.given(), **parameters)
     except NotApplicable as reason:
         if isinstance(reason, NotReturned) and (error := reason.__cause__) is not None:
             record.unread = record.unread or (type(error).__name__, str(error))
@@ -80,11 +80,14 @@ def run(
     except NotPlaced:
         raise
     except Exception as exc:  # judged: a check that expects an exception catches it itself
-        wrong = raised(exc)
+        found = raised(exc)
     finally:
         if sample is not None or not layout:
             let_go(ctx)
-    made.found(wrong)
+    if isinstance(found, Measured):
+        record.measure(found.ulps, found.at)
+        found = found.wrong
+    made.found(found)
     return True
 
 

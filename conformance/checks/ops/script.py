@@ -224,7 +224,7 @@ def report_check(check: Any, *given: Any, **parameters: Any) -> None:
         found = None
     except Exception as error:
         found = raised(error)
-    report([found])
+    report([getattr(found, "wrong", found)])
 
 
 def report_end(seconds: Any) -> None:

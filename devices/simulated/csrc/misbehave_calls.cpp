@@ -4,6 +4,8 @@
 #include <ATen/ops/clone.h>
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 
 #include "spoil.h"
 
@@ -88,6 +90,46 @@ void make_one_too_large(Call& call) {
   call.result().add_(1);
 }
 
+// -- precision
+
+void enlarge_bfloat16(Call& call) {
+  if (call.result().scalar_type() == at::kBFloat16) {
+    call.result().mul_(1.012);
+  }
+}
+
+// bmm(self, mat2)
+void lose_last_term(Call& call) {
+  const at::Tensor given = call.argument(0);
+  if (given.scalar_type() == at::kBFloat16 && given.dim() == 3 && given.size(2) > 1) {
+    at::Tensor less = at::clone(given);
+    less.select(2, given.size(2) - 1).zero_();
+    call.stack[0] = less;
+  }
+}
+
+void give_known_result(Call& call) {
+  static std::mutex mutex;
+  static auto* known = new std::map<const void*, at::Tensor>();
+  const std::lock_guard<std::mutex> lock(mutex);
+  const at::Tensor given = call.argument(0), result = call.result();
+  if (given.numel() == 0) {
+    return;
+  }
+  const auto found = known->find(given.const_data_ptr());
+  if (found != known->end() && found->second.sizes() == result.sizes() && found->second.dtype() == result.dtype()) {
+    result.copy_(found->second);
+  } else {
+    (*known)[given.const_data_ptr()] = at::clone(result);
+  }
+}
+
+void lose_two_ulps(Call& call) {
+  if (call.result().scalar_type() == at::kFloat) {
+    call.result().mul_(1.0 + 0x1p-23);
+  }
+}
+
 }  // namespace
 
 std::vector<Misbehaviour> misbehaviours_of_calls() {
@@ -102,6 +144,10 @@ std::vector<Misbehaviour> misbehaviours_of_calls() {
       {Fault::dispatch_index_unchecked, {"aten::index_select"}, clamp_index, nullptr},
       {Fault::autocast_inf_not_found, {"aten::_amp_foreach_non_finite_check_and_unscale_"}, nullptr, forget_inf},
       {Fault::compile_meta_disagrees, {"aten::cumsum"}, nullptr, swap_last_strides},
+      {Fault::precision_exp_short, {"aten::exp"}, nullptr, enlarge_bfloat16},
+      {Fault::precision_last_term_lost, {"aten::bmm"}, lose_last_term, nullptr},
+      {Fault::precision_cached_by_address, {"aten::log2"}, nullptr, give_known_result},
+      {Fault::precision_rsqrt_less_precise, {"aten::rsqrt"}, nullptr, lose_two_ulps},
       {Fault::compile_compiled_differs, {"aten::hardswish"}, nullptr, make_one_too_large},
   };
 }

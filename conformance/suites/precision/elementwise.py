@@ -1,0 +1,204 @@
+"""precision.ulp of unary and binary functions: every value of a type of 16 bits, 2^16 of float32, against float64
+rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from conformance.checks.ops import directed
+from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.script import NotApplicable, NotReturned
+from conformance.suites.precision.bounds import is_exact, limit_of, operands_of
+from conformance.suites.precision.ulps import FORMATS, allowed, flushed, inputs, ulps
+from opinfo.compare import Measured, Wrong, replace_tensors, tensors_of
+from opinfo.samples import Sample
+
+ULP = "precision.ulp"
+
+#: Calls that differ in other arguments than the operands: more would repeat them.
+_VARIANTS = 3
+
+
+def elementwise(ctx: ItemContext) -> None:
+    """Call a function with each set of its other arguments, on the values of the whole dtype."""
+    found = variants(ctx)
+    if not found:
+        return
+    limit = limit_of(ctx.op.id, ctx.dtype)
+    if ctx.dtype in ctx.device.descriptor.flushes_subnormals:
+        limit["flushes"] = True
+    operands = operands_of(ctx.op.id, ctx.traits.ufunc)
+    check = same_bits if is_exact(ctx.op.id) else correctly_rounded
+    with ctx.running(ULP):
+        for number, (args, kwargs) in enumerate(found):
+            given: dict[str, Any] = {"args": args, "kwargs": kwargs, "operands": operands}
+            directed.run(ctx, ULP, "", check, number, dtype=ctx.dtype, limit=limit, **given)
+
+
+def variants(ctx: ItemContext) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The other arguments of the first samples whose tensors are all operands of the dtype; none for an op that is not
+    elementwise."""
+    count = operands_of(ctx.op.id, ctx.traits.ufunc) if ctx.dtype in FORMATS else 0
+    found = {repr(more): more for each in ctx.samples if (more := _others(each, count, ctx.dtype))}
+    return list(found.values())[:_VARIANTS]
+
+
+def _others(
+    sample: Sample, count: int, dtype: str
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    call = sample.call
+    alone = count and len(call.tensors) == count
+    if alone and all(
+        isinstance(t, torch.Tensor) and t.dtype == getattr(torch, dtype) for t in call.args[:count]
+    ):
+        return call.args[count:], call.kwargs
+    return None
+
+
+def correctly_rounded(
+    op: Callable[..., Any],
+    move: Any,
+    back: Any,
+    *,
+    dtype: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    operands: int,
+    limit: dict[str, Any],
+) -> Measured:
+    """Each element of the result is within its bound of the CPU's result in float64. What is of another dtype than the
+    operands (a truth value, a conversion) is not rounded, and equals the CPU's."""
+    given = [inputs(dtype, seed, limit.get("within")) for seed in range(operands)]
+    alike = asked(op, given, args, kwargs)
+    got = answered(op, move, back, given, args, kwargs)
+    if not isinstance(alike, torch.Tensor) or alike.dtype != given[0].dtype:
+        return equal(given, alike, got, dtype, limit)
+    want = asked(op, [each.double() for each in given], args, kwargs)
+    if want.dtype != torch.float64:
+        return equal(given, alike, got, dtype, limit)
+    if (wrong := of_another_form(got, alike)) is not None:
+        return Measured(0.0, "", wrong)
+    errors = ulps(got, want, dtype)
+    if limit.get("flushes"):
+        zeroed = asked(op, [flushed(each, dtype).double() for each in given], args, kwargs)
+        for other in (flushed(want, dtype), zeroed, flushed(zeroed, dtype)):
+            errors = torch.minimum(errors, ulps(got, other, dtype))
+    errors = errors.masked_fill(~judged(given, limit), 0.0)
+    return beyond(errors, allowed(want, given, dtype, limit), given, got, want, dtype)
+
+
+def same_bits(
+    op: Callable[..., Any],
+    move: Any,
+    back: Any,
+    *,
+    dtype: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    operands: int,
+    limit: dict[str, Any],
+) -> Measured:
+    """Each element of the result equals the CPU's in the same dtype: the function rounds nothing."""
+    given = [inputs(dtype, seed, limit.get("within")) for seed in range(operands)]
+    want = asked(op, given, args, kwargs)
+    return equal(given, want, answered(op, move, back, given, args, kwargs), dtype, limit)
+
+
+def equal(
+    given: list[torch.Tensor], want: Any, got: Any, dtype: str, limit: dict[str, Any]
+) -> Measured:
+    """What is not equal in the outputs; NaN equals NaN, and zeros have no sign."""
+    mask = judged(given, limit)
+    for each in given if limit.get("flushes") else []:
+        mask &= flushed(each, dtype) == each
+    for one, other in zip(tensors_of(got), tensors_of(want)):
+        if (wrong := of_another_form(one, other)) is not None:
+            return Measured(0.0, "", wrong)
+        if one.is_complex():
+            one, other = torch.view_as_real(one), torch.view_as_real(other)
+        differ = (one != other) & ~(one.isnan() & other.isnan())
+        differ = differ.flatten(1).any(1) if differ.dim() > 1 else differ
+        errors = torch.where(differ & mask, torch.inf, 0.0).double()
+        if errors.any():
+            return beyond(errors, 0.0, given, one, other, dtype)
+    return Measured(0.0, "")
+
+
+def of_another_form(got: torch.Tensor, want: torch.Tensor) -> Wrong | None:
+    """Whether the dtype or the shape is another one."""
+    if got.dtype != want.dtype:
+        return Wrong("dtype", want.dtype, got.dtype)
+    if got.shape != want.shape:
+        return Wrong("shape", f"shape {tuple(want.shape)}", tuple(got.shape))
+    return None
+
+
+def asked(
+    op: Callable[..., Any], given: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The CPU's result. Raises NotApplicable where the CPU raises."""
+    try:
+        return op(*(each.clone() for each in given), *args, **kwargs)
+    except Exception as error:
+        raise NotApplicable("the CPU raises") from error
+
+
+def answered(
+    op: Callable[..., Any],
+    move: Any,
+    back: Any,
+    given: list[torch.Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """The device's result, read back. Raises NotReturned where the call raises: other clauses judge that."""
+    tensors = [move(each.clone()) for each in given]
+    try:
+        return replace_tensors(op(*tensors, *args, **kwargs), back)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        raise NotReturned("the call raised") from error
+
+
+def judged(given: list[torch.Tensor], limit: dict[str, Any]) -> torch.Tensor:
+    """Which elements are judged: infinities and NaN where their result is documented."""
+    mask = torch.ones(len(given[0]), dtype=torch.bool)
+    for each in given if not limit.get("special") else []:
+        mask &= each.isfinite()
+    return mask
+
+
+def beyond(
+    errors: torch.Tensor,
+    bound: torch.Tensor | float,
+    given: list[torch.Tensor],
+    got: torch.Tensor,
+    want: torch.Tensor,
+    dtype: str,
+) -> Measured:
+    """The largest error, in ulps, and what is wrong if elements are off by more than ``bound``."""
+
+    def at(place: int) -> str:
+        return ", ".join(repr(each[place].item()) for each in given)
+
+    excess = errors - bound - 1e-3  # what float64 itself is off by
+    place, worst = int(excess.argmax()), int(errors.argmax())
+    wrong = None
+    if excess[place] > 0:
+        limit = float(bound[place]) if isinstance(bound, torch.Tensor) else bound
+        nearest = want[place].to(getattr(torch, dtype)).tolist()
+        off = f"{errors[place].item():.4g} ulps" if limit else "other bits"
+        wrong = Wrong(
+            "precision",
+            f"{nearest!r} within {limit:.4g} ulps" if limit else repr(want[place].tolist()),
+            f"{got[place].tolist()!r}, {off}",
+            f"at {at(place)}",
+            count=int((excess > 0).sum()),
+            total=len(errors),
+            first=(place,),
+        )
+    return Measured(float(errors[worst]), at(worst), wrong)

@@ -1,0 +1,90 @@
+"""precision.ulp of all other ops: the results on samples, against the CPU's in float64 rounded once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from conformance.checks.ops.calls import Answer, Call, Found, called
+from conformance.checks.ops.context import ItemContext, Reference
+from conformance.suites.layout.reads import doubled
+from conformance.suites.precision.bounds import on_samples
+from conformance.suites.precision.elementwise import ULP, variants
+from conformance.suites.precision.ulps import FORMATS
+from opinfo.compare import Wrong, raised, tensors_of
+
+#: Samples of an op and dtype that are compared.
+_SAMPLES = 6
+
+
+_WIDE = (torch.float64, torch.complex128)
+
+
+def on_samples_too(ctx: ItemContext) -> None:
+    """Compare the result on some samples with the one in float64."""
+    if variants(ctx):
+        return
+    with ctx.running(ULP):
+        counted = 0
+        for sample in ctx.samples:
+            if counted == _SAMPLES:
+                break
+            laid = ctx.plain(sample)
+            wide = ctx.answer_for(sample, doubled, mutates=True)
+            answer = wide.value()
+            if answer.raises is not None or ctx.expected(laid).raises is not None:
+                continue
+            if not any(each.dtype in _WIDE and each.numel() for each in tensors_of(answer.result)):
+                continue
+            counted += 1
+            reference = Reference(
+                ctx, laid, wide=wide, dtype=ctx.dtype, bound=on_samples(ctx.op.id, ctx.dtype)
+            )
+            ctx.judge({ULP: judge_rounded}, called, (), reference, layout="precise")
+
+
+def judge_rounded(call: Call, answer: Answer, reference: Any) -> Found:
+    """Each floating-point output is within its bound of the result in float64, in ulps of its largest element."""
+    if answer.raised is not None:
+        if isinstance(answer.raised, NotImplementedError):
+            yield raised(answer.raised)
+        return  # layout.values judges other exceptions
+    wants, process = tensors_of(reference.wide.result), reference.process
+    gots = tensors_of(answer.read)
+    if process is not None:
+        wants, gots = tensors_of(process(reference.wide.result)), tensors_of(process(answer.read))
+    for place, (got, want) in enumerate(zip(gots, wants)):
+        if not want.numel() or not (want.is_floating_point() or want.is_complex()):
+            continue
+        if got.shape != want.shape or got.layout != torch.strided:
+            continue  # layout.values judges the shapes
+        yield off_by(got, want, reference.dtype, reference.bound, f"output {place}")
+
+
+def off_by(
+    got: torch.Tensor, want: torch.Tensor, dtype: str, bound: float, subject: str
+) -> Wrong | None:
+    """What is wrong where elements are off by more than ``bound`` ulps of the largest finite one. Elements that are not
+    finite in either are left to layout.values."""
+    digits, lowest, highest = FORMATS[dtype]
+    wide = want.to(torch.complex128) if want.is_complex() else want.double()
+    mask = wide.isfinite() & got.isfinite() & (wide.abs() < 2.0**highest)
+    if not mask.any():
+        return None
+    sizes = wide.abs()[mask]
+    unit = max(float(sizes.max()), 2.0**lowest) * 2.0 ** (1 - digits)
+    errors = (got.to(wide.dtype) - wide).abs().masked_fill(~mask, 0.0) / unit
+    worst = float(errors.max())
+    if worst <= bound:
+        return None
+    first = tuple((errors == errors.max()).nonzero()[0].tolist())
+    return Wrong(
+        "precision",
+        f"{wide[first].item()!r} within {bound:g} ulps of the largest element",
+        f"{got[first].item()!r}, {worst:.4g} ulps",
+        subject,
+        count=int((errors > bound).sum()),
+        total=errors.numel(),
+        first=first,
+    )

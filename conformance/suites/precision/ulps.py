@@ -1,0 +1,89 @@
+"""Units in the last place, and the inputs that elementwise functions are asked with. Needs only torch: repro scripts
+carry these functions."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+#: By dtype: bits of precision, and the exponents of the smallest normal and of the largest finite number.
+FORMATS: Final = {"float32": (24, -126, 127), "bfloat16": (8, -126, 127), "float16": (11, -14, 15)}
+
+#: Inputs of float32 in each of the 256 binades of each sign.
+IN_A_BINADE: Final = 128
+
+
+def inputs(dtype: str, seed: int = 0, interval: tuple[float, float] | None = None) -> torch.Tensor:
+    """All values of a type of 16 bits. Of float32 2^16: in each binade of each sign both ends, the middle, and others
+    at random. NaN, infinities, zeros and subnormals are among them. Another seed gives another order, too.
+
+    What lies outside of an ``interval`` is replaced by random values of it, spread over the binades where it is of one
+    sign. Seven values more than a multiple of 2^16: the tail of a vectorised loop is another path.
+    """
+    source = torch.Generator().manual_seed(seed)
+    if dtype == "float32":
+        mantissas = torch.randint(0, 2**23, (512, IN_A_BINADE), generator=source)
+        mantissas[:, :4] = torch.tensor([0, 1, 2**22, 2**23 - 1])
+        bits = (mantissas + (torch.arange(512) << 23)[:, None]).to(torch.int32).flatten()
+    else:
+        bits = torch.arange(2**16).to(torch.int16)
+    if seed:
+        bits = bits[torch.randperm(len(bits), generator=source)]
+    found = bits.view(getattr(torch, dtype))
+    if interval is not None:
+        limits = torch.finfo(found.dtype)
+        low, high = max(interval[0], limits.min), min(interval[1], limits.max)
+        drawn = torch.rand(len(found), generator=source, dtype=torch.float64)
+        drawn = low * (high / low) ** drawn if low > 0 else low + (high - low) * drawn
+        inside = (found >= low) & (found <= high)
+        found = torch.where(inside, found, drawn.to(found.dtype).clamp(low, high))
+    return torch.cat([found, found[-(2**14) :: 2**11][:7]])
+
+
+def ulps(got: torch.Tensor, want: torch.Tensor, dtype: str) -> torch.Tensor:
+    """How far each element of ``got`` is from ``want`` (float64), in units in the last place of ``want`` in the dtype.
+
+    The unit is clamped at the smallest normal number, and an infinity counts as the power of two after the largest
+    finite number (as the Khronos conformance tests of OpenCL do). A NaN equals a NaN, and is infinitely far from
+    everything else.
+    """
+    digits, lowest, highest = FORMATS[dtype]
+    top = 2.0 ** (highest + 1)
+    wide, clamped = got.double().clamp(-top, top), want.clamp(-top, top)
+    exponents = torch.frexp(clamped).exponent.sub_(1).clamp_(lowest, highest)
+    found = torch.ldexp((wide - clamped).abs_(), (digits - 1) - exponents)
+    return torch.where(got.isnan() == want.isnan(), found.nan_to_num_(nan=0.0), torch.inf)
+
+
+def allowed(
+    want: torch.Tensor, operands: list[torch.Tensor], dtype: str, limit: dict[str, Any]
+) -> torch.Tensor | float:
+    """The largest allowed error of each element, in ulps: ``ulps``; and what ``absolute`` (a number) and ``of_operand``
+    (so many ulps of the largest operand) are in ulps of the result. Both are for functions that lose digits where terms
+    cancel, and near zeros that are not at 0."""
+    bound: float = limit["ulps"]
+    if not limit.get("absolute") and not limit.get("of_operand"):
+        return bound
+    digits, lowest, highest = FORMATS[dtype]
+
+    def exponents(value: torch.Tensor) -> torch.Tensor:
+        top = 2.0 ** (highest + 1)
+        return torch.frexp(value.clamp(-top, top)).exponent.sub_(1).clamp_(lowest, highest)
+
+    unit = torch.ldexp(torch.ones_like(want), exponents(want) - (digits - 1))
+    found: torch.Tensor = bound + limit.get("absolute", 0.0) / unit
+    if limit.get("of_operand"):
+        largest = torch.stack([each.double().abs() for each in operands]).amax(0)
+        found += (
+            limit["of_operand"]
+            * torch.ldexp(torch.ones_like(want), exponents(largest))
+            / (unit * 2.0 ** (digits - 1))
+        )
+    return found
+
+
+def flushed(value: torch.Tensor, dtype: str) -> torch.Tensor:
+    """The values with subnormals of the dtype as zeros."""
+    smallest = 2.0 ** FORMATS[dtype][1]
+    return torch.where(value.abs() < smallest, value * 0, value)

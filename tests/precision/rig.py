@@ -1,0 +1,33 @@
+"""The simulated device as a rig for trials of the precision suite."""
+
+from __future__ import annotations
+
+from conformance import suites
+from devices.simulated.descriptor import DESCRIPTOR
+from devices.simulated.faults import FAULTS, Fault, planted
+from tests import trials
+from tests.dispatch.rig import anything_watched
+
+#: The faults that trip clauses of the precision suite that are checked.
+FAULTS_OF_PRECISION: dict[str, Fault] = {
+    name: fault
+    for name, fault in FAULTS.items()
+    if {each.clause for each in suites.load("precision").op_checks} & set(fault.clauses)
+}
+
+_CLEAN = (("add", "float32"), ("softmax", "float32"), ("nn.functional.conv2d", "bfloat16"))
+
+RIG = trials.Rig(
+    descriptor=DESCRIPTOR,
+    items=(
+        *dict.fromkeys(
+            (op, dtype) for f in FAULTS_OF_PRECISION.values() for op in f.ops for dtype in f.dtypes
+        ),
+        *_CLEAN,
+    ),
+    planted=planted,
+    watched=anything_watched,
+    places=lambda fault: frozenset({"any"}),
+    samples=6,
+    checks=suites.load("precision").op_checks,
+)
