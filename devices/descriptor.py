@@ -174,7 +174,11 @@ _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("torch_type", _matching("[^:]*"), "a device type without an index"),
     ("sources", tuple[str, ...], "a collection of strings"),
     ("permitted_fallbacks not_captured", _NameSet, "a collection of strings"),
-    ("capabilities dtypes flushes_subnormals statistics settings", _NameSet, "a set of names"),
+    (
+        "capabilities dtypes flushes_subnormals transformed_sums statistics settings",
+        _NameSet,
+        "a set of names",
+    ),
     ("module", Annotated[str, msgspec.Meta(min_length=1)] | None, "the name of a module"),
     ("init", _Name | None, "the name of a function"),
     ("autoload", _EntryPoint | None, "'package.module:function' or None"),
@@ -227,6 +231,9 @@ class Descriptor:
     flushes_subnormals: frozenset[str] = (
         frozenset()
     )  # dtypes whose subnormals may be taken for zeros
+    transformed_sums: frozenset[str] = (
+        frozenset()
+    )  # ops whose algorithm transforms operands (Winograd, FFT)
     alignment: int = 64  # bytes, of an allocation's base
     granularity: int | None = None  # bytes: requests are rounded up to a multiple of it
     # Where it is coarser: requests above so many bytes may get so many bytes more.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from conformance.checks.cases.cases import OpCheck, Suite
-from conformance.suites.precision import elementwise, samples
+from conformance.suites.precision import elementwise, exact, samples, trust
 from conformance.suites.precision.bounds import elementwise_ops, operands_of
 from conformance.suites.precision.ulps import FORMATS
-from opinfo.samples import Traits
+from opinfo.exceptions import exceptions
+from opinfo.samples import Traits, mutates
 
 _16_BITS = frozenset({"bfloat16", "float16"})
 
@@ -19,6 +20,27 @@ def _floats(t: Traits) -> bool:
 #: Elementwise functions are asked in 16 bits by every plan: it takes milliseconds.
 _ALWAYS = dict.fromkeys(("unary", "binary", *elementwise_ops()), _16_BITS)
 
+_ALWAYS_SUMS = {
+    op: _16_BITS for f in exceptions().families if f.name.startswith("sums.") for op in f.ops
+}
+
+
+def _sums(t: Traits) -> bool:
+    return t.dtype in FORMATS and t.families & {"sums.exact", "sums.divided"} != set()
+
+
+def _answers(t: Traits) -> bool:
+    """Whether calls can be repeated with other values: of ops that write to no argument, and have one right answer."""
+    free = "values.free" in t.families or "values.not_unique" in t.families
+    return (
+        t.dtype in FORMATS
+        and t.reads_floats
+        and t.returns_tensors
+        and not free
+        and not mutates(t.families)
+    )
+
+
 SUITE = Suite(
     "precision",
     op_checks=(
@@ -28,5 +50,7 @@ SUITE = Suite(
             (elementwise.elementwise, samples.on_samples_too),
             always=_ALWAYS,
         ),
+        OpCheck(exact.EXACT, _sums, (exact.exact_sums,), always=_ALWAYS_SUMS),
+        OpCheck(trust.TRUST, _answers, (trust.trust,)),
     ),
 )

@@ -1,0 +1,113 @@
+"""precision.exact_sums: sums of small integers, which are exact in whatever order they are added."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from conformance.checks.ops.calls import Answer, Call, Found, called
+from conformance.checks.ops.context import ItemContext, Reference
+from conformance.suites.layout.reads import doubled
+from conformance.suites.precision.bounds import on_samples
+from conformance.suites.precision.samples import off_by
+from conformance.suites.precision.ulps import ulps
+from opinfo.compare import Wrong, raised, tensors_of
+from opinfo.reference import value_answer
+from opinfo.samples import Sample
+
+EXACT = "precision.exact_sums"
+
+#: No partial sum is larger: bfloat16 holds every integer up to 256.
+LARGEST = 128
+
+#: Samples of an op and dtype that are filled, and the layouts of each.
+_SAMPLES = 6
+_LAYOUTS = frozenset({"contiguous", "transposed"})
+#: Filled samples have numbers from here on: the frame keeps buffers by the number.
+_NUMBERS = 1_000_000
+
+
+def exact_sums(ctx: ItemContext) -> None:
+    """Call the op on samples filled with small integers."""
+    transformed = ctx.op.id in ctx.device.descriptor.transformed_sums
+    bound = on_samples(ctx.op.id, ctx.dtype) if transformed else 0.0
+    with ctx.running(EXACT):
+        counted = 0
+        for sample in ctx.samples:
+            filled = integers(ctx, sample) if counted < _SAMPLES else None
+            if filled is None:
+                continue
+            counted += 1
+            for laid in ctx.laid_out(filled, _LAYOUTS):
+                wide = ctx.answer_for(filled, doubled, mutates=True)
+                about = {"wide": wide, "dtype": ctx.dtype, "bound": bound}
+                ctx.judge({EXACT: judge_exact}, called, (), Reference(ctx, laid, **about))
+            ctx.rebuild(filled)
+
+
+def integers(ctx: ItemContext, sample: Sample) -> Sample | None:
+    """The sample with integers from -2 to 2 in its floating-point tensors, sparser and sparser until no sum of their
+    magnitudes is larger than LARGEST; None where the op does not take them, where the sums stay larger, or where the
+    other arguments leave no integers. Factors that are fractions become 2."""
+    kind, divided = getattr(torch, ctx.dtype), "sums.divided" in ctx.traits.families
+    factors = {k: 2 for k, v in sample.call.kwargs.items() if type(v) is float}
+    call = type(sample.call)(sample.call.args, {**sample.call.kwargs, **factors})
+    for density in (1.0, 0.5, 0.25, 0.1, 0.03):
+        source = torch.Generator().manual_seed(sample.index)
+        fills = []
+        for each in sample.tensors:
+            if each.dtype == kind and each.layout == torch.strided:
+                drawn = torch.randint(-2, 3, each.shape, generator=source)
+                kept = torch.rand(each.shape, generator=source) <= density
+                each = (drawn * kept).to(kind)
+            fills.append(each)
+        sizes = [t.abs() if t.dtype == kind else t for t in fills]
+        answer = value_answer(ctx.op.function, call.on, doubled(sizes), mutates=True)
+        outputs = [t for t in tensors_of(answer.result) if t.is_floating_point() and t.numel()]
+        if answer.raises is not None or not outputs:
+            return None
+        largest = max(float(each.abs().max()) for each in outputs)
+        if largest == 0 or largest != largest:
+            return None
+        if not divided and not all(torch.equal(each, each.round()) for each in outputs):
+            return None
+        if largest <= LARGEST:
+            args, kwargs = call.bind(fills)
+            return Sample(_NUMBERS + sample.index, type(call)(args, dict(kwargs)), None)
+    return None
+
+
+def judge_exact(call: Call, answer: Answer, reference: Any) -> Found:
+    """Each output equals the sum; where it is no integer (a mean), it is within one unit in the last place. A device
+    that transforms its operands has a ``bound``, in units of the largest element."""
+    if answer.raised is not None:
+        if isinstance(answer.raised, NotImplementedError):
+            yield raised(answer.raised)
+        return  # layout.values judges other exceptions
+    wants = tensors_of(reference.wide.result)
+    for place, (got, want) in enumerate(zip(tensors_of(answer.read), wants)):
+        if got.shape != want.shape or want.dtype != torch.float64 or not want.numel():
+            continue  # layout.values judges the shapes
+        dtype, subject = reference.dtype, f"output {place}"
+        if reference.bound:
+            yield off_by(got, want, dtype, reference.bound, subject)
+        else:
+            yield not_exact(got, want, dtype, subject)
+
+
+def not_exact(got: torch.Tensor, want: torch.Tensor, dtype: str, subject: str) -> Wrong | None:
+    """Which elements are not the sums."""
+    wrong = ulps(got, want, dtype) > torch.where(want == want.round(), 0.0, 1.5)
+    if not wrong.any():
+        return None
+    first = tuple(wrong.nonzero()[0].tolist())
+    return Wrong(
+        "precision",
+        f"{want[first].item()!r}, the sum of small integers",
+        repr(got[first].item()),
+        subject,
+        count=int(wrong.sum()),
+        total=wrong.numel(),
+        first=first,
+    )

@@ -1,0 +1,143 @@
+"""precision.trust: each call has the answer of its own operands, not that of a call before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from conformance.checks.ops import directed
+from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.script import NotReturned
+from opinfo.compare import Wrong, difference, outputs_of, replace_tensors
+from opinfo.reference import value_answer
+from opinfo.samples import Sample
+
+TRUST = "precision.trust"
+
+#: Samples of an op and dtype that are called.
+_SAMPLES = 2
+
+
+def trust(ctx: ItemContext) -> None:
+    """Call the op on two samples that count, and on the first one again: after a call of another size."""
+    with ctx.running(TRUST):
+        chosen: list[Sample] = []
+        for sample in sorted(ctx.samples, key=lambda s: (s.numel > 2**16, s.index)):
+            if len(chosen) < _SAMPLES and not impostors(ctx, sample):
+                chosen.append(sample)
+        given: dict[str, Any] = {"dtype": ctx.dtype, "tolerances": ctx.tolerances}
+        for turn, sample in enumerate([*chosen, *chosen[:1]]):
+            given |= {"turn": turn, "roundings": roundings(ctx)}
+            directed.run(ctx, TRUST, "", fresh_answers, sample=sample, **given)
+
+
+def roundings(ctx: ItemContext) -> float:
+    """As layout.values compares."""
+    return 4.0 if "values.sums" in ctx.traits.families else 0.0
+
+
+def impostors(ctx: ItemContext, sample: Sample) -> list[str]:
+    """The wrong answers that the sample would take for right ones: it does not count if there are any. The operands
+    themselves are none where the op is documented to return them."""
+    kind = getattr(torch, ctx.dtype)
+    values, more = sample.tensors, others(sample.tensors, kind)
+    stale = value_answer(ctx.op.function, sample.call.on, values)
+    answer = value_answer(ctx.op.function, sample.call.on, more)
+    want = outputs_of(answer.result) if answer.raises is None and stale.raises is None else None
+    if not want or not any(each.numel() for each in want):
+        return ["no result"]
+    first, more_values = next(each for each in want if each.numel()), more[:1]
+    wrong: dict[str, Any] = {
+        "zeros": [torch.zeros_like(each) for each in want],
+        "the last result": outputs_of(stale.result),
+    }
+    if first.numel() > 1:
+        constant = first.flatten()[0].item()
+        wrong["a constant"] = [torch.full_like(each, constant) for each in want]
+    if more_values and "returns_input" not in ctx.traits.families:
+        wrong["an operand"] = [*more_values, *want[1:]]
+    return [
+        name
+        for name, found in wrong.items()
+        if difference(found, want, ctx.tolerances, roundings=roundings(ctx)) is None
+    ]
+
+
+def others(values: list[torch.Tensor], kind: torch.dtype) -> list[torch.Tensor]:
+    """Other operands of the same shapes: half of each number, in reverse. They stay in the domain of the functions that
+    torch's database draws samples for."""
+    found = []
+    for each in values:
+        if each.dtype == kind and each.layout == torch.strided:
+            each = (each.flip(list(range(each.dim()))) * 0.5).contiguous()
+        found.append(each)
+    return found
+
+
+def fresh_answers(
+    op: Callable[..., Any],
+    move: Any,
+    back: Any,
+    values: list[torch.Tensor],
+    arguments: Callable[[list[torch.Tensor]], Any],
+    *,
+    turn: int,
+    dtype: str,
+    tolerances: dict[str, tuple[float, float]],
+    roundings: float,
+) -> Wrong | None:
+    """The same storage with other values gives their answer, and so do ten equal calls."""
+    more = others(values, getattr(torch, dtype))
+    wants = []
+    for given in (values, more):
+        args, kwargs = arguments([each.clone() for each in given])
+        wants.append(on_cpu(op, args, kwargs))
+    held = [move(each.clone()) for each in values]
+
+    def called() -> Any:
+        args, kwargs = arguments(held)
+        try:
+            return op(*args, **kwargs)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            raise NotReturned("the call raised") from error
+
+    first = replace_tensors(called(), back)
+    if difference(first, wants[0], tolerances, roundings=roundings) is not None:
+        raise NotReturned("one call alone is wrong") from ValueError("wrong values")
+    for place, each in enumerate(more):
+        if each is not values[place]:
+            held[place].copy_(move(each))
+    results = [called() for _ in range(10)]
+    for count, result in enumerate(results):
+        read = replace_tensors(result, back)
+        wrong = difference(read, wants[1], tolerances, roundings=roundings)
+        if wrong is not None:
+            stale = difference(read, wants[0], tolerances, roundings=roundings) is None
+            if not stale and count == 0:
+                held = [move(each.clone()) for each in more]
+                alone = replace_tensors(called(), back)
+                if difference(alone, wants[1], tolerances, roundings=roundings) is not None:
+                    raise NotReturned("one call alone is wrong") from ValueError("wrong values")
+            what = "the answer for the values before" if stale else "another answer"
+            return Wrong(
+                wrong.kind,
+                "the answer for the values at the time of the call",
+                what,
+                f"call {count + 1} of 10 on the same storage with other values",
+                count=wrong.count,
+                total=wrong.total,
+                first=wrong.first,
+            )
+    return None
+
+
+def on_cpu(op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The CPU's result."""
+    cpu = torch.device("cpu")
+    if kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": cpu}
+    return op(*args, **kwargs)
