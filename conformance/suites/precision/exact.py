@@ -22,7 +22,7 @@ EXACT = "precision.exact_sums"
 LARGEST = 128
 
 #: Samples of an op and dtype that are filled, and the layouts of each.
-_SAMPLES = 6
+_SAMPLES = 4
 _LAYOUTS = frozenset({"contiguous", "transposed"})
 #: Filled samples have numbers from here on: the frame keeps buffers by the number.
 _NUMBERS = 1_000_000
