@@ -132,6 +132,12 @@ class Op:
         }
         return any(tags & set(overload.tags) for overload in self._overloads)
 
+    @cached_property
+    def pointwise(self) -> bool:
+        """Whether an overload of this name is tagged as one whose result depends, element by element, on its inputs
+        at the same place (torch.Tag.pointwise)."""
+        return any(torch.Tag.pointwise in overload.tags for overload in self._overloads)
+
     @property
     def packets(self) -> tuple[str, ...]:
         """The aten ops of this name, with the in-place one: ``aten::add``, ``aten::add_``."""

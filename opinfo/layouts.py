@@ -133,14 +133,17 @@ def parse_layout(text: str) -> AnyLayout:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """How the tensors of one call are laid out: the first one, and all the rest."""
+    """How the tensors of one call are laid out: the first one, the second where it differs, and all the rest."""
 
     id: str
     first: AnyLayout
     rest: AnyLayout
+    second: AnyLayout | None = None
 
     def layout(self, position: int) -> AnyLayout:
-        return self.first if position == 0 else self.rest
+        if position == 0:
+            return self.first
+        return self.second if position == 1 and self.second is not None else self.rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,7 @@ class CoveringSet:
 CONTIGUOUS = Layout("contiguous")
 
 
-def uniform(layout: Layout) -> Case:
+def uniform(layout: AnyLayout) -> Case:
     return Case(layout.id, layout, layout)
 
 
@@ -171,16 +174,22 @@ _FILE = Path(__file__).with_name("layouts.toml")
 
 @cache
 def covering_set(path: Path = _FILE) -> CoveringSet:
-    """The covering set of ``layouts.toml``: each combination without and with an offset, then the mixed."""
+    """The covering set of ``layouts.toml``: each combination without and with an offset, then the free, then the mixed."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     cases: list[Case] = []
     for memory, step, expand in data["combinations"]:
         for offset in (False, True):
             cases.append(uniform(Layout(memory, step, expand, offset)))
-    for first, rest in data["mixed"]:
-        cases.append(Case(f"{first}/{rest}", Layout.parse(first), Layout.parse(rest)))
+    cases += [uniform(FreeLayout.parse(text)) for text in data["free"]]
+    cases += [_mixed(parts) for parts in data["mixed"]]
     targets = tuple(Layout.parse(text) for text in data["targets"])
     return CoveringSet(int(data["version"]), tuple(cases), targets, tuple(data["directed"]))
+
+
+def _mixed(parts: Sequence[str]) -> Case:
+    """The case of the first tensor, the second if there are three parts, and the rest."""
+    first, *second, rest = map(parse_layout, parts)
+    return Case("/".join(parts), first, rest, *second)
 
 
 def _memory_order(memory: str, rank: int) -> list[int]:

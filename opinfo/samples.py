@@ -54,8 +54,8 @@ def direct_seeding(torch_type: str = "cpu") -> Iterator[None]:
 
 #: Part of the plan's hash: a change in how samples are drawn or chosen changes what a cell means.
 RECIPE = (
-    "2: op_db sample_inputs_func on cpu, seed 0 per op and dtype, greedy cover of shape classes, "
-    "of equals one with at most 2^20 elements"
+    "3: op_db sample_inputs_func on cpu, seed 0 per op and dtype, greedy cover of shape classes, "
+    "of equals one with at most 2^20 elements; samples by axis"
 )
 SEED = 0
 
@@ -69,11 +69,24 @@ ORDINARY = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One call of an op: its place among upstream's samples and its arguments as contiguous CPU tensors."""
+    """One call of an op: its place among upstream's samples and its arguments as contiguous CPU tensors.
+
+    A sample that was made along an ``axis`` has an index from 1,000 up, and the ``origin`` among upstream's that it
+    was made from. ``layouts`` are the cases in which it is laid out; None for all.
+    """
 
     index: int
     call: Call
     process: Any  # upstream's map from outputs to what is unique about them (signs, phases)
+    axis: str = ""
+    layouts: tuple[str, ...] | None = None
+    reads_only: bool = False  # only calls that read take it
+    origin: int | None = None
+
+    @property
+    def drawn(self) -> int:
+        """The index of upstream's sample that it is, or was made from."""
+        return self.index if self.origin is None else self.origin
 
     @property
     def tensors(self) -> list[torch.Tensor]:

@@ -41,11 +41,12 @@ from devices.files import cache_root
 from devices.manifest import Manifest
 from devices.pinned import Pinned, by_item, read_pinned
 from devices.verdicts import Matcher
+from opinfo.axes import samples_of
 from opinfo.catalog import catalogue
 from opinfo.device import Device, first_index, open_device, preflight
 from opinfo.exceptions import exceptions
 from opinfo.reference import ReferenceCache, StrideReference, forget_dispatches
-from opinfo.samples import choose, draw, probe
+from opinfo.samples import probe
 
 
 class WorkerOrders(msgspec.Struct, frozen=True):
@@ -208,7 +209,8 @@ class Worker:
         if op_id not in catalogue():
             return self._run_lost(item)
         op, known = catalogue()[op_id], exceptions()
-        samples = choose(draw(op, dtype), self.orders.bench.samples)
+        declared = self.device.descriptor.dtypes
+        samples = samples_of(op, dtype, self.orders.bench.samples, declared)
         cache = None
         if self.orders.reference_cache:
             kind = self.device.descriptor.torch_type
@@ -216,7 +218,7 @@ class Worker:
         withheld = untried_with([op_id], self.device.descriptor, load(), clauses)[op_id]
         recorder = Recorder(op_id, dtype, clauses, self.undeclared, withheld)
         strides = StrideReference(self.device.descriptor.torch_type, cache)
-        traits = probe(op, dtype, samples, known)
+        traits = probe(op, dtype, [s for s in samples if not s.axis], known)
         about = (op, dtype, traits, samples, self.device, strides)
         context = ItemContext(*about, recorder, known, self.watch)
         run_checks(context, self.op_checks)

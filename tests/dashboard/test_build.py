@@ -209,11 +209,11 @@ def test_badges_say_numerator_and_denominator(site: Path) -> None:
     assert f"87 of 100; {still} of {len(first)} clauses not checked yet" in level
 
 
-@pytest.mark.parametrize("name", [case.id for case in covering_set().cases])
+@pytest.mark.parametrize("name", [case.id for case in covering_set().cases if ":" not in case.id])
 def test_pictures_lie_as_the_layouts_do(name: str) -> None:
     case = next(case for case in covering_set().cases if case.id == name)
     drawn = geometry.laid_out(name)
-    layouts = [case.first] if case.first == case.rest else [case.first, case.rest]
+    layouts = [case.layout(place) for place in range(name.count("/") + 1)]
     real = [layout.geometry(each.shape) for layout, each in zip(layouts, drawn, strict=True)]
     assert [(g.stride, g.offset, g.extent) for g in drawn] == [
         (each.stride, each.offset, each.extent) for each in real

@@ -16,7 +16,7 @@ from opinfo.layouts import Layout, covering_set
 from tests.opinfo.test_layouts import layouts, shapes
 
 DTYPES = sorted(registry.get("cpu").dtypes)
-UNIFORM = sorted({case.first.id for case in covering_set().cases})
+UNIFORM = sorted({case.first.id for case in covering_set().cases if ":" not in case.first.id})
 SHAPE = (2, 3, 4, 5)
 
 

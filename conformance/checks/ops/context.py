@@ -131,7 +131,7 @@ class Reference:
             text = f"value_answer(op, arguments, repeated(values, geometries){mutates})"
             return text, (value_answer, repeated)
         if name == "process" and self.process is not None:
-            drawn = f"drawn_sample({self.ctx.op.id!r}, {self.ctx.dtype!r}, {sample.index})"
+            drawn = f"drawn_sample({self.ctx.op.id!r}, {self.ctx.dtype!r}, {sample.drawn})"
             return f"{drawn}.output_process_fn_grad", (drawn_sample,)
         found = getattr(self, name)
         classes = (OutputSpec,) if "OutputSpec(" in repr(found) else ()
@@ -221,6 +221,11 @@ class ItemContext:
         self._storage, self._pointers = "storage" in capabilities, "pointers" in capabilities
         self.mutates = mutates(self.traits.families)
 
+    @property
+    def common(self) -> list[Sample]:
+        """The samples that every check takes, and not only calls that read."""
+        return [sample for sample in self.samples if not sample.reads_only]
+
     # -- recording
 
     @contextmanager
@@ -265,11 +270,14 @@ class ItemContext:
     # -- inputs
 
     def laid_out(self, sample: Sample, only: frozenset[str] | None = None) -> Iterator[Laid]:
-        """The sample in every case of the covering set that gives it a layout of its own; of those, the
-        ones named by ``only``."""
+        """The sample in every case of the covering set that gives it a layout of its own, or in the fitting ones
+        that it names; of those, the ones named by ``only``."""
         if sample.index not in self._distinct:
             found: dict[tuple[int, ...], tuple[Case, tuple[Geometry, ...]]] = {}
+            fitting = sample.layouts
             for case in self.cases:
+                if fitting is not None and case.id not in fitting:
+                    continue
                 if not self.device.takes(case.id):
                     continue  # by declaration, as the plan says
                 geometries = self.geometries(sample, case)

@@ -41,7 +41,7 @@ def encode(candidate: Candidate) -> tuple[dict[str, Any], dict[str, str]]:
     sample = candidate.sample
     numbers = {id(t): n for n, t in enumerate(sample.tensors)}
     call = {
-        "sample": sample.index,
+        "sample": sample.drawn,
         "args": [_encode(a, numbers) for a in sample.call.args],
         "kwargs": {name: _encode(v, numbers) for name, v in sample.call.kwargs.items()},
         "tensors": [_tensor(t) for t in sample.tensors],

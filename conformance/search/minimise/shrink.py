@@ -26,7 +26,7 @@ from conformance.search.minimise.simplify import ASPECTS, Aspect, Space, Vector,
 from conformance.search.minimise.subject import Candidate, Sign, Subject
 from devices.failure import Failure
 from opinfo.catalog import dtype_name
-from opinfo.layouts import Geometry, parse_layout
+from opinfo.layouts import CONTIGUOUS, Geometry, parse_layout
 from opinfo.reference import forget_dispatches
 from opinfo.samples import Sample
 from reports.model import Example, ExampleTensor
@@ -55,12 +55,14 @@ def start_of(subject: Subject, clause: str, wanted: Failure) -> tuple[Candidate,
 
 
 def candidate_of(sample: Sample, failure: Failure) -> Candidate:
-    """The candidate of a sample in the layout of a failure, whose id is ``A``, ``A/B`` or ``out=C``."""
+    """The candidate of a sample in the layout of a failure, whose id is ``A``, ``A/B``, ``A/B/C`` or ``out=D``."""
     if failure.check == "target":
         return Candidate(sample, target=parse_layout(failure.layout.removeprefix("out=")))
     if failure.check == "inputs":
-        first, _, rest = failure.layout.partition("/")
-        return Candidate(sample, parse_layout(first), parse_layout(rest or first))
+        first, *others = map(parse_layout, failure.layout.split("/"))
+        # Of the second and the further tensors, the one that is laid out.
+        rest = next((each for each in reversed(others) if each != CONTIGUOUS), CONTIGUOUS)
+        return Candidate(sample, first, rest if others else first)
     return Candidate(sample)  # a directed check lays its tensors out itself
 
 

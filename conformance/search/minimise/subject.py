@@ -7,7 +7,7 @@ the same checks on one candidate, with the same failures.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import msgspec
@@ -18,14 +18,15 @@ from conformance.checks.cells import CellRecord, Recorder
 from conformance.checks.ops.context import ItemContext, run_checks, script_for_call
 from conformance.suites import load, suite_of
 from conformance.suites.layout import SUITE
-from conformance.suites.layout.reads import fresh_memory
 from devices.cell import CallKey
 from devices.failure import Failure, Kind
+from opinfo.axes import samples_of
 from opinfo.catalog import Op, catalogue
 from opinfo.compare import difference
 from opinfo.device import Device
 from opinfo.exceptions import Exceptions, exceptions
 from opinfo.layouts import CONTIGUOUS, AnyLayout, Case, covering_set
+from opinfo.memory import fresh_memory
 from opinfo.reference import StrideReference, value_answer
 from opinfo.samples import SEED, Sample, Traits, choose, draw, mutates, probe, seed_everything
 
@@ -80,11 +81,11 @@ class Subject:
     @cached_property
     def samples(self) -> list[Sample]:
         """Those that a plan takes."""
-        return choose(self.drawn, self.count)
+        return samples_of(self.op, self.dtype, self.count, self.device.descriptor.dtypes)
 
     @cached_property
     def traits(self) -> Traits:
-        return probe(self.op, self.dtype, self.samples, self.known)
+        return probe(self.op, self.dtype, choose(self.drawn, self.count), self.known)
 
     @cached_property
     def strides(self) -> StrideReference:
@@ -153,6 +154,8 @@ class Subject:
         targets: tuple[AnyLayout, ...] | None = None,
     ) -> ItemContext:
         """The frame of these checks, in the plan's layouts unless others are given."""
+        if cases is not None:  # which a sample need not name
+            samples = [replace(each, layouts=None) for each in samples]
         return ItemContext(
             *(self.op, self.dtype, self.traits, samples, self.device, self.strides),
             Recorder(self.op.id, self.dtype, clauses),

@@ -28,7 +28,7 @@ CLAUSE = "dispatch.no_silent_fallback"
 
 def dense_samples(ctx: ItemContext) -> list[Sample]:
     """The samples whose tensors are all strided."""
-    return [s for s in ctx.samples if all(t.layout == torch.strided for t in s.tensors)]
+    return [s for s in ctx.common if all(t.layout == torch.strided for t in s.tensors)]
 
 
 def untried(descriptor: Descriptor, op: str) -> str:

@@ -44,7 +44,7 @@ def check(ctx: ItemContext) -> None:
     own = ctx.device.descriptor.functions.get("graph", "")
     with ctx.running(CLAUSE) as record:
         refusals: list[Exception] = []
-        for sample in ctx.samples:
+        for sample in ctx.common:
             if not sample.tensors or any(t.layout != torch.strided for t in sample.tensors):
                 continue
             reference = Reference(ctx, ctx.plain(sample))

@@ -54,7 +54,7 @@ def overlap(ctx: ItemContext) -> None:
         attempts |= {"out=expanded": _expanded_out, "out=partial_overlap": _partial_overlap}
     done = Counter[str]()
     with ctx.running(OVERLAP):
-        for sample, (name, attempt) in product(ctx.samples, attempts.items()):
+        for sample, (name, attempt) in product(ctx.common, attempts.items()):
             if done[name] < _ENOUGH and (made := attempt(ctx, sample)) is not None:
                 done[name] += 1
                 _overlapping(ctx, sample, name, made)

@@ -3,12 +3,10 @@ calls in full precision."""
 
 from __future__ import annotations
 
-import ctypes
-import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -28,6 +26,7 @@ from conformance.checks.ops.calls import (
 from conformance.checks.ops.context import ItemContext, Judge, Laid, Reference
 from opinfo.compare import Wrong, bit_equal, raised, replace_tensors, tensors_of
 from opinfo.device import ByValues, Guarded, differing, identity
+from opinfo.memory import fresh_memory
 from opinfo.reference import OutputSpec, output_specs, significant
 from opinfo.samples import Sample
 from opinfo.torch_private import negated, storage_id
@@ -365,7 +364,7 @@ def _lazy_bits(ctx: ItemContext) -> None:
     turns += (
         ["neg"] if (kind.is_complex or kind.is_floating_point) and ctx.op.takes_neg_view else []
     )
-    for turn, sample in product(turns, ctx.samples):
+    for turn, sample in product(turns, ctx.common):
         first = sample.call.args[0]
         if isinstance(first, torch.Tensor) and first.numel():
             _turned(ctx, sample, turn)
@@ -436,7 +435,7 @@ _LAYOUTS = frozenset({"contiguous", "transposed", "channels_last", "contiguous+s
 
 def determinism(ctx: ItemContext) -> None:
     with ctx.running(DETERMINISM), deterministic():  # once for all calls: switching is slow
-        for sample in ctx.samples:
+        for sample in ctx.common:
             for laid in ctx.laid_out(sample, _LAYOUTS):
                 reference = Reference(ctx, laid)
                 mutable = bool(reference.mutable)
@@ -462,33 +461,6 @@ def deterministic() -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before)
         settings.fill_uninitialized_memory = fill
-
-
-@contextmanager
-def fresh_memory(device: torch.device, byte: int) -> Iterator[None]:
-    """What memory fresh from the allocator holds: ``byte`` everywhere. Only for the CPU over glibc, whose
-    mallopt(3) can do it (M_PERTURB); nothing changes elsewhere."""
-    perturb = mallopt() if device.type == "cpu" else None
-    if perturb is None:
-        yield
-        return
-    perturb(M_PERTURB, byte ^ 0xFF)
-    try:
-        yield
-    finally:
-        perturb(M_PERTURB, 0)
-
-
-M_PERTURB = -6  # malloc.h; fresh memory is filled with the complement of the value, 0 turns it off
-
-
-@cache
-def mallopt() -> Callable[[int, int], int] | None:
-    """The function of glibc; None elsewhere."""
-    if platform.libc_ver()[0] != "glibc":
-        return None
-    function: Callable[[int, int], int] = ctypes.CDLL(None).mallopt
-    return function
 
 
 def called_twice(call: Call, mutable: bool) -> list[Answer]:
@@ -543,7 +515,7 @@ FLOAT32_LEVEL = 1e-5
 def precision(ctx: ItemContext) -> None:
     """Compare every sample with the CPU in float64, at matmul precision "highest", which every check has."""
     with ctx.running(PRECISION):
-        for sample in ctx.samples:
+        for sample in ctx.common:
             laid = ctx.plain(sample)
             wide = ctx.answer_for(sample, doubled, mutates=True)
             if wide.value().raises is not None or ctx.expected(laid).raises is not None:

@@ -75,7 +75,7 @@ def out_kept(ctx: ItemContext) -> None:
         return
     judges = {OUT_KEPT: judge_kept, BOUNDS: judge_target_bounds}
     with ctx.running(*judges):
-        for sample in ctx.samples:
+        for sample in ctx.common:
             reference = Reference(ctx, ctx.plain(sample))
             wanted = wanted_outputs(reference)
             seen: set[tuple[Geometry, ...]] = set()
@@ -165,7 +165,7 @@ def outside_changed(target: Guarded | torch.Tensor, what: str, back: Move) -> Fo
 
 def out_resize(ctx: ItemContext) -> None:
     with ctx.running(OUT_RESIZE):
-        for sample in ctx.samples:
+        for sample in ctx.common:
             laid = ctx.plain(sample)
             wanted = wanted_outputs(Reference(ctx, laid))
             if wanted is None:
@@ -325,7 +325,7 @@ def in_place(ctx: ItemContext) -> None:
         return
     judges = {BOUNDS: judge_self_bounds, IN_PLACE: judge_in_place}
     with ctx.running(IN_PLACE, BOUNDS):
-        for sample in ctx.samples:
+        for sample in ctx.common:
             for laid in ctx.laid_out(sample):
                 target = laid.inputs[0] if laid.inputs else None
                 if not isinstance(target, Guarded) or target.geometry.expanded is not None:
@@ -418,7 +418,7 @@ def refuses_to_grow(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
 def variants(ctx: ItemContext) -> None:
     """Compare every variant with the function, on copies of the same inputs."""
     with ctx.running(VARIANTS) as record:
-        for sample in ctx.samples:
+        for sample in ctx.common:
             laid = ctx.plain(sample)
             how: dict[str, Any] = {"layout": FUNCTION, "refusable": False}
             nothing = {VARIANTS: judged_elsewhere}

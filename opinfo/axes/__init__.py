@@ -1,0 +1,70 @@
+"""Samples by axis: what upstream's samples do not vary, tried on every op that an axis applies to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from itertools import islice
+
+from opinfo.axes.arguments import ENDS, OPERANDS
+from opinfo.axes.basis import Basis
+from opinfo.axes.shapes import EXTENT, RANK, SIZE
+from opinfo.axes.values import INDICES, INTEGERS, SPECIAL
+from opinfo.catalog import Op, dtype_name
+from opinfo.exceptions import exceptions
+from opinfo.samples import Sample, choose, draw
+
+AXES = (RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS)
+
+#: Upstream's samples that are laid out in the whole covering set of layouts.
+_WHOLE = 4
+#: The cases in which the others are laid out: one of each sort.
+FEW = (
+    "contiguous",
+    "contiguous+step_inner+offset",
+    "transposed",
+    "reversed+step_outer+offset",
+    "channels_last",
+    "contiguous+expand_first",
+    "transposed+expand_last+offset",
+    "contiguous/transposed",
+)
+
+
+def samples_of(op: Op, dtype: str, count: int, declared: Collection[str] = ()) -> list[Sample]:
+    """What a plan takes: ``count`` of upstream's samples, and those of the axes, the same whenever they are drawn.
+
+    Samples of the axes that have a tensor of a dtype that is not ``declared`` are left out.
+    """
+    drawn = draw(op, dtype)
+    return [*thinned(choose(drawn, count)), *by_axis(op, dtype, drawn, declared)]
+
+
+def thinned(chosen: list[Sample]) -> list[Sample]:
+    """The samples, of which those that differ most keep the whole covering set."""
+    whole = {sample.index for sample in choose(chosen, _WHOLE)}
+    return [s if s.index in whole else replace(s, layouts=FEW) for s in chosen]
+
+
+def by_axis(
+    op: Op, dtype: str, drawn: list[Sample], declared: Collection[str] = ()
+) -> Iterator[Sample]:
+    """The samples of every axis that applies to an op."""
+    families = exceptions().families_of(op.id)
+    basis = Basis(op, dtype, drawn, families)
+    for axis in AXES:
+        if "axes.none" in families or not axis.applies(basis):
+            continue
+        basis.for_axis(axis.name)
+        for number, (base, call) in enumerate(islice(axis.vary(basis), axis.budget)):
+            if declared and not {dtype_name(t.dtype) for t in call.tensors} <= set(declared):
+                continue
+            yield Sample(
+                index=1000 * axis.number + number,
+                call=call,
+                process=base.process,
+                axis=axis.name,
+                layouts=None if number < axis.whole else axis.layouts,
+                reads_only=number >= axis.writes,
+                origin=base.index,
+            )

@@ -1,0 +1,268 @@
+"""What axes start from: an op at a dtype with upstream's samples, and the CPU, which says whether it takes a changed call."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from opinfo.catalog import Op
+from opinfo.compare import Call, difference, replace_tensors, tensors_of
+from opinfo.memory import fresh_memory
+from opinfo.reference import value_answer
+from opinfo.samples import Sample, choose, direct_seeding, draw, mutates, seed_everything
+from opinfo.torch_private import without_modes
+
+#: Elements that the tensors of a changed call, and its result, may have in sum.
+MOST = 2**18
+#: Upstream's samples that changes start from. They differ in their arguments.
+_BASES = 4
+
+
+@dataclass
+class Basis:
+    """An op at a dtype: upstream's samples, and what they say about its calls."""
+
+    op: Op
+    dtype: str
+    drawn: Sequence[Sample]
+    families: frozenset[str]
+    name: str = ""  # of the axis that asks: part of the seed
+    _generator: torch.Generator = field(default_factory=torch.Generator)
+
+    @property
+    def kind(self) -> torch.dtype:
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
+
+    def for_axis(self, name: str) -> None:
+        """Seed the values that are drawn from here on: by op, dtype and axis, the same wherever they are drawn."""
+        self.name = name
+        self._generator.manual_seed(zlib.crc32(f"{self.op.id} {self.dtype} {name}".encode()))
+
+    @cached_property
+    def elementwise(self) -> bool:
+        """Whether each element of the result depends on the elements at its place only."""
+        if self.op.ufunc or not self.op.pointwise:
+            return self.op.ufunc in ("unary", "binary")
+        # A name may have overloads of several kinds, as max has.
+        for sample in filter(_plain, self.drawn[:3]):
+            answer = self.answer(sample.call)
+            try:
+                shape = torch.broadcast_shapes(*(t.shape for t in sample.tensors))
+            except RuntimeError:
+                return False
+            if answer is None or any(t.shape != shape for t in answer):
+                return False
+        return True
+
+    @cached_property
+    def keeps_values(self) -> bool:
+        """Whether values must stay upstream's: a matrix of values drawn at random may be singular."""
+        return "explore.keeps_sizes" in self.families
+
+    @cached_property
+    def bases(self) -> list[Sample]:
+        """A few of upstream's samples that hold elements, the ones with long dimensions first."""
+        held = [s for s in self.drawn if _plain(s) and 0 < s.numel <= MOST]
+        chosen = choose(held, _BASES)
+        return sorted(chosen, key=lambda s: (-max(len(_long(t)) for t in s.tensors), s.index))
+
+    @cached_property
+    def free(self) -> bool:
+        """Whether the values of the result are unspecified."""
+        return "values.free" in self.families
+
+    @cached_property
+    def unique_indices(self) -> bool:
+        """Whether the op writes to what an index names, and the result of naming a place twice is undefined."""
+        return "axes.unique_indices" in self.families
+
+    @cached_property
+    def multiplies(self) -> bool:
+        """Whether the result is a product of matrices, or a convolution."""
+        return "fp32_precision" in self.families
+
+    @cached_property
+    def orders(self) -> bool:
+        """Whether the result names elements by their rank: ties are broken as the device likes, so values differ."""
+        if self.elementwise or self.dtype == "bool":
+            return False
+        drawn = self.drawn
+        if (
+            not (self.kind.is_floating_point or self.kind.is_complex)
+            and "float32" in self.op.dtypes
+        ):
+            drawn = draw(self.op, "float32", limit=3)
+        for sample in drawn[:3]:
+            answer = self.answer(sample.call)
+            first = sample.tensors[0].dtype if sample.tensors else None
+            if answer and first is not None and (first.is_floating_point or first.is_complex):
+                return any(t.dtype in (torch.int64, torch.int32) for t in answer)
+        return False
+
+    @cached_property
+    def shape_free(self) -> bool:
+        """Whether its calls take tensors of other shapes, as elementwise ops and copies do."""
+        return self.elementwise or self.op.takes_memory_format
+
+    @staticmethod
+    def arguments(base: Sample) -> str:
+        """The arguments of a call that are no tensors."""
+        return repr(replace_tensors((base.call.args, base.call.kwargs), lambda t: t.dim()))
+
+    # -- values
+
+    def pool(self, base: Sample, place: int) -> torch.Tensor:
+        """Values that upstream gives to this tensor of a call, as a vector."""
+        given = base.tensors[place]
+        if given.numel():
+            return given.reshape(-1)
+        others = (t for t in base.tensors if t.numel() and t.dtype == given.dtype)
+        return next(others, given.new_ones(1)).reshape(-1)
+
+    def fill(self, base: Sample, place: int, shape: Sequence[int]) -> torch.Tensor:
+        """A tensor of this shape with values that upstream gives to this tensor of a call: in the op's domain, and
+        sorted where upstream's are. What may be summed up is whole numbers, where the domain has negative ones."""
+        given, pool = base.tensors[place], self.pool(base, place)
+        signed = not given.is_complex() and given.is_floating_point() and bool((given < 0).any())
+        if given.dtype == self.kind and self.orders:
+            found = self.distinct(shape)
+        elif not self.elementwise and (signed or given.is_complex()):
+            return self.whole_numbers(shape, given.dtype)
+        else:
+            found = pool[torch.randint(len(pool), tuple(shape), generator=self._generator)]
+        if is_sorted(given) and found.dim():
+            found = found.sort(dim=-1).values
+        return found.contiguous()
+
+    def whole_numbers(self, shape: Sequence[int], kind: torch.dtype) -> torch.Tensor:
+        """Small whole numbers other than 0: sums and products of them are exact, whatever their order."""
+        among = torch.tensor([*range(-8, 0), *range(1, 9)])
+        found = among[self.choice(16, shape)].to(kind)
+        return found + 1j * among[self.choice(16, shape)] if kind.is_complex else found
+
+    def distinct(self, shape: Sequence[int]) -> torch.Tensor:
+        """Values that all differ, in random order, where the dtype has as many: no tie has to be broken."""
+        count = torch.Size(shape).numel()
+        values = torch.randperm(count, generator=self._generator).reshape(tuple(shape))
+        unsigned = self.dtype.startswith("uint") or self.dtype == "bool"
+        return (values if unsigned else values - count // 2).to(self.kind)
+
+    def choice(self, count: int, shape: Sequence[int]) -> torch.Tensor:
+        """Random whole numbers below ``count``."""
+        return torch.randint(max(count, 1), tuple(shape), generator=self._generator)
+
+    def permutation(self, count: int) -> torch.Tensor:
+        """The numbers below ``count`` in random order."""
+        return torch.randperm(count, generator=self._generator)
+
+    # -- calls
+
+    def rebuilt(self, base: Sample, tensors: Mapping[int, torch.Tensor]) -> Call:
+        """The call of a sample with some of its tensors exchanged, by place."""
+        return self.rebound(
+            base.call, [tensors.get(n, each) for n, each in enumerate(base.tensors)]
+        )
+
+    def answer(self, call: Call) -> list[torch.Tensor] | None:
+        """What the CPU returns; None if it refuses the call, or returns too much."""
+        if sum(t.numel() for t in call.tensors) > MOST:
+            return None
+        with asking():
+            seed_everything(0)
+            found = value_answer(
+                self.op.function, call.on, call.tensors, mutates=mutates(self.families)
+            )
+        if found.raises is not None:
+            return None
+        tensors = tensors_of(found.result)
+        dense = [t.numel() for t in tensors if t.layout == torch.strided]
+        return tensors if sum(dense) <= MOST else None
+
+    def taken(self, call: Call) -> Call | None:
+        """The call, if the CPU takes it, and if its answer depends on nothing but its arguments.
+
+        Some kernels do not check that their arguments fit each other, and read past the end, so that the result
+        depends on what is in memory.
+        """
+        answer = self.answer(call)
+        if answer is None or self.elementwise or self.free:
+            return None if answer is None else call
+        others = []
+        for byte in (0x00, 0xFF):  # zeros, and NaN
+            with fresh_memory(torch.device("cpu"), byte):
+                again = self.rebound(call, [each.clone() for each in call.tensors])
+                others.append(self.answer(again))
+        first, second = others
+        same = first is not None and second is not None and len(first) == len(second)
+        if not same or difference(first, second, {}) is not None:
+            return None
+        return call
+
+    @staticmethod
+    def rebound(call: Call, tensors: list[torch.Tensor]) -> Call:
+        """The call with other tensors in its places."""
+        args, kwargs = call.bind(tensors)
+        return Call(args, kwargs)
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """The state in which the CPU is asked: no gradients, no warnings, no modes of others."""
+    with without_modes(), warnings.catch_warnings(), torch.no_grad(), direct_seeding():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def is_sorted(tensor: torch.Tensor) -> bool:
+    """Whether the rows of a tensor ascend, as boundaries do; not of rows of one or two elements."""
+    if (
+        tensor.dim() == 0
+        or tensor.shape[-1] < 3
+        or tensor.is_complex()
+        or tensor.dtype.itemsize < 2
+    ):
+        return False
+    return bool((tensor[..., 1:] >= tensor[..., :-1]).all()) and bool(
+        (tensor[..., -1] > tensor[..., 0]).all()
+    )
+
+
+def _plain(sample: Sample) -> bool:
+    return bool(sample.tensors) and all(t.layout == torch.strided for t in sample.tensors)
+
+
+def _long(tensor: torch.Tensor) -> list[int]:
+    return [n for n in tensor.shape if n > 1]
+
+
+#: What an axis makes of a basis: calls that the CPU has taken, each with the sample that it was made from.
+Variations = Iterator[tuple[Sample, Call]]
+Vary = Callable[[Basis], Variations]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One thing that samples vary.
+
+    ``number`` times 1,000 is the index of its first sample. ``finds`` says which bug it finds, ``bugs`` are public
+    reports of such bugs. ``budget`` is the most samples of an op and dtype. ``layouts`` are the cases in which a
+    sample is laid out.
+    """
+
+    number: int
+    name: str
+    finds: str
+    bugs: tuple[str, ...]
+    budget: int
+    layouts: tuple[str, ...]
+    applies: Callable[[Basis], bool]
+    vary: Vary
+    whole: int = 0  # samples, from the first, that are laid out in the whole covering set
+    writes: int = 0  # samples, from the first, that calls which write take too

@@ -1,0 +1,279 @@
+"""Axes of shape: rank and broadcasting, total size, the extent of one dimension."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import torch
+
+from opinfo.axes.basis import Axis, Basis, Variations
+from opinfo.compare import Call
+from opinfo.samples import Sample
+
+#: Shapes in which no two extents are the same, so that a permuted answer cannot look right.
+MAIN = (3, 5, 2, 9)
+_RANKS = ((2, 3, 1, 5, 4), (2, 1, 3, 4, 5, 6), (5, 3, 7), (7, 6))
+#: Shapes of the first and the other operands, which broadcast from the left, in the middle, and both ways.
+_BROADCAST = (
+    ((3, 5, 2, 9), (2, 9)),
+    ((2, 1), (3, 5, 2, 9)),
+    ((3, 1, 2, 1), (1, 5, 1, 9)),
+    ((5, 3, 7), (5, 1, 7)),
+)
+#: Past 2^16 elements, and odd.
+_LARGE = (257, 261)
+#: Just past 32, 256, 1,024 and 4,096; none is a multiple of 2.
+_EXTENTS = (4099, 1031, 261, 37)
+#: Elements of a call in which one dimension is long.
+_MOST = 2**17
+#: What sums of whole numbers of 16 bits hold exactly in sum.
+_NARROW_EXTENTS = (261, 37)
+
+
+def _same(basis: Basis, base: Sample) -> list[int]:
+    """The tensors of a call that may all be given one shape: those of the shape of the largest, or for elementwise ops
+    all but 0-d ones."""
+    largest = max(base.tensors, key=lambda t: (t.numel(), t.dim()))
+    return [
+        place
+        for place, tensor in enumerate(base.tensors)
+        if tensor.dim() and (basis.elementwise or tensor.shape == largest.shape)
+    ]
+
+
+def _shaped(basis: Basis, base: Sample, shapes: Sequence[Sequence[int]]) -> Call:
+    """The call with its tensors in these shapes, of which the last is that of all further tensors."""
+    places = _same(basis, base)
+    return basis.rebuilt(
+        base,
+        {
+            place: basis.fill(base, place, shapes[min(number, len(shapes) - 1)])
+            for number, place in enumerate(places)
+        },
+    )
+
+
+def _ranks(basis: Basis) -> Variations:
+    bases = [base for base in basis.bases if _same(basis, base)]
+    main = None
+    reshapes = not basis.keeps_values
+    for base in bases if reshapes else ():
+        if (call := basis.taken(_shaped(basis, base, [MAIN]))) is not None:
+            main = base
+            yield base, call
+            break
+    if main is not None and len(_same(basis, main)) > 1:
+        yield from _each(basis, ((main, shapes) for shapes in _BROADCAST))
+    if reshapes and bases:
+        yield from _each(basis, _rotated(bases if main is None else [main, *bases]))
+    if main is None:
+        yield from _batched(basis)
+
+
+def _rotated(bases: Sequence[Sample]) -> Iterator[tuple[Sample, Sequence[Sequence[int]]]]:
+    """Each shape with one sample, the samples in turn: their arguments differ."""
+    for number, shape in enumerate(_RANKS):
+        yield bases[number % len(bases)], [shape]
+
+
+def _each(basis: Basis, wanted: Iterator[tuple[Sample, Sequence[Sequence[int]]]]) -> Variations:
+    for base, shapes in wanted:
+        if (call := basis.taken(_shaped(basis, base, shapes))) is not None:
+            yield base, call
+
+
+def _batched(basis: Basis) -> Variations:
+    """More leading dimensions: for all tensors of a call, or for the first one only."""
+    for base in basis.bases:
+        for lead, only in product(((2,), (3, 2)), (False, True)):
+            places = [0] if only else range(len(base.tensors))
+            tensors = {
+                place: stacked(base.tensors[place], lead)
+                for place in places
+                if base.tensors[place].dim()
+            }
+            if (call := basis.taken(basis.rebuilt(base, tensors))) is not None:
+                yield base, call
+                break
+
+
+def stacked(tensor: torch.Tensor, lead: Sequence[int]) -> torch.Tensor:
+    """Copies of a tensor along new leading dimensions, each times another factor: triangular, definite and regular
+    matrices remain so."""
+    copies = tensor.expand(*lead, *tensor.shape).clone(memory_format=torch.contiguous_format)
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return copies
+    count = math.prod(lead)
+    factors = 1 + torch.arange(count).reshape(*lead, *[1] * tensor.dim()) / 8
+    return (copies * factors).to(tensor.dtype)
+
+
+RANK = Axis(
+    number=1,
+    name="rank",
+    finds="A kernel that mistakes one dimension for another, or that broadcasts wrongly: no two extents are the same.",
+    bugs=("pytorch/pytorch#139006", "pytorch/pytorch#110120", "pytorch/pytorch#132332"),
+    budget=8,
+    layouts=("contiguous", "transposed+step_outer+offset", "free:order=1.2.0"),
+    whole=1,
+    applies=lambda basis: not basis.unique_indices,
+    vary=_ranks,
+    writes=1,
+)
+
+
+def _sizes(basis: Basis) -> Variations:
+    for base in basis.bases:
+        call = basis.taken(_shaped(basis, base, [_LARGE]))
+        if call is not None:
+            yield base, call
+            return
+
+
+SIZE = Axis(
+    number=2,
+    name="size",
+    finds="A kernel that is wrong beyond 65,536 elements, or in the last elements that do not fill a vector or a block.",
+    bugs=("pytorch/pytorch#195595", "pytorch/pytorch#122916", "intel/torch-xpu-ops#3020"),
+    budget=1,
+    layouts=("contiguous", "transposed+step_outer+offset", "free:offset=1"),
+    applies=lambda basis: basis.shape_free and not basis.keeps_values,
+    vary=_sizes,
+    writes=1,
+)
+
+
+# -- one long dimension
+
+
+def _extents(basis: Basis) -> Variations:
+    narrow = basis.kind.itemsize <= 2
+    sizes = _NARROW_EXTENTS if narrow else _EXTENTS
+    found: list[tuple[Sample, frozenset[Any], float]] = []
+    seen: set[Any] = set()
+    for base in basis.bases:
+        for group, growth in _groups(basis, base):
+            sign = (basis.arguments(base), *sorted(map(str, group)))
+            if sign not in seen:
+                seen.add(sign)
+                found.append((base, group, growth))
+    if found:  # first the one that may grow most
+        found.insert(0, found.pop(min(range(len(found)), key=lambda n: found[n][2])))
+    made: set[tuple[int, int]] = set()
+    for turn in range(2):
+        for number, (base, group, growth) in enumerate(found):
+            first = (number + 2 * turn) % len(sizes) if turn else number % 2
+            for size in sizes[first:]:
+                if growth * size > _MOST or (number, size) in made:
+                    continue
+                call = _lengthened(basis, base, group, size)
+                if call is not None and basis.taken(call) is not None:
+                    made.add((number, size))
+                    yield base, call
+                    break
+
+
+def _groups(basis: Basis, base: Sample) -> Iterator[tuple[frozenset[Any], float]]:
+    """The dimensions that the CPU lets grow, alone or together with others of the same extent, as sets of (tensor,
+    dimension) and of places in the arguments; and how many elements the call then has for each step of growth."""
+    dims = [(p, d) for p, t in enumerate(base.tensors) for d, n in enumerate(t.shape) if n > 1]
+    done: set[Any] = set()
+    small = _EXTENTS[-1]
+    tried = 0
+    for dim in dims:
+        if dim in done:
+            continue
+        for group in _candidates(base, dims, dim):
+            if (tried := tried + 1) > _TRIES:
+                return
+            call = _lengthened(basis, base, group, small)
+            answer = basis.answer(call) if call is not None else None
+            if call is None or answer is None:
+                continue
+            done |= group
+            held = sum(t.numel() for t in (*call.tensors, *answer))
+            yield group, held / small
+            break
+
+
+_TRIES = 40
+
+
+def _candidates(
+    base: Sample, dims: Sequence[tuple[int, int]], dim: tuple[int, int]
+) -> Iterator[frozenset[Any]]:
+    extent = base.tensors[dim[0]].shape[dim[1]]
+    yield frozenset([dim])
+    others: dict[int, list[tuple[int, int]]] = {}
+    for each in dims:
+        if each[0] != dim[0] and base.tensors[each[0]].shape[each[1]] == extent:
+            others.setdefault(each[0], []).append(each)
+    options = [[*reversed(each), None] for each in others.values()]
+    for number, picked in enumerate(product(*options)):
+        if number >= 8:
+            break
+        partners = [each for each in picked if each is not None]
+        if partners:
+            yield frozenset([dim, *partners])
+    same = [each for each in dims if base.tensors[each[0]].shape[each[1]] == extent]
+    yield frozenset([*same, extent])
+
+
+def _lengthened(basis: Basis, base: Sample, group: frozenset[Any], size: int) -> Call | None:
+    """The call with these dimensions of this size; a number in the group is an extent that arguments name."""
+    shapes = {place: list(each.shape) for place, each in enumerate(base.tensors) if each.dim()}
+    extents = [each for each in group if isinstance(each, int)]
+    for place, dim in (each for each in group if not isinstance(each, int)):
+        shapes[place][dim] = size
+    if any(math.prod(shape) > _MOST for shape in shapes.values()):
+        return None
+    grown = {each[0] for each in group if not isinstance(each, int)}
+    numbers = (torch.int32, torch.int64)
+    if basis.unique_indices and any(base.tensors[place].dtype in numbers for place in grown):
+        return None
+    floating = basis.kind.is_floating_point or basis.kind.is_complex
+    shapes = {
+        place: shape
+        for place, shape in shapes.items()
+        if place in grown or (floating and base.tensors[place].dtype == basis.kind)
+    }
+    tensors = {place: basis.fill(base, place, shape) for place, shape in shapes.items()}
+    call = basis.rebuilt(base, tensors)
+    if basis.multiplies:  # alpha and beta too are whole numbers
+        kwargs = {name: 2 if isinstance(each, float) else each for name, each in call.kwargs.items()}
+        call = Call(call.args, kwargs)
+    if not extents:
+        return call
+
+    def named(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            swapped = [
+                size if type(each) is int and each in extents else named(each) for each in value
+            ]
+            return type(value)(swapped) if type(value) in (list, tuple) else tuple(swapped)
+        return value
+
+    return Call(
+        tuple(named(each) for each in call.args),
+        {name: named(value) for name, value in call.kwargs.items()},
+    )
+
+
+EXTENT = Axis(
+    number=3,
+    name="extent",
+    finds="A kernel that is wrong where one dimension is longer than a warp, a block or a tile, or does not divide into them.",
+    bugs=(
+        "pytorch/pytorch#181133",
+        "pytorch/pytorch#163597",
+        "pytorch/pytorch#129207",
+        "pytorch/pytorch#38764",
+    ),
+    budget=6,
+    layouts=("contiguous", "transposed", "contiguous+step_inner+offset"),
+    applies=lambda basis: not basis.elementwise and not basis.keeps_values and not basis.free,
+    vary=_extents,
+)

@@ -1,0 +1,337 @@
+"""Axes of values: special ones, large integers, indices that repeat and that lie at the edge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from opinfo.axes.basis import Axis, Basis, Variations, asking
+from opinfo.compare import DEFAULT_TOLERANCES, Call, tensors_of
+from opinfo.samples import Sample, seed_everything
+
+#: Elements of a sample leave as many over when they are divided by 8, 16, 32 and 64.
+_TAIL = 7
+_ELEMENTS = 96 + _TAIL
+
+
+# -- special values of floating-point dtypes
+
+
+def special_values(kind: torch.dtype) -> torch.Tensor:
+    """Zeros, infinities, NaN, halves, large numbers, subnormals and the ends of a floating-point dtype."""
+    about, inf, nan = torch.finfo(kind), math.inf, math.nan
+    among = [0.0, 0.5, 1.0, 1.5, 2.5, 101.5, about.max, about.tiny, about.tiny / 4, inf]
+    return torch.tensor([nan, *among, *(-each for each in among)], dtype=torch.float64).to(kind)
+
+
+def _specials(basis: Basis) -> Variations:
+    values = special_values(basis.kind)
+    for base in basis.bases:
+        places = [
+            place
+            for place, tensor in enumerate(base.tensors)
+            if tensor.dtype == basis.kind and (tensor.dim() or len(base.tensors) == 1)
+        ]
+        if not places:
+            continue
+        for turn in range(3 if len(places) == 1 else 2):
+            call = _documented(basis, base, places, _arranged(basis, base, places, values, turn))
+            if call is not None:
+                yield base, call
+
+
+def _arranged(
+    basis: Basis, base: Sample, places: Sequence[int], values: torch.Tensor, turn: int
+) -> dict[int, torch.Tensor]:
+    """Vectors with the special values first, last and among ordinary ones, in another order each turn; of several
+    operands every pair of special values."""
+    count = len(values)
+    if len(places) == 1:
+        ends = [torch.roll(values, shift) for shift in (turn * _TAIL, count // 2 - turn * _TAIL)]
+        body = basis.fill(base, places[0], (_ELEMENTS - 2 * count,))
+        return {places[0]: torch.cat([ends[0], body, ends[1]])}
+    pairs = torch.cartesian_prod(torch.arange(count), torch.arange(count))
+    length = (len(pairs) // 64 + 1) * 64 + _TAIL
+    order = basis.choice(len(pairs), (length,))
+    order[basis.permutation(length)[: len(pairs)]] = torch.arange(len(pairs))
+    first, second = pairs[order].unbind(1)
+    found = {}
+    for number, place in enumerate(places):
+        index = (
+            first if number == 0 else second if number == 1 else (first + second + number) % count
+        )
+        found[place] = values[index].contiguous()
+    return found
+
+
+def _documented(
+    basis: Basis, base: Sample, places: Sequence[int], tensors: dict[int, torch.Tensor]
+) -> Call | None:
+    """The call with those of the special values for which the CPU's answer is that of float64, also where subnormal
+    numbers count as zeros and large ones are rounded; upstream's values are in the place of the others. None if
+    too few are left."""
+    rest = {
+        place: basis.fill(base, place, (len(tensors[places[0]]),))
+        for place, tensor in enumerate(base.tensors)
+        if tensor.dim() and place not in places
+    }
+    benign = {place: basis.fill(base, place, (len(tensors[place]),)) for place in places}
+    chosen, left = tensors, len(tensors[places[0]])
+    for _ in range(2):
+        call = basis.rebuilt(base, {**rest, **chosen})
+        agreed = _agreed(basis, call, [*rest, *chosen])
+        if agreed is None:
+            return None
+        if bool(agreed.all()):
+            return call if left * 3 >= len(agreed) else None
+        left = int(agreed.sum())
+        chosen = {
+            place: torch.where(agreed, chosen[place], benign[place]).contiguous()
+            for place in places
+        }
+    # What upstream gives is not agreed either: one element that is stands in for all of them.
+    call = basis.rebuilt(base, {**rest, **chosen})
+    agreed = _agreed(basis, call, [*rest, *chosen])
+    if agreed is None or int(agreed.sum()) * 3 < len(agreed):
+        return None
+    one = int(agreed.nonzero()[0])
+    every = {
+        place: torch.where(agreed, each, each[one]).contiguous()
+        for place, each in {**rest, **chosen}.items()
+    }
+    return basis.taken(basis.rebuilt(base, every))
+
+
+def _agreed(basis: Basis, call: Call, places: Sequence[int]) -> torch.Tensor | None:
+    """Where the CPU's answer is that of float64; None if it is not of one floating-point or bool tensor of this
+    size."""
+    length = len(call.tensors[places[0]])
+    found = basis.answer(call)
+    if not found or any(
+        each.shape != (length,) or not (each.is_floating_point() or each.dtype == torch.bool)
+        for each in found
+    ):
+        return None
+    kind = found[0].dtype
+    rtol, atol = DEFAULT_TOLERANCES.get(str(kind).removeprefix("torch."), (0.0, 0.0))
+    agreed = torch.ones(length, dtype=torch.bool)
+    for change in (_unchanged, _flushed, _rounded):
+        tensors = [
+            change(each.double(), basis.kind) if each.dtype == basis.kind else each
+            for each in call.tensors
+        ]
+        args, kwargs = call.on(tensors, torch.device("cpu"))
+        with asking():
+            seed_everything(0)
+            try:
+                wide = tensors_of(basis.op.function(*args, **kwargs))
+            except Exception:  # float64 is refused, or these values are
+                return None
+        for got, want in zip(found, wide):
+            if want.shape != got.shape:
+                return None
+            if kind == torch.bool or want.dtype == torch.bool:
+                agreed &= got == want
+            else:
+                want = want.to(got.dtype)
+                agreed &= torch.isclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
+    return agreed
+
+
+def _unchanged(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    return tensor
+
+
+def _flushed(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """Subnormal numbers as zeros, which a device may take them for."""
+    return torch.where(tensor.abs() < torch.finfo(kind).tiny, tensor * 0.0, tensor)
+
+
+def _rounded(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """Large numbers a rounding smaller: the sine of one is as good as random."""
+    large = (tensor.abs() > 1000) & tensor.isfinite()
+    return torch.where(large, tensor * (1 - torch.finfo(kind).eps), tensor)
+
+
+SPECIAL = Axis(
+    number=4,
+    name="special values",
+    finds="A kernel that loses NaN, infinities, signs of zeros, halves or subnormal numbers, in any operand, in the body or in the tail of a vectorised loop.",
+    bugs=("pytorch/pytorch#67428", "pytorch/pytorch#188147"),
+    budget=3,
+    layouts=("contiguous", "contiguous+step_inner+offset"),
+    applies=lambda basis: (
+        basis.kind.is_floating_point
+        and basis.elementwise
+        and not basis.free
+        and basis.dtype in DEFAULT_TOLERANCES
+        and "axes.loops" not in basis.families
+    ),
+    vary=_specials,
+)
+
+
+# -- large integers
+
+_INTEGERS = frozenset({"uint8", "int8", "int16", "int32", "int64"})
+
+
+def large_integers(kind: torch.dtype) -> torch.Tensor:
+    """Numbers that float32 and float64 cannot hold, negative ones, and the largest of an integer dtype."""
+    about = torch.iinfo(kind)
+    among = [0, 1, 2, 3, 5, 7, 100, 127, 2**15 + 1, 2**24 + 1, 2**24 + 3, 2**31 - 1, 2**31 + 1]
+    among += [2**53 + 1, 2**53 + 3, about.max - 1, about.max]
+    # Not the smallest: its absolute value, and its quotient by -1, are undefined.
+    among += [-each for each in among if each]
+    return torch.tensor([each for each in among if about.min < each <= about.max], dtype=kind)
+
+
+def _integers(basis: Basis) -> Variations:
+    values = large_integers(basis.kind)
+    if not basis.elementwise:
+        values = values[values.double().abs() < 2**54]  # sums of them hold
+    for base in basis.bases:
+        places = [p for p, t in enumerate(base.tensors) if t.dim() and t.dtype == basis.kind]
+        if not basis.elementwise:
+            same = [p for p in places if base.tensors[p].shape == base.tensors[0].shape]
+            wanted = [same, same[:1]] if same[:1] == [0] else []
+            for group in wanted:
+                call = basis.taken(
+                    basis.rebuilt(
+                        base,
+                        {
+                            place: _picked(basis, base, place, values, base.tensors[place].shape)
+                            for place in group
+                        },
+                    )
+                )
+                if call is not None:
+                    yield base, call
+                    break
+            continue
+        for among in (values, values[values != 0], values[(values > 0) & (values < 64)]):
+            tensors = {
+                place: _picked(
+                    basis, base, place, values if not number else among, (_ELEMENTS * 3,)
+                )
+                for number, place in enumerate(places)
+            }
+            if (call := _without_overflow(basis, base, tensors)) is not None:
+                yield base, call
+                break
+
+
+def _picked(
+    basis: Basis, base: Sample, place: int, values: torch.Tensor, shape: Sequence[int]
+) -> torch.Tensor:
+    """Some of the values in random order; all different where the op orders elements."""
+    count = torch.Size(shape).numel()
+    if basis.orders:
+        if count > len(values):
+            bits = torch.iinfo(values.dtype).bits
+            start = {64: 2**53, 32: 2**24}.get(bits, 0)  # adjacent numbers beyond what floats hold
+            return (basis.distinct(shape).long() + start).to(values.dtype)
+        return values[basis.permutation(len(values))[:count]].reshape(tuple(shape))
+    return values[basis.choice(len(values), shape)]
+
+
+def _without_overflow(basis: Basis, base: Sample, tensors: dict[int, torch.Tensor]) -> Call | None:
+    """The call without the elements whose exact result the dtype does not hold, or that float32 does not show."""
+    if not tensors:
+        return None
+    length = len(next(iter(tensors.values())))
+    call = basis.rebuilt(base, tensors)
+    found = basis.answer(call)
+    if not found or any(each.shape != (length,) for each in found):
+        return None
+    wide = basis.rebuilt(base, {place: each.double() for place, each in tensors.items()})
+    expected = basis.answer(wide)
+    if expected is None or all(each.dtype == torch.bool for each in found):
+        return call  # of integers only: nothing grows
+    most = torch.iinfo(basis.kind).max
+    agreed = torch.ones(length, dtype=torch.bool)
+    for got, want in zip(found, expected):
+        if want.shape != got.shape or got.dtype == torch.bool:
+            continue
+        if got.is_floating_point():
+            rtol, atol = DEFAULT_TOLERANCES.get(str(got.dtype).removeprefix("torch."), (0.0, 0.0))
+            agreed &= torch.isclose(got.double(), want.double(), rtol, atol, equal_nan=True)
+        elif not got.is_complex():
+            agreed &= want.double().abs() < most
+    if not bool(agreed.any()) or int(agreed.sum()) * 4 < length:
+        return None
+    one = int(agreed.nonzero()[0])
+    kept = {p: torch.where(agreed, each, each[one]).contiguous() for p, each in tensors.items()}
+    return basis.taken(basis.rebuilt(base, kept))
+
+
+INTEGERS = Axis(
+    number=5,
+    name="large integers",
+    finds="A kernel that takes integers through float32 or float64, or through fewer bits.",
+    bugs=("pytorch/pytorch#195595", "ROCm/legacy-rocm-build#1432"),
+    budget=3,
+    layouts=("contiguous", "contiguous+step_inner+offset"),
+    applies=lambda basis: (
+        basis.dtype in _INTEGERS
+        and not basis.free
+        and "axes.loops" not in basis.families
+        and "axes.small_integers" not in basis.families
+    ),
+    vary=_integers,
+)
+
+
+# -- indices
+
+
+def _indices(basis: Basis) -> Variations:
+    for base in basis.bases:
+        places = [
+            p
+            for p, t in enumerate(base.tensors)
+            if t.dtype in (torch.int64, torch.int32) and t.numel() > 1
+        ]
+        for place in places:
+            for tensor in _changed(basis, base, place):
+                if (call := basis.taken(basis.rebuilt(base, {place: tensor}))) is not None:
+                    yield base, call
+
+
+def _changed(basis: Basis, base: Sample, place: int) -> Iterator[torch.Tensor]:
+    """An index that names the last place, or all of them from the end, or one twice."""
+    given = base.tensors[place]
+    extents = sorted({n for p, t in enumerate(base.tensors) if p != place for n in t.shape})
+    if not basis.unique_indices:
+        ends = torch.arange(given.numel()).reshape(given.shape) % 3 == 0
+        for extent in reversed(extents):
+            last = given.new_tensor(extent - 1)
+            call = basis.rebuilt(base, {place: torch.where(ends, last, given)})
+            if extent > 1 and basis.taken(call) is not None:
+                yield call.tensors[place]
+                yield torch.where(ends, last - extent, given.clamp(max=extent - 1) - extent)
+                break
+        yield torch.full_like(given, int(given.max()))
+    else:
+        for extent in extents:
+            if extent > int(given.max()):
+                yield given - extent
+    yield given.flip(0)
+
+
+INDICES = Axis(
+    number=6,
+    name="indices",
+    finds="A kernel that drops or doubles what a repeated index names, or that misreads a negative index or the last one.",
+    bugs=("pytorch/pytorch#97574", "pytorch/pytorch#39227", "pytorch/pytorch#111669"),
+    budget=5,
+    layouts=("contiguous", "transposed", "contiguous/contiguous+step_inner/contiguous"),
+    applies=lambda basis: (
+        not basis.elementwise
+        and not basis.free
+        and (basis.kind.is_floating_point or basis.kind.is_complex)
+    ),
+    vary=_indices,
+)

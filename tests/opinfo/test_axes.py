@@ -1,0 +1,170 @@
+"""Samples by axis: what applies to which op, within which budget, the same each time."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from opinfo.axes import AXES, FEW, by_axis, samples_of
+from opinfo.catalog import catalogue
+from opinfo.exceptions import exceptions
+from opinfo.layouts import covering_set
+from opinfo.samples import Sample, draw
+from tests.opinfo.test_samples import described
+
+AXIS = {axis.name: axis for axis in AXES}
+
+
+def made(op: str, dtype: str = "float32") -> list[Sample]:
+    found = catalogue()[op]
+    return list(by_axis(found, dtype, draw(found, dtype)))
+
+
+def shapes(op: str, axis: str, dtype: str = "float32") -> list[list[tuple[int, ...]]]:
+    return [[tuple(t.shape) for t in s.tensors] for s in made(op, dtype) if s.axis == axis]
+
+
+def values(op: str, axis: str, place: int, dtype: str = "float32") -> torch.Tensor:
+    found = [s.tensors[place].reshape(-1) for s in made(op, dtype) if s.axis == axis]
+    return torch.cat(found)
+
+
+def taken(sample: Sample) -> bool:
+    """Whether a sample has tensors, and only such as axes change."""
+    return bool(sample.tensors) and all(t.layout == torch.strided for t in sample.tensors)
+
+
+# -- the table
+
+
+def test_axes_have_a_number_a_sentence_and_layouts_of_the_covering_set() -> None:
+    assert len({axis.number for axis in AXES}) == len(AXIS) == len(AXES)
+    known = {case.id for case in covering_set().cases}
+    for axis in AXES:
+        assert axis.finds.endswith(".")
+        assert axis.bugs
+        assert set(axis.layouts) <= known
+        assert max(axis.whole, axis.writes) <= axis.budget < 1000
+    assert set(FEW) <= known
+
+
+@pytest.fixture(scope="module")
+def everything() -> dict[str, list[Sample]]:
+    return {
+        name: list(by_axis(op, "float32", draw(op, "float32")))
+        for name, op in catalogue().items()
+        if "float32" in op.dtypes
+    }
+
+
+def test_every_op_that_takes_tensors_has_an_axis_or_a_reason(
+    everything: dict[str, list[Sample]],
+) -> None:
+    without = {name for name, samples in everything.items() if not samples}
+    unexplained = [
+        name
+        for name in without
+        if "axes.none" not in exceptions().families_of(name)
+        and catalogue()[name].schemas
+        and any(map(taken, draw(catalogue()[name], "float32", limit=20)))
+    ]
+    assert unexplained == []
+
+
+def test_budgets_are_kept(everything: dict[str, list[Sample]]) -> None:
+    for name, samples in everything.items():
+        assert len({s.index for s in samples}) == len(samples), name
+        for axis, count in Counter(s.axis for s in samples).items():
+            assert count <= AXIS[axis].budget, name
+        for each in samples:
+            assert each.index // 1000 == AXIS[each.axis].number, name
+
+
+def test_every_elementwise_op_has_a_sample_that_can_be_permuted(
+    everything: dict[str, list[Sample]],
+) -> None:
+    def tells(sample: Sample) -> bool:
+        return any(len({n for n in t.shape if n > 1}) > 2 for t in sample.tensors)
+
+    ops = [op for op in catalogue().values() if op.ufunc in ("unary", "binary") and op.schemas]
+    flat = {
+        op.id
+        for op in ops
+        if op.id in everything
+        and not any(tells(s) and s.layouts is None for s in everything[op.id])
+    }
+    assert {name for name in flat if "axes.none" not in exceptions().families_of(name)} == set()
+
+
+@pytest.mark.parametrize("name", ["add", "softmax", "index_add", "nn.functional.conv2d"])
+def test_the_same_samples_are_drawn_again(name: str) -> None:
+    first, second = ("\n".join(map(described, made(name))) for _ in range(2))
+    assert first == second
+
+
+def test_samples_of_undeclared_dtypes_are_left_out() -> None:
+    kinds = {
+        t.dtype
+        for s in samples_of(catalogue()["add"], "float32", 16, {"float32"})
+        for t in s.tensors
+    }
+    assert kinds == {torch.float32}
+
+
+def test_four_of_upstream_s_samples_take_every_layout() -> None:
+    samples = [s for s in samples_of(catalogue()["sum"], "float32", 16) if not s.axis]
+    assert Counter(s.layouts for s in samples) == {None: 4, FEW: len(samples) - 4}
+
+
+# -- what the axes reach
+
+
+def test_operands_are_broadcast_both_ways() -> None:
+    found = shapes("mul", "rank")
+    assert [(3, 5, 2, 9), (2, 9)] in found
+    assert [(2, 1), (3, 5, 2, 9)] in found
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("sum", 1025),
+        ("cumsum", 1025),
+        ("softmax", 1025),
+        ("sort", 1025),
+        ("mm", 1025),
+        ("nn.functional.layer_norm", 1025),
+        ("nn.functional.max_pool2d", 257),
+        ("nn.functional.conv2d", 257),
+        ("nn.functional.scaled_dot_product_attention", 257),
+        ("index_select", 1025),
+    ],
+)
+def test_one_dimension_is_long(name: str, least: int) -> None:
+    assert max(n for call in shapes(name, "extent") for shape in call for n in shape) >= least
+
+
+def test_both_operands_of_a_comparison_hold_special_values() -> None:
+    for place in (0, 1):
+        found = values("maximum", "special values", place)
+        assert found.isnan().any()
+        assert found.isinf().any()
+        assert (found == 0.0).any()
+
+
+def test_integers_reach_past_what_float64_holds() -> None:
+    for name in ("eq", "sort", "max.reduction_with_dim"):
+        assert values(name, "large integers", 0, "int64").abs().max() > 2**53
+
+
+def test_an_index_repeats_and_is_negative_where_that_is_taken() -> None:
+    repeated = [s.tensors[1] for s in made("index_add") if s.axis == "indices"]
+    assert any(each.unique().numel() < each.numel() for each in repeated)
+    assert (values("take", "indices", 1) < 0).any()
+
+
+def test_indices_that_may_not_repeat_do_not() -> None:
+    for sample in made("index_copy"):
+        assert sample.tensors[1].unique().numel() == sample.tensors[1].numel()
