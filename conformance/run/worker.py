@@ -218,7 +218,7 @@ class Worker:
         withheld = untried_with([op_id], self.device.descriptor, load(), clauses)[op_id]
         recorder = Recorder(op_id, dtype, clauses, self.undeclared, withheld)
         strides = StrideReference(self.device.descriptor.torch_type, cache)
-        traits = probe(op, dtype, [s for s in samples if not s.axis], known)
+        traits = probe(op, dtype, samples, known)
         about = (op, dtype, traits, samples, self.device, strides)
         context = ItemContext(*about, recorder, known, self.watch)
         run_checks(context, self.op_checks)

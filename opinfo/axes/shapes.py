@@ -243,7 +243,9 @@ def _lengthened(basis: Basis, base: Sample, group: frozenset[Any], size: int) ->
     tensors = {place: basis.fill(base, place, shape) for place, shape in shapes.items()}
     call = basis.rebuilt(base, tensors)
     if basis.multiplies:  # alpha and beta too are whole numbers
-        kwargs = {name: 2 if isinstance(each, float) else each for name, each in call.kwargs.items()}
+        kwargs = {
+            name: 2 if isinstance(each, float) else each for name, each in call.kwargs.items()
+        }
         call = Call(call.args, kwargs)
     if not extents:
         return call

@@ -13,9 +13,10 @@ from conformance.contract.bugs import Bug, is_planned
 from conformance.suites import planned_op_checks
 from devices.cell import CallKey, Outcome
 from devices.simulated.faults import FAULTS
+from opinfo.axes import samples_of
 from opinfo.catalog import catalogue
 from opinfo.plan import plan_specs
-from opinfo.samples import Sample, choose, draw
+from opinfo.samples import Sample
 from tests.bugs.imitations import wrap
 from tests.faulty import FaultyDevice, run_faulty
 
@@ -55,7 +56,7 @@ class _UntilFound(Guard):
 @cache
 def _samples(op: str, dtype: str) -> list[Sample]:
     """Those that every plan takes."""
-    return choose(draw(catalogue()[op], dtype), plan_specs()["quick"].samples)
+    return samples_of(catalogue()[op], dtype, plan_specs()["quick"].samples)
 
 
 def fate(bug: Bug) -> tuple[Fate, tuple[str, ...]]:

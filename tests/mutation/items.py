@@ -13,13 +13,14 @@ from conformance.suites import planned_op_checks
 from devices import registry
 from devices.cell import Outcome
 from devices.files import cache_root
+from opinfo.axes import samples_of
 from opinfo.catalog import catalogue
 from opinfo.device import Device, open_device
 from opinfo.exceptions import exceptions
 from opinfo.layouts import forget_geometries
 from opinfo.plan import plan_spec
 from opinfo.reference import ReferenceCache, StrideReference, forget_dispatches
-from opinfo.samples import choose, draw, probe
+from opinfo.samples import probe
 
 #: Outcomes by which a run says that something is wrong.
 RED = frozenset({Outcome.FAIL, Outcome.ERROR, Outcome.BLOCKED})
@@ -37,7 +38,7 @@ class Subject:
     def __init__(self, op: str, dtype: str) -> None:
         forget_geometries()
         self.op, self.dtype = catalogue()[op], dtype
-        self.samples = choose(draw(self.op, dtype), plan_spec("quick").samples)
+        self.samples = samples_of(self.op, dtype, plan_spec("quick").samples)
         self.traits = probe(self.op, dtype, self.samples, exceptions())
         self.cache = ReferenceCache(cache_root(), "mutation", "simulated", f"{op}-{dtype}")
         self.clean = self.run()

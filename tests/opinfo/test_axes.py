@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
 
-from opinfo.axes import AXES, FEW, by_axis, samples_of
+from opinfo.axes import AXES, FEW, by_axis, samples_of, table
 from opinfo.catalog import catalogue
 from opinfo.exceptions import exceptions
 from opinfo.layouts import covering_set
@@ -51,12 +52,13 @@ def test_axes_have_a_number_a_sentence_and_layouts_of_the_covering_set() -> None
 
 
 @pytest.fixture(scope="module")
-def everything() -> dict[str, list[Sample]]:
-    return {
-        name: list(by_axis(op, "float32", draw(op, "float32")))
-        for name, op in catalogue().items()
-        if "float32" in op.dtypes
-    }
+def tabled() -> dict[tuple[str, str], list[Sample]]:
+    return table.made()
+
+
+@pytest.fixture(scope="module")
+def everything(tabled: dict[tuple[str, str], list[Sample]]) -> dict[str, list[Sample]]:
+    return {op: samples for (op, dtype), samples in tabled.items() if dtype == "float32"}
 
 
 def test_every_op_that_takes_tensors_has_an_axis_or_a_reason(
@@ -168,3 +170,10 @@ def test_an_index_repeats_and_is_negative_where_that_is_taken() -> None:
 def test_indices_that_may_not_repeat_do_not() -> None:
     for sample in made("index_copy"):
         assert sample.tensors[1].unique().numel() == sample.tensors[1].numel()
+
+
+def test_the_table_of_the_docs_is_that_of_the_axes(
+    tabled: dict[tuple[str, str], list[Sample]],
+) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "depth.md").read_text(encoding="utf-8")
+    assert text.partition("<!-- table -->\n")[2].splitlines() == table.rows(tabled)

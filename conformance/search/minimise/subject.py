@@ -28,7 +28,7 @@ from opinfo.exceptions import Exceptions, exceptions
 from opinfo.layouts import CONTIGUOUS, AnyLayout, Case, covering_set
 from opinfo.memory import fresh_memory
 from opinfo.reference import StrideReference, value_answer
-from opinfo.samples import SEED, Sample, Traits, choose, draw, mutates, probe, seed_everything
+from opinfo.samples import SEED, Sample, Traits, draw, mutates, probe, seed_everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Subject:
 
     @cached_property
     def traits(self) -> Traits:
-        return probe(self.op, self.dtype, choose(self.drawn, self.count), self.known)
+        return probe(self.op, self.dtype, self.samples, self.known)
 
     @cached_property
     def strides(self) -> StrideReference:

@@ -42,7 +42,7 @@ def variants(ctx: ItemContext) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     """The other arguments of the first samples whose tensors are all operands of the dtype; none for an op that is not
     elementwise."""
     count = operands_of(ctx.op.id, ctx.traits.ufunc) if ctx.dtype in FORMATS else 0
-    found = {repr(more): more for each in ctx.samples if (more := _others(each, count, ctx.dtype))}
+    found = {repr(more): more for each in ctx.common if (more := _others(each, count, ctx.dtype))}
     return list(found.values())[:_VARIANTS]
 
 

@@ -27,7 +27,7 @@ def on_samples_too(ctx: ItemContext) -> None:
         return
     with ctx.running(ULP):
         counted = 0
-        for sample in ctx.samples:
+        for sample in ctx.common:
             if counted == _SAMPLES:
                 break
             laid = ctx.plain(sample)

@@ -1,0 +1,125 @@
+"""For each axis, a fault that is seen with its samples and was not seen with upstream's alone, on several ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.suites.layout import SUITE
+from devices.cell import Outcome
+from opinfo.axes import samples_of
+from opinfo.catalog import catalogue
+from opinfo.compare import replace_tensors, tensors_of
+from opinfo.samples import Sample
+from tests.faulty import FaultyDevice, Function, run_faulty
+
+_CHECKS = [check for check in SUITE.op_checks if check.clause == "layout.values"]
+
+
+def spoiled(result: Any) -> Any:
+    """Another result: its last element differs."""
+
+    def other(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.numel():
+            return tensor
+        found = tensor.clone(memory_format=torch.contiguous_format)
+        last = found.view(-1)[-1:]
+        flips = last.dtype == torch.bool
+        last.copy_(last.logical_not() if flips else last.nan_to_num(0, 0, 0) + 7)
+        return found
+
+    return replace_tensors(result, other)
+
+
+def where(condition: Callable[[list[torch.Tensor], tuple[Any, ...]], bool]) -> Any:
+    """A fault in the calls of which this is true."""
+
+    def wrap(function: Function) -> Function:
+        def faulty(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            wrong = condition(tensors_of((args, kwargs)), args)
+            return spoiled(result) if wrong else result
+
+        return faulty
+
+    return wrap
+
+
+def long(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return any(n > 1000 for t in tensors for n in t.shape)
+
+
+def of_rank_6(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return any(t.dim() == 6 for t in tensors)
+
+
+def large(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return any(t.numel() > 2**16 for t in tensors)
+
+
+def nan_in_the_second(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return len(tensors) > 1 and bool(tensors[1].isnan().any())
+
+
+def aligned_to_8_bytes_only(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return bool(tensors) and tensors[0].storage_offset() * tensors[0].element_size() % 16 == 8
+
+
+def large_integers(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    numbers = [t for t in tensors if t.dtype == torch.int64 and t.numel()]
+    return any(int(t.abs().max()) > 2**53 for t in numbers)
+
+
+def repeated_index(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    numbers = [t for t in tensors if t.dtype == torch.int64 and t.numel() > 1]
+    return any(t.unique().numel() == 1 for t in numbers)
+
+
+def negative_index(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    numbers = [t for t in tensors if t.dtype == torch.int64 and t.numel() > 1]
+    return any(bool((t < -1).any()) for t in numbers)
+
+
+def second_alone_strided(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return (
+        len(tensors) > 2
+        and tensors[0].is_contiguous()
+        and tensors[2].is_contiguous()
+        and not tensors[1].is_contiguous()
+    )
+
+
+def scalar_first(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return len(tensors) == 1 and tensors[0].dim() > 3 and not isinstance(args[1], torch.Tensor)
+
+
+#: The fault, the dtype, ops.
+FAULTS: list[tuple[Any, str, tuple[str, ...]]] = [
+    (of_rank_6, "float32", ("tan", "nn.functional.silu", "atan2", "cumsum")),
+    (large, "float32", ("erfc", "hypot", "nn.functional.softplus")),
+    (long, "float32", ("amax", "logsumexp", "cumprod", "log_softmax", "bmm", "index_select")),
+    (nan_in_the_second, "float32", ("fmin", "fmod", "atan2", "logaddexp")),
+    (aligned_to_8_bytes_only, "float32", ("neg", "mul", "logit")),
+    (large_integers, "int64", ("ne", "flip", "argsort", "minimum", "cummax")),
+    (repeated_index, "float32", ("index_add", "index_reduce.amax", "take_along_dim")),
+    (negative_index, "float32", ("take", "index_put")),
+    (second_alone_strided, "float32", ("addcmul", "lerp")),
+    (scalar_first, "float32", ("fmod", "true_divide", "eq")),
+]
+CASES = [(fault, dtype, op) for fault, dtype, ops in FAULTS for op in ops]
+
+
+def outcome(op: str, dtype: str, samples: list[Sample], fault: Any) -> Outcome:
+    found = run_faulty(op, dtype, samples, _CHECKS, FaultyDevice(where(fault)))
+    return next(iter(found.cells.values())).outcome()
+
+
+@pytest.mark.parametrize(
+    ("fault", "dtype", "op"), CASES, ids=[f"{fault.__name__}-{op}" for fault, _, op in CASES]
+)
+def test_a_fault_of_an_axis_is_noticed(fault: Any, dtype: str, op: str) -> None:
+    entry = catalogue()[op]
+    assert outcome(op, dtype, samples_of(entry, dtype, 16), fault) is Outcome.FAIL
