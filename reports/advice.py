@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -41,6 +42,13 @@ _WRONG: Final = {
 }
 
 
+#: What torch says where a hook of a PrivateUse1 backend is missing (ATen/detail/PrivateUse1HooksInterface.h).
+_HOOK: Final = re.compile(r"and implement `(\w+)`|register a generator")
+_ATTRIBUTE: Final = re.compile(
+    r"(?:module '[\w.]+'|'\w*[Mm]od\w*' object) has no attribute '(\w+)'"
+)
+
+
 def sentence(cause: Cause) -> str:
     """What is wrong, without the number of cells."""
     rule, about, shown = cause.key.rule, cause.key.about, cause.example
@@ -55,8 +63,7 @@ def sentence(cause: Cause) -> str:
     if rule == "dtype":
         return f"kernels are not implemented for {about[0]} ({ops_of(cause)})"
     if rule == "raised":
-        known = shown.said if shown.failure is None else shown.failure.said
-        line = ((known or about[1]).strip().splitlines() or [""])[0][:200]
+        line = (_text(cause).strip().splitlines() or [""])[0][:200]
         told = f"{about[0]} is raised: {line}" if line else f"{about[0]} is raised"
         return f"{told} ({ops_of(cause)})" if shown.key.dtype else told
     if rule == "blocked":
@@ -85,6 +92,13 @@ def sentence(cause: Cause) -> str:
     return f"{said} where {subject.get(form, 'an input')} {where} ({ops_of(cause)})"
 
 
+def _text(cause: Cause) -> str:
+    """What the device said where the cause is an exception: the example's own words, if they are kept."""
+    shown = cause.example
+    known = shown.said if shown.failure is None else shown.failure.said
+    return known or cause.key.about[1]
+
+
 def todo(cause: Cause, clauses: Mapping[str, Clause]) -> str:
     """What to do about it; ``clauses`` are those of the run's plan."""
     rule, about = cause.key.rule, cause.key.about
@@ -109,6 +123,12 @@ def todo(cause: Cause, clauses: Mapping[str, Clause]) -> str:
         if about[0] == "AttributeError"
         else "run the repro, and mend what it shows"
     )
+    text = _text(cause) if rule == "raised" else ""
+    if "PrivateUse1" in text and (hook := _HOOK.search(text)):
+        what = hook[1] or "getNewGenerator"
+        return f"implement {what} of PrivateUse1HooksInterface, and register it"
+    if missing := _ATTRIBUTE.search(text):
+        return f"add {missing[1]}, or raise NotImplementedError where the device cannot have it"
     if rule in ("raised", "case"):
         required = ({*clauses[result.key.clause].requires} for result in cause.results)
         if names := sorted(set.intersection(*required)):

@@ -212,6 +212,26 @@ def test_a_name_made_of_the_op_s_makes_no_cause_of_its_own_and_the_plain_word_is
     assert counts(causes([results[0], raising(cell("mul"), said("aten::cos"))], FAMILIES)) == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        (
+            "You should register `PrivateUse1HooksInterface`by `RegisterPrivateUse1HooksInterface` and implement "
+            "`resizePrivateUse1Bytes` at the same time for PrivateUse1.",
+            "implement resizePrivateUse1Bytes of PrivateUse1HooksInterface, and register it",
+        ),
+        (
+            "Please register a generator to the PrivateUse1 dispatch key",
+            "implement getNewGenerator of PrivateUse1HooksInterface, and register it",
+        ),
+        ("'Module' object has no attribute 'get_rng_state'", "add get_rng_state, or raise"),
+    ],
+)
+def test_what_torch_asks_of_a_backend_is_the_advice(text: str, advice: str) -> None:
+    (cause,) = causes([raising(cell("sin"), text)], FAMILIES)
+    assert todo(cause, {}).startswith(advice)
+
+
 def test_a_blocked_cell_has_the_cause_of_what_blocks_it() -> None:
     blocked: dict[str, object] = {
         "failure": None,
