@@ -134,6 +134,40 @@ def after_a_split(context: Context) -> None:
         del block
 
 
+#: The orders in which four neighbours are freed: from either end, from the middle, and with gaps.
+_ORDERS = {
+    "first_to_last": (0, 1, 2, 3),
+    "last_to_first": (3, 2, 1, 0),
+    "from_the_middle": (1, 2, 0, 3),
+    "with_gaps": (0, 2, 3, 1),
+}
+
+
+@cases(
+    "allocator.reuse",
+    requires={"pointers"},
+    over={f"neighbours_{name}": (order,) for name, order in _ORDERS.items()},
+)
+def coalesced(context: Context, order: tuple[int, ...]) -> None:
+    """Neighbours that were cut from one block serve a request of its size again, in whichever order they are freed."""
+    fresh(context)
+    with new_queue(context):
+        whole = context.bytes_of(16 * MIB)
+        place, reserved = span(whole), context.counters().reserved
+        del whole
+        parts: dict[int, torch.Tensor] = {n: context.bytes_of(4 * MIB) for n in range(4)}
+        if context.counters().reserved != reserved or not all(
+            inside(each, [place]) for each in parts.values()
+        ):
+            context.check(True, "the allocator does not cut small blocks from a large one")
+            return
+        for number in order:
+            del parts[number]
+        whole, now = context.bytes_of(16 * MIB), context.counters().reserved
+        context.same(now, reserved, "the parts are one block again: `reserved` does not grow")
+        del whole
+
+
 @cases("allocator.empty_cache", over={"one": ((5 * MIB,),), "many": ((3000, 70_000, 5 * MIB, 9 * MIB),)})  # fmt: skip
 def gives_back(context: Context, sizes: tuple[int, ...]) -> None:
     """Every segment without a live block goes back to the system."""

@@ -177,6 +177,22 @@ def reset(context: Context) -> None:
 
 
 @cases("allocator.peaks")
+def reset_of_each(context: Context) -> None:
+    """A reset sets the peak of every statistic: of small and large blocks, of segments, of parts that were split off."""
+    torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
+    blocks = [context.bytes_of(size) for size in (700, 5000, 300 * KIB, 3 * MIB, 12 * MIB)]
+    del blocks[::2]
+    blocks += [context.bytes_of(size) for size in (900, 64 * KIB, 2 * MIB)]
+    del blocks
+    fresh(context)
+    above = [stem for stem, current, peak in peaks(context.counters()) if peak > current]
+    context.check(above, "peaks are above what is there now", found=above)
+    torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
+    wrong = [each for each in peaks(context.counters()) if each[1] != each[2]]
+    context.same(wrong, [], "every peak equals the current value")
+
+
+@cases("allocator.peaks")
 def accumulated(context: Context) -> None:
     """reset_accumulated_memory_stats sets every total to zero, and leaves the current values unchanged."""
     held = context.bytes_of(64 * KIB)
@@ -254,6 +270,27 @@ def one_of_each(context: Context, size: int) -> None:
     if context.has("native_handle"):
         streams, known = {each["stream"] for each in mine}, {stream.native_handle, stream.stream_id}
         context.check(streams <= known, "each names the stream", expected=known, found=streams)
+
+
+@cases("allocator.history", requires={"pointers", "streams", "native_handle"})
+def of_its_stream(context: Context) -> None:
+    """The events of a block name the stream that it was allocated on, and its free the same one."""
+    streams = context.streams()
+    with _recorded(context):
+        places = []
+        for stream in streams:
+            with stream:
+                places.append(freed(context, 3 * KIB)[0])
+        events = [event for event in _trace(context) if event["action"] in _ACTIONS]
+    for stream, place in zip(streams, places, strict=True):
+        named = {each["stream"] for each in events if each["addr"] == place}
+        known = {stream.native_handle, stream.stream_id}
+        context.check(named, "its events are there")
+        if places[0] != places[1]:
+            context.check(named <= known, "each names its stream", expected=known, found=named)
+        else:  # one address served both
+            every = {each for one in streams for each in (one.native_handle, one.stream_id)}
+            context.check(named <= every, "each names a stream", expected=every, found=named)
 
 
 @cases("allocator.history", requires={"pointers"})

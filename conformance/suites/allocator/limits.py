@@ -25,6 +25,7 @@ from conformance.suites.allocator.memory import (
     keeps,
     kept,
     memory_info,
+    new_queue,
 )
 from devices.descriptor import SETTINGS
 from devices.failure import Kind
@@ -49,6 +50,35 @@ def free_falls(context: Context) -> None:
     del block
     fresh(context)
     context.same(memory_info(context)[1], total, "the total stays when it is freed")
+
+
+@cases("allocator.memory_info", alone=True, requires={"allocator_statistics"})
+def cached_is_not_free(context: Context) -> None:
+    """What the allocator reserves is not free: free and reserved memory fit in the total, with blocks live or cached."""
+    fresh(context)
+    size = fits_in_memory(context)
+    with new_queue(context):
+        block = context.bytes_of(size)
+        for state in ("live", "cached"):
+            free, total = memory_info(context)
+            reserved = context.counters().reserved
+            text = (
+                f"free and reserved are at most the total while a block of {size} bytes is {state}"
+            )
+            context.check(free + reserved <= total, text, expected=total, found=free + reserved)
+            block = torch.empty(0)  # from now on it is cached
+        context.same(block.numel(), 0, "the block is freed")
+    fresh(context)
+
+
+@cases("allocator.oom", alone=True)
+def totals_are_reset(context: Context) -> None:
+    """reset_accumulated_memory_stats zeroes what counts requests that failed, too."""
+    context.must(_runs_out(context), "the request was refused")
+    torch.accelerator.memory.reset_accumulated_memory_stats(context.at(0))
+    now = context.counters()
+    names = [name for name in ("num_ooms", "num_alloc_retries") if kept(context, name)]
+    context.same({name: now[name] for name in names}, dict.fromkeys(names, 0), "they are zero")
 
 
 @cases("allocator.oom", alone=True)

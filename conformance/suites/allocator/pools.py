@@ -26,6 +26,7 @@ from devices.failure import Kind
 cases = Cases(Kind.MEMORY)
 
 _SIZES = {"small": (64 * KIB,), "large": (MIB + 512 * KIB,)}
+_SIZES_FREED = {f"{name}_freed_elsewhere": size for name, size in _SIZES.items()}
 
 
 @cases("allocator.record_stream", requires={"pointers"}, over=_SIZES)
@@ -50,6 +51,29 @@ def not_handed_out(context: Context, size: int) -> None:
         again = any(inside(each, [place]) for each in later)
         text = "the block is handed out again when the other stream is done"
         context.check(again or not cached, text)  # else freed memory goes back to the system
+
+
+@cases("allocator.record_stream", requires={"pointers"})
+def of_several(context: Context) -> None:
+    """A block that two streams have marked is not handed out before both have passed the point of its free."""
+    size = 64 * KIB
+    mine, first, second = context.streams(3)
+    for early, late in ((first, second), (second, first)):
+        with mine:
+            block = context.bytes_of(size)
+            place = span(block)
+            with context.hold(early) as one, context.hold(late) as other:
+                block.record_stream(early)
+                block.record_stream(late)
+                del block
+                one.release()
+                context.check(context.ends(early), "the first of the two streams is done")
+                taken = [context.bytes_of(size) for _ in range(3)]
+                other.must_be_in_flight()
+                text = "the block is not handed out while one of the two streams is busy"
+                none_inside(context, taken, place, text)
+            del taken
+            context.settle()
 
 
 @cases("allocator.record_stream", over={f"{name}_bytes": size for name, size in _SIZES.items()})
@@ -88,6 +112,27 @@ def own_stream_only(context: Context, size: int) -> None:
     with other:
         others = [context.bytes_of(size) for _ in range(4)]
     none_inside(context, others, place, "no request on another stream gets the block")
+    with mine:
+        again = [context.bytes_of(size) for _ in range(2)]
+    there = any(inside(each, [place]) for each in again)
+    context.check(there, "a request on its own stream gets it")
+
+
+@cases("allocator.cross_stream", requires={"pointers", "allocator_statistics"}, over=_SIZES_FREED)
+def freed_elsewhere(context: Context, size: int) -> None:
+    """A block that is freed while another stream is current goes back to the stream that it was allocated on."""
+    mine, other = context.streams()
+    fresh(context)
+    with mine:
+        block = context.bytes_of(size)
+    place, held = span(block), context.counters().reserved
+    with other:
+        del block
+        if context.counters().reserved < held:
+            context.check(True, "its segment is released at once")
+            return
+        others = [context.bytes_of(size) for _ in range(4)]
+    none_inside(context, others, place, "no request on the stream that was current gets the block")
     with mine:
         again = [context.bytes_of(size) for _ in range(2)]
     there = any(inside(each, [place]) for each in again)

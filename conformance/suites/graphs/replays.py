@@ -99,6 +99,24 @@ def with_the_stream_held(context: Context) -> None:
     context.equal(x, counting(4) + 3, "three queued replays")
 
 
+@cases("graphs.replay_equals_eager", requires={"pinned_memory"})
+def from_pinned_memory(context: Context) -> None:
+    """A captured copy from pinned memory brings what is there at each replay, and one to it takes the present values."""
+    host, back = counting(16).pin_memory(), torch.zeros(16).pin_memory()
+    x = there(context, torch.zeros(16))
+    with captured(context) as graph:
+        x.copy_(host, non_blocking=True)
+        y = x + 1
+        back.copy_(y, non_blocking=True)
+    for step in range(3):
+        context.settle()
+        host.copy_(counting(16, start=10 * step))
+        replay(context, graph)
+        context.settle()
+        context.equal(y, counting(16, start=10 * step) + 1, f"replay {step} reads what is there")
+        context.equal(back.clone(), counting(16, start=10 * step) + 1, f"replay {step} writes it")
+
+
 @cases("graphs.replay_equals_eager")
 def backward(context: Context) -> None:
     """A captured backward pass gives the gradients of an eager one."""

@@ -66,6 +66,29 @@ def _two(probability: float) -> Law:
     return Law(lambda x: share[x.floor().clamp(-1, 1).long() + 1], True, 0, 1)
 
 
+def _shares(*weights: float) -> Law:
+    """0, 1, 2 … with these weights."""
+    table = torch.tensor([0.0, *weights]).double().cumsum(0) / sum(weights)
+    top = len(weights) - 1
+    return Law(lambda x: table[x.floor().clamp(-1, top).long() + 1], True, 0, top)
+
+
+def _poisson(rate: float) -> Law:
+    """The regularised incomplete gamma function (DLMF 8.4.10)."""
+    return Law(
+        lambda x: torch.where(
+            x < 0,
+            0.0,
+            torch.special.gammaincc(x.floor().clamp(min=0) + 1, torch.tensor(rate).double()),
+        ),
+        True,
+        0,
+    )
+
+
+_TENTHS = [math.comb(10, k) * 0.3**k * 0.7 ** (10 - k) for k in range(11)]
+
+
 #: By name, a way to draw and what is documented of it.
 KNOWN: dict[str, tuple[Draw, Law]] = {
     "rand": (lambda n, d, **g: torch.rand(n, device=d, **g), _uniform(0, 1)),
@@ -94,6 +117,17 @@ KNOWN: dict[str, tuple[Draw, Law]] = {
     "multinomial": (
         lambda n, d, **g: torch.multinomial(_full(7, 1, d), n, True, **g),
         _integers(0, 7),
+    ),
+    "multinomial_weighted": (
+        lambda n, d, **g: torch.multinomial(
+            torch.tensor([3.0, 1.0, 0.0, 4.0, 2.0]).to(d), n, True, **g
+        ),
+        _shares(3, 1, 0, 4, 2),
+    ),
+    "poisson": (lambda n, d, **g: torch.poisson(_full(n, 4, d), **g), _poisson(4)),
+    "binomial": (
+        lambda n, d, **g: torch.binomial(_full(n, 10, d), _full(n, 0.3, d), **g),
+        _shares(*_TENTHS),
     ),
     "randperm": (  # every number once: exactly even
         lambda n, d, **g: torch.randperm(n, device=d, **g) * 10 // n,
@@ -186,6 +220,57 @@ def permutation(context: Context) -> None:
         torch.manual_seed(count)
         found = sorted(context.from_device(torch.randperm(count, device=context.device)).tolist())
         context.same(found, list(range(count)), f"randperm({count}) has every number once")
+
+
+@cases("random.distribution")
+def permutation_order(context: Context) -> None:
+    """Every number comes first equally often, and every distance between the first two."""
+    torch.manual_seed(20_243)
+    rows = torch.stack(
+        [context.from_device(torch.randperm(6, device=context.device)) for _ in range(600)]
+    )
+    first, apart = rows[:, 0], (rows[:, 1] - rows[:, 0]) % 6
+    # Counts of 600 draws lie within 7 deviations of their means: beyond that are less than 1e-11.
+    for what, values, kinds in (
+        ("each number is first", first, range(6)),
+        ("each distance", apart, range(1, 6)),
+    ):
+        share = 1 / len(kinds)
+        bound = 7 * math.sqrt(600 * share * (1 - share))
+        counts = [int((values == kind).sum()) for kind in kinds]
+        even = all(abs(count - 600 * share) <= bound for count in counts)
+        text = f"{what} equally often: {600 * share:.0f} times, within {bound:.0f}"
+        context.check(even, text, found=counts)
+
+
+@cases("random.distribution")
+def without_replacement(context: Context) -> None:
+    """multinomial without replacement draws no category twice, none of weight 0, and heavy ones first."""
+    torch.manual_seed(20_244)
+    weights = torch.tensor([0.0, 1.0, 2.0, 0.0, 4.0, 8.0, 1.0])
+    rows = weights.expand(400, 7).contiguous()
+    found = context.from_device(torch.multinomial(context.to_device(rows), 5, False))
+    context.same(tuple(found.shape), (400, 5), "so many of each row")
+    ordered = found.sort(dim=1).values
+    want = torch.tensor([1, 2, 4, 5, 6]).expand(400, 5)
+    context.equal(ordered, want, "each category with a weight is drawn once")
+    share = float((found[:, 0] == 5).double().mean())
+    bound = 7 * math.sqrt(0.25 / 400)
+    text = f"half of the weight is drawn first in half of the rows, within {bound:.2f}"
+    context.check(abs(share - 0.5) <= bound, text, found=share)
+    rows_differ = len({tuple(row) for row in found.tolist()}) > 20
+    context.check(rows_differ, "rows are drawn independently")
+
+
+@cases("random.distribution", over={"rand_is_fine": ("rand",), "randn_is_fine": ("randn",)})
+def fine(context: Context, name: str) -> None:
+    """Samples of a continuous law have nearly as many values as there are samples: no bits are missing."""
+    torch.manual_seed(20_245)
+    values = context.from_device(KNOWN[name][0](SAMPLES, context.device))
+    # With 23 bits or more, some 24 pairs of 20,000 are equal; with 16 bits, three thousand.
+    distinct = values.unique().numel()
+    text = f"of {SAMPLES} samples all but 200 differ"
+    context.check(distinct >= SAMPLES - 200, text, found=distinct)
 
 
 @cases("random.distribution", over={f"view_{n}": (n,) for n in FILLS})

@@ -54,6 +54,18 @@ def default(context: Context, name: str) -> None:
 
 
 @cases("random.reproducible")
+def every_bit(context: Context) -> None:
+    """Seeds that differ in one bit give other values: none of the 32 bits that every generator takes is lost."""
+    seeds = [1, *(1 + 2**bit for bit in range(1, 32))]
+    seen: dict[tuple[float, ...], int] = {}
+    for seed in seeds:
+        values = tuple(_draw(context, _generator(context, seed))[:8].tolist())
+        text = f"seeds {seen.get(values)} and {seed} give other values"
+        context.check(values not in seen, text)
+        seen[values] = seed
+
+
+@cases("random.reproducible")
 def dropout(context: Context) -> None:
     """A seed gives the same dropout."""
     ones = context.to_device(torch.ones(_COUNT))

@@ -148,6 +148,10 @@ def again_after_its_wait(context: Context) -> None:
         context.check(context.ends(event), "the event is done")
 
 
+#: Seconds between two events: much more than clocks differ by.
+_APART = 0.03
+
+
 def _work(context: Context, milliseconds: float) -> None:
     """Work that takes some time on the current stream."""
     if context.descriptor.busy is not None:
@@ -176,6 +180,27 @@ def grows(context: Context) -> None:
         context.check(one >= 0, "a time is not negative", found=one)
         context.check(one < both, "it grows with the work between", found=(one, both))
         context.check(first.elapsed_time(first) >= 0, "an event is not before itself")
+
+
+@cases("events.elapsed")
+def in_milliseconds(context: Context) -> None:
+    """The time between two events is in milliseconds: it lies within what the host's clock saw around them."""
+    for kind in _kinds(context):
+        first, second = (kind.event(enable_timing=True) for _ in range(2))
+        stream, clock = kind.stream(), time.perf_counter
+        stream.synchronize()
+        before = clock()
+        first.record(stream)
+        stream.synchronize()
+        between = clock()
+        time.sleep(_APART)
+        after = clock()
+        second.record(stream)
+        stream.synchronize()
+        most, least = 1e3 * (clock() - before), 1e3 * (after - between)
+        found = first.elapsed_time(second)
+        text = f"a time is in milliseconds: from {least:.1f} to {most:.1f} ms passed on the host"
+        context.check(0.9 * least - 1 <= found <= 1.1 * most + 1, text, found=found)
 
 
 @cases("events.elapsed", over={"untimed": (False,), "unrecorded": (True,)})

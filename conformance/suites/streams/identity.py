@@ -9,7 +9,16 @@ import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.suites.streams.work import filled, held, learnt, leaves, queue, recorded, two
+from conformance.suites.streams.work import (
+    filled,
+    held,
+    learnt,
+    leaves,
+    priorities,
+    queue,
+    recorded,
+    two,
+)
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
@@ -166,18 +175,11 @@ def pool(context: Context) -> None:
     context.same(len(set(made)), size, "so are their hashes and equality")
 
 
-def _range(context: Context) -> tuple[int, int]:
-    """The least and the greatest priority: as declared, or as the device's own class says."""
-    least, greatest = context.descriptor.priorities or context.own("stream").priority_range()
-    context.must(least != greatest, "there are two priorities at least")
-    return int(least), int(greatest)
-
-
 @cases("streams.priority")
 def kept(context: Context) -> None:
     """A stream has the priority that it was made with."""
     make = context.own("stream")
-    for priority in _range(context):
+    for priority in priorities(context):
         made = make(device=context.device, priority=priority)
         context.same(made.priority, priority, "the priority is kept")
 
@@ -186,7 +188,7 @@ def kept(context: Context) -> None:
 def out_of_range(context: Context, beyond: int) -> None:
     """A priority out of range is clamped, or raises ValueError or RuntimeError."""
     # Lower numbers come first on every device that is known; only the distance is used here.
-    nearest = (max if beyond > 0 else min)(_range(context))
+    nearest = (max if beyond > 0 else min)(priorities(context))
     try:
         made = context.own("stream")(device=context.device, priority=nearest + beyond)
     except (ValueError, RuntimeError):
@@ -198,7 +200,7 @@ def out_of_range(context: Context, beyond: int) -> None:
 @cases("streams.priority")
 def works(context: Context) -> None:
     """Work on streams of either priority, made by the generic class, is done and in order."""
-    for priority in _range(context):
+    for priority in priorities(context):
         stream, tensor = context.stream(priority=priority), filled(context, 2)
         queue(stream, tensor, 1)
         leaves(context, stream, tensor, 7, f"work of priority {priority} is done")

@@ -17,6 +17,7 @@ from conformance.suites.streams.work import (
     held,
     learnt,
     leaves,
+    priorities,
     queue,
     recorded,
     same_everywhere,
@@ -153,6 +154,18 @@ def of_this_stream(context: Context) -> None:
         context.check(idle.query(), "the idle stream says True")
 
 
+#: Streams that are neither the default one nor of the usual priority.
+_SPECIAL = ("priority", "least_priority")
+
+
+def special(context: Context, kind: str) -> Any:
+    """The default stream of index 0, or a stream with the greatest ``priority`` or the ``least``."""
+    if kind == "default":
+        return context.current_stream()
+    least, greatest = priorities(context)
+    return context.stream(priority=greatest if kind == "priority" else least)
+
+
 @cases("streams.synchronize")
 def waits(context: Context) -> None:
     """Synchronising a stream returns when its work is done, not before."""
@@ -195,6 +208,24 @@ def all_streams(context: Context, named: bool) -> None:
     context.same([each.query() for each in events], [True, True], "the work of both is done")
 
 
+@cases("streams.synchronize", over={"device_waits_for_the_default": ("default",)})
+@cases(
+    "streams.synchronize",
+    requires={"stream_priority"},
+    over={f"device_waits_for_{kind}": (kind,) for kind in _SPECIAL},
+)
+def other_kinds(context: Context, kind: str) -> None:
+    """Synchronising a device waits for its default stream, and for streams with a priority."""
+    stream, tensor = special(context, kind), filled(context, 1)
+    with context.on(0), held(context, stream) as hold:
+        queue(stream, tensor, 4)
+        done = recorded(context, stream)
+        text = "synchronize waits while that stream is busy"
+        hold.keeps_waiting(lambda: torch.accelerator.synchronize(context.at(0)), text)
+        context.check(done.query(), "its work is done when synchronize has returned")
+    context.equal(tensor, same_everywhere(7), "and its result is there")
+
+
 @cases("streams.synchronize", indices=2)
 def of_that_index(context: Context) -> None:
     """Synchronising an index does not wait for another's streams."""
@@ -220,7 +251,24 @@ def results_are_there(context: Context) -> None:
 @cases("streams.wait", over={n: (n,) for n in ("wait_event", "event_wait", "wait_stream")})
 def sees_earlier_work(context: Context, way: str) -> None:
     """Work queued after a wait sees what was queued before it on the other stream."""
-    first, second = two(context)
+    _sees(context, *two(context), way)
+
+
+@cases("streams.wait", over={"for_the_default": ("default", False), "of_the_default": ("default", True)})  # fmt: skip
+@cases(
+    "streams.wait",
+    requires={"stream_priority"},
+    over={f"for_{kind}": (kind, False) for kind in _SPECIAL} | {"of_priority": ("priority", True)},
+)
+def of_other_kinds(context: Context, kind: str, waits: bool) -> None:
+    """Waits for the default stream and for streams with a priority, and waits of theirs, order work too."""
+    for way in ("wait_event", "wait_stream"):
+        side, other = context.stream(), special(context, kind)
+        context.must(side != other, "the streams differ", by="streams.identity")
+        _sees(context, *((side, other) if waits else (other, side)), way)
+
+
+def _sees(context: Context, first: Any, second: Any, way: str) -> None:
     source, target = filled(context, 1), filled(context, 0)
     learnt(context)
     with held(context, first) as hold:

@@ -26,6 +26,13 @@ def two(
     return first, second
 
 
+def priorities(context: Context) -> tuple[int, int]:
+    """The least and the greatest priority: as declared, or as the device's own class says."""
+    least, greatest = context.descriptor.priorities or context.own("stream").priority_range()
+    context.must(least != greatest, "there are two priorities at least")
+    return int(least), int(greatest)
+
+
 def filled(
     context: Context, value: int, index: int = 0, dtype: torch.dtype = torch.int32
 ) -> torch.Tensor:
