@@ -58,16 +58,16 @@ def of_several(context: Context) -> None:
     """A block that two streams have marked is not handed out before both have passed the point of its free."""
     size = 64 * KIB
     mine, first, second = context.streams(3)
-    for early, late in ((first, second), (second, first)):
+    for marked in ((first, second), (second, first)):
         with mine:
             block = context.bytes_of(size)
             place = span(block)
-            with context.hold(early) as one, context.hold(late) as other:
-                block.record_stream(early)
-                block.record_stream(late)
+            with context.hold(first) as one, context.hold(second) as other:
+                for stream in marked:
+                    block.record_stream(stream)
                 del block
                 one.release()
-                context.check(context.ends(early), "the first of the two streams is done")
+                context.check(context.ends(first), "the first of the two streams is done")
                 taken = [context.bytes_of(size) for _ in range(3)]
                 other.must_be_in_flight()
                 text = "the block is not handed out while one of the two streams is busy"

@@ -77,6 +77,9 @@ void DeviceMemory::free(Block* block) {
   const Crowd crowd(inside_);
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   block->allocated = false;
+  if (on(Fault::allocator_freed_to_current_stream)) {
+    block->queue = current_queue(device_).id();
+  }
   note(MemoryEvent::free_requested, *block);
   if (block->oversize) {
     stats_.oversize_allocations.decrease(1);
@@ -109,6 +112,9 @@ void DeviceMemory::free(Block* block) {
 void DeviceMemory::record_stream(Block* block, Queue& queue) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   if ((queue.id() != block->queue || queue.device() != device_) && !on(Fault::allocator_ignore_record_stream)) {
+    if (on(Fault::allocator_last_record_stream_only)) {
+      block->used_on.clear();
+    }
     block->used_on.insert(&queue);
   }
 }
@@ -257,7 +263,7 @@ void DeviceMemory::put_back_locked(Block* block) {
   count(stats_.active_bytes, pool, -static_cast<int64_t>(block->size));
   // Neighbours that are joined were counted as split and inactive; the joined block counts once if it is still split.
   for (Block* neighbour : {block->before, block->after}) {
-    if (neighbour != nullptr) {
+    if (neighbour != nullptr && !(on(Fault::allocator_joins_backwards_only) && neighbour == block->after)) {
       const auto size = static_cast<int64_t>(neighbour->size);
       if (join_locked(block, neighbour)) {
         count(stats_.inactive_split, pool, -1);

@@ -117,18 +117,25 @@ void each_stat(Stats& stats, Change change) {
 void DeviceMemory::reset_accumulated() {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   each_stat(stats_, [](auto& stat) { stat.reset_accumulated(); });
-  stats_.num_alloc_retries = stats_.num_ooms = stats_.num_sync_all_streams = 0;
+  if (!on(Fault::allocator_reset_keeps_ooms)) {
+    stats_.num_ooms = 0;
+  }
+  stats_.num_alloc_retries = stats_.num_sync_all_streams = 0;
   stats_.num_device_alloc = stats_.num_device_free = stats_.num_oom_rejections = 0;
 }
 
 void DeviceMemory::reset_peak() {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const int64_t segments = stats_.segment[0].peak;
   each_stat(stats_, [](auto& stat) {
     stat.reset_peak();
     if (on(Fault::allocator_reset_peak_to_zero)) {
       stat.peak = 0;
     }
   });
+  if (on(Fault::allocator_reset_keeps_segment_peak)) {
+    stats_.segment[0].peak = segments;
+  }
 }
 
 void DeviceMemory::set_fraction(double fraction) {
@@ -160,7 +167,7 @@ void DeviceMemory::note(MemoryEvent::Action action, const Block& block) {
     events_.pop_front();
   }
   events_.push_back(MemoryEvent{
-      action, address, block.size, block.queue, std::chrono::duration_cast<std::chrono::microseconds>(now).count(),
+      action, address, block.size, on(Fault::allocator_history_without_stream) ? 0 : block.queue, std::chrono::duration_cast<std::chrono::microseconds>(now).count(),
       block.pool == nullptr ? c10::MempoolId_t{0, 0} : block.pool->owner});
 }
 

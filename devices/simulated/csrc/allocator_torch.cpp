@@ -104,7 +104,11 @@ class Allocator final : public c10::DeviceAllocator {
   void resetAccumulatedStats(c10::DeviceIndex device) override { device_memory(checked_device(device)).reset_accumulated(); }
   void resetPeakStats(c10::DeviceIndex device) override { device_memory(checked_device(device)).reset_peak(); }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
-    const size_t free = arena().free_bytes(checked_device(device)), total = arena().bytes_of_a_device();
+    size_t free = arena().free_bytes(checked_device(device)), total = arena().bytes_of_a_device();
+    if (on(Fault::allocator_memory_info_counts_cached)) {
+      const Stats stats = device_memory(device).stats();
+      free += static_cast<size_t>(stats.reserved_bytes[0].current - stats.allocated_bytes[0].current);
+    }
     return {
         on(Fault::allocator_memory_info_free_constant) ? total : free,
         on(Fault::allocator_memory_info_total_wrong) ? free : total};

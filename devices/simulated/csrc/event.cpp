@@ -66,6 +66,10 @@ void record_event(void** event, Queue& queue, int device, bool timed) {
     queue.submit([&queue, mark] { queue.mark(mark); });  // after everything that is queued by then
     return;
   }
+  if (on(Fault::streams_default_record_is_done) && queue.id() == kDefaultQueue && !queue.capturing()) {
+    mark->set();
+    return;
+  }
   queue.mark(mark);
 }
 
@@ -132,7 +136,8 @@ double elapsed(void* start, void* end) {
   if (on(Fault::events_elapsed_constant)) {
     return 1;
   }
-  return std::chrono::duration<double, std::milli>(to->when() - from->when()).count();
+  const double unit = on(Fault::events_elapsed_in_seconds) ? 1e-3 : 1;
+  return unit * std::chrono::duration<double, std::milli>(to->when() - from->when()).count();
 }
 
 }  // namespace simulated

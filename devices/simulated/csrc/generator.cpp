@@ -127,7 +127,9 @@ class SimulatedGenerator final : public c10::GeneratorImpl {
 
   void set_current_seed(uint64_t seed) override {
     state_->replaced().set_current_seed(
-        on(Fault::random_seed_ignored) ? c10::detail::getNonDeterministicRandom() : seed);
+        on(Fault::random_seed_ignored) ? c10::detail::getNonDeterministicRandom()
+        : on(Fault::random_seed_cut)   ? seed & 0xff
+                                       : seed);
   }
   uint64_t current_seed() const override { return state_->settled().current_seed(); }
   uint64_t seed() override { return state_->replaced().seed(); }

@@ -351,7 +351,13 @@ void drain_device(int device) {
   if (on(Fault::streams_synchronize_wrong_index)) {
     device = (device + 1) % arena().devices();
   }
-  drain_queues(device);
+  for (Queue* each : queues_of(device)) {
+    const bool left_out = each->id() == kDefaultQueue ? on(Fault::streams_synchronize_skips_default)
+                                                      : each->priority() != kLeastPriority && on(Fault::streams_synchronize_skips_priority);
+    if (!left_out) {
+      each->drain();
+    }
+  }
   raise_pending(device);
 }
 
