@@ -24,6 +24,7 @@ from conformance.suites.streams.programs import (
     program_of,
     record,
     step,
+    validate,
     wait,
     wait_stream,
 )
@@ -118,6 +119,27 @@ def test_the_same_programs_are_drawn_every_time() -> None:
 def test_drawn_programs_use_every_instruction() -> None:
     used = {each.name for program in _sample(60) for each in program.instructions}
     assert used == {"step", "add", "copy", "across", "record", "wait", "wait_stream"}
+
+
+def test_drawn_programs_use_every_instruction_on_every_kind_of_stream() -> None:
+    used = {
+        (each.name, program.streams[each.given["on"]] // program.indices)
+        for program in _sample(80)
+        for each in program.instructions
+    }
+    assert used == {(name, kind) for name in {name for name, _ in used} for kind in range(3)}
+
+
+def test_an_index_has_one_default_stream() -> None:
+    for program in _sample(80):
+        validate(*program.literal)
+    with pytest.raises(ValueError, match="one default stream"):
+        validate(1, (1, 1), (), (0, 1))
+
+
+def test_a_kind_of_stream_is_told() -> None:
+    told = str(program_of(2, (2, 1, 5), (), (0, 1, 2)))
+    assert told.startswith("[s0 on 0 (the default), s1 on 1, s2 on 1 (of high priority)] nothing")
 
 
 def _sample(count: int) -> list[Program]:

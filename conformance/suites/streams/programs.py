@@ -34,7 +34,7 @@ from conformance.checks.cases.drawing import (
 )
 from conformance.checks.cases.in_flight import Hold
 from conformance.checks.clock import comes_to_be
-from conformance.suites.streams.work import SIZE
+from conformance.suites.streams.work import SIZE, priorities
 from devices.descriptor import Descriptor
 from devices.failure import Kind
 
@@ -45,6 +45,8 @@ BUFFERS = 3
 #: Seconds of the turn that streams get which must not be done yet; and longer, for what has failed before.
 SHORT, LONG = 0.001, 0.02
 _MOST_STREAMS = 4
+#: What a stream is, by its number divided by the indices; the remainder is its index.
+_KINDS_OF_STREAM = ("", "the default", "of high priority")
 _FEW, _MORE = (0, 20), (1, 80)  # seed, programs: of every plan, and of those beyond quick
 
 
@@ -154,13 +156,17 @@ def writes(instruction: Operation) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """``indices`` that are used; ``streams``: the index of each; ``released``: the order in which they
-    are let go."""
+    """``indices`` that are used; ``streams``: a number for each, its index plus ``indices`` times its kind; ``released``:
+    the order in which they are let go."""
 
     indices: int
     streams: tuple[int, ...]
     instructions: tuple[Operation, ...]
     released: tuple[int, ...]
+
+    def index(self, place: int) -> int:
+        """The index of a stream."""
+        return self.streams[place] % self.indices
 
     @property
     def literal(self) -> tuple[Any, ...]:
@@ -168,7 +174,11 @@ class Program:
         return self.indices, self.streams, told, self.released
 
     def __str__(self) -> str:
-        where = ", ".join(f"s{place} on {index}" for place, index in enumerate(self.streams))
+        kinds = (_KINDS_OF_STREAM[number // self.indices] for number in self.streams)
+        where = ", ".join(
+            f"s{place} on {self.index(place)}{f' ({kind})' if kind else ''}"
+            for place, kind in enumerate(kinds)
+        )
         lines = "; ".join(_TEXTS[each.name].format(**each.given) for each in self.instructions)
         order = ", ".join(f"s{place}" for place in self.released)
         return f"[{where}] {lines or 'nothing'} [let go: {order}]"
@@ -249,6 +259,21 @@ def make_stream(run: Running, place: int, index: int) -> None:
 
 
 @operation
+def take_default_stream(run: Running, place: int, index: int) -> None:
+    run.streams[place] = run.context.current_stream(index)
+
+
+@operation
+def make_priority_stream(run: Running, place: int, index: int) -> None:
+    """A stream that comes first; of the usual priority where the device has no other."""
+    urgent = {"priority": priorities(run.context)[1]} if run.context.has("stream_priority") else {}
+    run.streams[place] = run.context.stream(index, **urgent)
+
+
+_MAKE = (make_stream, take_default_stream, make_priority_stream)
+
+
+@operation
 def they_differ(run: Running, places: tuple[int, ...]) -> None:
     streams = [run.streams[place] for place in places]
     run.context.must(len(set(streams)) == len(streams), "the streams differ")
@@ -325,13 +350,16 @@ def before_and_while_held(
     Every stream is held where a gate does it; else the one that is let go last, for a time.
     """
     indices = program.indices
-    make = [make_stream(place, index) for place, index in enumerate(program.streams)]
+    make = [
+        _MAKE[number // indices](place, number % indices)
+        for place, number in enumerate(program.streams)
+    ]
     make.append(they_differ(tuple(range(len(make)))))
     make += [make_buffer(each, each + 1, each % indices) for each in range(BUFFERS * indices)]
     events: dict[int, int] = {}
     for instruction in program.instructions:
         if "event" in instruction.given:
-            index = program.streams[instruction.given["on"]]
+            index = program.index(instruction.given["on"])
             events.setdefault(instruction.given["event"], index)
     make += [make_event(event, index) for event, index in events.items()]
     held = program.released if gate else program.released[-1:]
@@ -403,8 +431,11 @@ def validate(*literal: Any) -> None:
     not exist, accesses that nothing orders."""
     program = program_of(*literal)
     streams, buffers = range(len(program.streams)), range(BUFFERS * program.indices)
-    if not set(program.streams) <= set(range(program.indices)):
-        raise ValueError(f"indices {program.streams!r}, of {program.indices}")
+    if not set(program.streams) <= set(range(program.indices * len(_KINDS_OF_STREAM))):
+        raise ValueError(f"streams {program.streams!r}, of {program.indices} indices")
+    default = [number for number in program.streams if number // program.indices == 1]
+    if len(set(default)) < len(default):
+        raise ValueError(f"streams {program.streams!r}: an index has one default stream")
     if sorted(program.released) != [*streams]:
         raise ValueError(f"streams {program.released!r} are let go, of {len(streams)}")
     order = Order(len(streams))
@@ -450,10 +481,16 @@ def drawn_programs(indices: int) -> Any:
     drawn_step = st.tuples(st.sampled_from(kinds), place, number, number)
     # Lists of no least length shrink to nothing; several of them make a program long enough.
     some = st.lists(drawn_step, max_size=12)
-    streams = st.lists(st.integers(0, indices - 1), min_size=2, max_size=_MOST_STREAMS)
+    kind = st.sampled_from((0, 0, 1, 2))
+    stream = st.tuples(kind, st.integers(0, indices - 1))
+    streams = st.lists(stream, min_size=2, max_size=_MOST_STREAMS)
 
     def whole(drawn: Any) -> Program:
-        where, steps, ranks = drawn
+        drawn_streams, steps, ranks = drawn
+        where: list[int] = []
+        for kind, index in drawn_streams:
+            taken = kind == 1 and indices + index in where  # an index has one default stream
+            where.append(index if taken else kind * indices + index)
         return ordered(tuple(where), [one for part in steps for one in part], ranks, indices)
 
     ranks = st.tuples(*[st.integers(0, 9)] * _MOST_STREAMS)
@@ -488,9 +525,9 @@ def ordered(
 
     for kind, place, one, two in drawn:
         on = place % len(streams)
-        index = streams[on]
+        index = streams[on] % indices
         first, second = buffer(one, index), buffer(two, index)
-        others = [each for each, where in enumerate(streams) if where != index]
+        others = [each for each, where in enumerate(streams) if where % indices != index]
         if kind == "step":
             after(step(on, first, two), two)
         elif kind == "record":
@@ -498,14 +535,14 @@ def ordered(
         elif kind == "wait":
             put(wait(on, one % indices))
         elif kind == "hand_over":  # an event that is recorded again after a wait for it
-            alike = [each for each, where in enumerate(streams) if where == index]
+            alike = [each for each, where in enumerate(streams) if where % indices == index]
             again = record(index, alike[two % len(alike)])
             put(record(index, on), wait(one % len(streams), index), again)
         elif kind == "wait_stream" and one % len(streams) != on:
             put(wait_stream(on, one % len(streams)))
         elif kind == "across" and others:
             other = others[one % len(others)]
-            after(across(on, other, first, buffer(two, streams[other])), two)
+            after(across(on, other, first, buffer(two, streams[other] % indices)), two)
         elif kind == "add" and first != second:
             after(add(on, first, second), one)
         elif kind == "copy" and first != second:
