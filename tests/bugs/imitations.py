@@ -112,7 +112,10 @@ _RESULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 #: What errors say of an index that is out of range.
-_OF_AN_INDEX = re.compile(r"out of (range|bounds)|[Cc]lass values|index \S+ is out", re.I)
+_OF_AN_INDEX = re.compile(
+    r"out of (range|bounds)|class values|expected idx|index_size|target \d+ is|index \S+ is out",
+    re.I,
+)
 
 
 def _column_major(t: torch.Tensor) -> torch.Tensor:

@@ -84,7 +84,7 @@ def noticed(bug: Bug) -> tuple[str, ...]:
     imitation = bug.imitation
     assert imitation is not None
     checks = [check for check in planned_op_checks(contract.load()) if check.clause in bug.clauses]
-    device = FaultyDevice(wrap(imitation), everywhere=imitation.then.endswith("accepted"))
+    device = FaultyDevice(wrap(imitation), everywhere=imitation.then == "accepted")
     samples = _samples(imitation.op, imitation.dtype)
     try:
         recorder = run_faulty(imitation.op, imitation.dtype, samples, checks, device, _UntilFound())

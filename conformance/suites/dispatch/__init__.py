@@ -9,7 +9,12 @@ SUITE = Suite(
     op_checks=(
         OpCheck(fallback.CLAUSE, fallback.applies, (fallback.check,), fallback.untried),
         OpCheck(refusals.CROSS_DEVICE, refusals.mixes, (refusals.cross_device,), refusals.unmixed),
-        OpCheck(refusals.ERROR_INPUTS, refusals.has_error_inputs, (refusals.error_inputs,)),
+        OpCheck(
+            refusals.ERROR_INPUTS,
+            refusals.has_error_inputs,
+            (refusals.error_inputs,),
+            refusals.only_asserts,
+        ),
         OpCheck(refusals.UNSUPPORTED, refusals.reads_tensors, (refusals.unsupported,)),
     ),
 )

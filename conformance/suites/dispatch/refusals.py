@@ -136,9 +136,23 @@ def takes_scalar(op: Any, move: Any, back: Any, dtype: Any, first: Any) -> Wrong
 # meta tensors, that have no values, do not meet.
 
 
+#: Ops whose first operand of integers holds indices.
+_INDEXED = "index_range"
+
+
 def has_error_inputs(traits: Traits) -> bool:
-    """Ops with error inputs, once each: error inputs define their dtypes."""
-    return catalogue()[traits.op].has_error_inputs and once(traits)
+    """Ops with error inputs, and those that take indices, once each: error inputs define their dtypes."""
+    known = catalogue()[traits.op].has_error_inputs or _INDEXED in traits.families
+    return known and once(traits)
+
+
+def only_asserts(descriptor: Descriptor, op: str) -> str:
+    """An index out of range may be an assertion on the device, which ends the process."""
+    if "device_assert" in descriptor.capabilities and not catalogue()[op].has_error_inputs:
+        return (
+            "by declaration: an index out of range asserts on the device (dispatch.device_assert)"
+        )
+    return ""
 
 
 def error_inputs(ctx: ItemContext) -> None:
@@ -146,7 +160,8 @@ def error_inputs(ctx: ItemContext) -> None:
     with ctx.running(ERROR_INPUTS) as record:
         device, left_out, unlike = str(ctx.device.torch_device), 0, []
         asserts = "device_assert" in ctx.device.descriptor.capabilities
-        for number, given in enumerate(ctx.op.error_inputs(device)):
+        known = ctx.op.error_inputs(device) if ctx.op.has_error_inputs else ()
+        for number, given in enumerate(known):
             if asserts and is_assertion(ctx.op.function, given):
                 left_out += 1
                 continue
@@ -161,11 +176,51 @@ def error_inputs(ctx: ItemContext) -> None:
                 continue
             made.found(wrong)
             unlike += [said] if said else []
+        if _INDEXED in ctx.traits.families and not asserts:
+            _out_of_range(ctx)
         if unlike:
             record.note(f"{len(unlike)} messages differ from the documented ones: {unlike[0]}")
         if left_out:
             why = "they may be assertions on the device"
             record.note(f"{left_out} errors depend on values and were not tried: {why}")
+
+
+def _out_of_range(ctx: ItemContext) -> None:
+    """An index just past the end, just before the start, and far away, in the last place of an index."""
+    for sample in dense_samples(ctx):
+        of_integers = [n for n, t in enumerate(sample.tensors) if t.dtype in _INDEX[:2]]
+        if not of_integers or not sample.tensors[of_integers[0]].numel():
+            continue
+        place = of_integers[0]
+        end = max((t.numel() for n, t in enumerate(sample.tensors) if n != place), default=1)
+        for value in (end, -end - 1, 2**31 - 1):
+            given: dict[str, Any] = {"sample": sample, "place": place, "value": value}
+            directed.run(ctx, ERROR_INPUTS, "", refuses_index, **given)
+        return
+
+
+def refuses_index(
+    op: Any, move: Any, back: Any, tensors: Any, arguments: Any, place: Any, value: Any
+) -> Wrong | None:
+    changed = [tensor.clone() for tensor in tensors]
+    changed[place].view(-1)[-1] = value
+    args, kwargs = arguments([tensor.clone() for tensor in changed])
+    try:
+        op(*args, **kwargs)
+    except Exception:
+        args, kwargs = arguments([move(tensor) for tensor in changed])
+    else:
+        raise NotApplicable("the CPU takes this index")
+    try:
+        # a device that works later raises at the latest when results are read
+        replace_tensors(op(*args, **kwargs), back)
+    except NotImplementedError:
+        raise
+    except Exception:  # of any type: the database documents none
+        return None
+    return Wrong(
+        "not_raised", f"an error for the index {value}", "no exception", f"operand {place}"
+    )
 
 
 def raises(op: Any, move: Any, back: Any, id: Any, which: Any, device: Any) -> Wrong | None:
