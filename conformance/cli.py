@@ -20,6 +20,7 @@ from conformance.commands.contract import contract, freeze_levels
 from conformance.commands.devices import devices, init
 from conformance.commands.examples import minimise, pin
 from conformance.commands.manifest import manifest
+from conformance.commands.precision import precision
 from conformance.commands.runs import crcr, dashboard, diff, gate, merge, results
 from conformance.version import VERSION
 from devices import autoload
@@ -111,7 +112,7 @@ def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
 
 for command in (
     *(contract, crcr, dashboard, devices, diff, freeze_levels, gate, init, manifest),
-    *(merge, minimise, pin, results),
+    *(merge, minimise, pin, precision, results),
 ):
     conform.add_command(command)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -112,6 +112,10 @@ def told(seen: Sequence[Seen]) -> str:
     """Bugs in a line: the first three, and how many more there are."""
     more = f" and {len(seen) - 3} more" if len(seen) > 3 else ""
     return ", ".join(map(str, seen[:3])) + more
+
+
+#: Where a NaN is found and a number expected, or the other way round: records hold no infinities.
+MOST_ULPS: Final = 1e300
 
 
 class CellFacts(msgspec.Struct, frozen=True, kw_only=True):

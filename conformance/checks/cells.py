@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from devices.cell import CellKey, CellOutcome, Outcome
+from devices.cell import MOST_ULPS, CellKey, CellOutcome, Outcome
 from devices.errors import first_line
 from devices.failure import Failure, Kind
 
@@ -73,7 +73,7 @@ class CellRecord:
     def measure(self, ulps: float, at: str) -> None:
         """Keep the largest error, in units in the last place, and the operands that it was seen at."""
         if self.ulps is None or ulps > self.ulps:
-            self.ulps, self.ulps_at = ulps, at
+            self.ulps, self.ulps_at = min(ulps, MOST_ULPS), at
 
     def check(self, sample: int, layout: str, count: int = 1) -> None:
         self.checks += count

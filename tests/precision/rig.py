@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance import suites
-from devices.simulated.descriptor import DESCRIPTOR
+from devices import registry
 from devices.simulated.faults import FAULTS, Fault, planted
 from tests import trials
 from tests.dispatch.rig import anything_watched
@@ -18,7 +18,7 @@ FAULTS_OF_PRECISION: dict[str, Fault] = {
 _CLEAN = (("add", "float32"), ("softmax", "float32"), ("nn.functional.conv2d", "bfloat16"))
 
 RIG = trials.Rig(
-    descriptor=DESCRIPTOR,
+    descriptor=registry.get("simulated"),  # with its folder: its budget is there
     items=(
         *dict.fromkeys(
             (op, dtype) for f in FAULTS_OF_PRECISION.values() for op in f.ops for dtype in f.dtypes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.checks.cases.cases import OpCheck, Suite
-from conformance.suites.precision import elementwise, exact, samples, trust
+from conformance.suites.precision import budget, elementwise, exact, samples, trust
 from conformance.suites.precision.bounds import elementwise_ops, operands_of
 from conformance.suites.precision.ulps import FORMATS
 from opinfo.exceptions import exceptions
@@ -52,5 +52,8 @@ SUITE = Suite(
         ),
         OpCheck(exact.EXACT, _sums, (exact.exact_sums,), always=_ALWAYS_SUMS),
         OpCheck(trust.TRUST, _answers, (trust.trust,)),
+        OpCheck(
+            budget.BUDGET, budget.applies, (budget.budget,), budget.not_on_record, always=_ALWAYS
+        ),
     ),
 )

@@ -32,13 +32,11 @@ def exact_sums(ctx: ItemContext) -> None:
     """Call the op on samples filled with small integers."""
     transformed = ctx.op.id in ctx.device.descriptor.transformed_sums
     bound = on_samples(ctx.op.id, ctx.dtype) if transformed else 0.0
-    with ctx.running(EXACT):
-        counted = 0
+    with ctx.running(EXACT) as record:
         for sample in ctx.samples:
-            filled = integers(ctx, sample) if counted < _SAMPLES else None
+            filled = integers(ctx, sample) if len(record.samples) < _SAMPLES else None
             if filled is None:
                 continue
-            counted += 1
             for laid in ctx.laid_out(filled, _LAYOUTS):
                 wide = ctx.answer_for(filled, doubled, mutates=True)
                 about = {"wide": wide, "dtype": ctx.dtype, "bound": bound}

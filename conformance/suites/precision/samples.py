@@ -25,10 +25,9 @@ def on_samples_too(ctx: ItemContext) -> None:
     """Compare the result on some samples with the one in float64."""
     if variants(ctx):
         return
-    with ctx.running(ULP):
-        counted = 0
+    with ctx.running(ULP) as record:
         for sample in ctx.common:
-            if counted == _SAMPLES:
+            if len(record.samples) == _SAMPLES:
                 break
             laid = ctx.plain(sample)
             wide = ctx.answer_for(sample, doubled, mutates=True)
@@ -37,7 +36,6 @@ def on_samples_too(ctx: ItemContext) -> None:
                 continue
             if not any(each.dtype in _WIDE and each.numel() for each in tensors_of(answer.result)):
                 continue
-            counted += 1
             reference = Reference(
                 ctx, laid, wide=wide, dtype=ctx.dtype, bound=on_samples(ctx.op.id, ctx.dtype)
             )

@@ -1,0 +1,60 @@
+"""precision.budget: functions stay as precise as the device's folder has on record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from conformance.checks.ops import directed
+from conformance.checks.ops.context import ItemContext
+from conformance.suites.precision.bounds import is_exact, limit_of, operands_of
+from conformance.suites.precision.elementwise import correctly_rounded, variants
+from conformance.suites.precision.ulps import FORMATS
+from devices.descriptor import Descriptor
+from devices.precision import record_of
+from opinfo.compare import Measured, Wrong
+from opinfo.samples import Traits
+
+BUDGET = "precision.budget"
+
+
+def applies(traits: Traits) -> bool:
+    """A budget is for elementwise functions that round."""
+    measured = operands_of(traits.op, traits.ufunc) and not is_exact(traits.op)
+    return traits.dtype in FORMATS and bool(measured)
+
+
+def not_on_record(descriptor: Descriptor, op: str) -> str:
+    """Why an op has no budget on a device; empty if it has one."""
+    if op in record_of(descriptor.folder).ops:
+        return ""
+    return "by declaration: no error of the op is on record (conform precision update)"
+
+
+def budget(ctx: ItemContext) -> None:
+    """Measure the function again, against the maximum on record. Without one for this dtype the bound is the budget."""
+    kept = record_of(ctx.device.descriptor.folder).of(ctx.op.id, ctx.dtype)
+    limit = limit_of(ctx.op.id, ctx.dtype)
+    if ctx.dtype in ctx.device.descriptor.flushes_subnormals:
+        limit["flushes"] = True
+    operands = operands_of(ctx.op.id, ctx.traits.ufunc)
+    with ctx.running(BUDGET):
+        for number, (args, kwargs) in enumerate(variants(ctx)):
+            given: dict[str, Any] = {"args": args, "kwargs": kwargs, "operands": operands}
+            given |= {"limit": limit, "kept": limit["ulps"] if kept is None else kept}
+            directed.run(ctx, BUDGET, "", as_on_record, number, dtype=ctx.dtype, **given)
+
+
+def as_on_record(
+    op: Callable[..., Any], move: Any, back: Any, *, kept: float, **given: Any
+) -> Measured:
+    """The largest error is at most the one on record. An error beyond the bound of precision.ulp fails there."""
+    found = correctly_rounded(op, move, back, **given)
+    if found.wrong is not None or found.ulps <= kept + 1e-3:
+        return Measured(found.ulps, found.at)
+    expected = f"at most {kept:g} ulps, the error on record"
+    return Measured(
+        found.ulps,
+        found.at,
+        Wrong("precision", expected, f"{found.ulps:.4f} ulps", f"at {found.at}"),
+    )

@@ -1,0 +1,117 @@
+"""A device's largest errors, as ``precision.toml`` in its folder keeps them. Needs no torch.
+
+    [float32]
+    exp = 0.5453
+
+    [[raised]]  # a maximum that rose, and why
+
+The maxima are in units in the last place. They only fall, unless a reason is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from devices.errors import ConformError
+from devices.files import read_toml, write_whole
+
+FILE = "precision.toml"
+_HEAD = """\
+# The largest errors of elementwise functions, in units in the last place, seen in passing cells of precision.ulp.
+# Written by `conform precision update RUN`: they only fall, unless a reason is given.
+"""
+
+_Maxima = dict[str, float]
+
+
+class Raised(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A maximum that rose."""
+
+    op: str
+    dtype: str
+    before: float
+    after: float
+    reason: Annotated[str, msgspec.Meta(pattern=r"\S")]
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file: the maxima by op, for each dtype."""
+
+    float32: _Maxima = {}
+    bfloat16: _Maxima = {}
+    float16: _Maxima = {}
+    raised: tuple[Raised, ...] = ()
+
+    def of(self, op: str, dtype: str) -> float | None:
+        """The maximum on record; None if there is none."""
+        found: Mapping[str, float] = getattr(self, dtype, {})
+        return found.get(op)
+
+    @property
+    def ops(self) -> frozenset[str]:
+        """The ops with a maximum for any dtype."""
+        return frozenset({*self.float32, *self.bfloat16, *self.float16})
+
+
+@cache
+def record_of(folder: Path | None) -> Record:
+    """What a device's folder has on record; nothing without the file. Raises ConformError."""
+    path = folder / FILE if folder is not None else None
+    if path is None or not path.is_file():
+        return Record()
+    return read_toml(path, Record, ConformError)
+
+
+def updated(
+    record: Record, measured: Mapping[tuple[str, str], float], reason: str | None
+) -> tuple[Record, list[str]]:
+    """The record with the errors that were ``measured`` by op and dtype, and the maxima that would have to rise: with
+    a reason they do. Errors are rounded up to four digits after the point."""
+    maxima = {name: dict(getattr(record, name)) for name in ("float32", "bfloat16", "float16")}
+    raised, refused = list(record.raised), []
+    for (op, dtype), error in sorted(measured.items()):
+        after = math.ceil(error * 1e4) / 1e4
+        before = maxima[dtype].get(op)
+        if before is not None and after > before:
+            if reason is None:
+                refused.append(f"{op}[{dtype}]: {before:g} on record, {after:g} in the run")
+                continue
+            raised.append(Raised(op, dtype, before, after, reason))
+        maxima[dtype][op] = after
+    return Record(**maxima, raised=tuple(raised)), refused
+
+
+def write(folder: Path, record: Record) -> Path:
+    """Write the file. Raises OSError."""
+    path = folder / FILE
+    write_whole(path, _HEAD + text_of(record))
+    record_of.cache_clear()
+    return path
+
+
+def text_of(record: Record) -> str:
+    """The record as TOML."""
+    lines = []
+    for dtype in ("float32", "bfloat16", "float16"):
+        maxima: _Maxima = getattr(record, dtype)
+        if maxima:
+            lines += ["", f"[{dtype}]"]
+            lines += [f"{_quoted(op)} = {float(maxima[op])!r}" for op in sorted(maxima)]
+    for each in record.raised:
+        lines += ["", "[[raised]]"]
+        lines += [f"{name} = {_value(getattr(each, name))}" for name in Raised.__struct_fields__]
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _quoted(op: str) -> str:
+    return op if op.replace("_", "").isalnum() and op.isascii() else _value(op)
+
+
+def _value(value: object) -> str:
+    return msgspec.json.encode(value).decode()
