@@ -25,6 +25,9 @@ WRONG = {
     "bernoulli": lambda x: x * 0,
     "random_": lambda x: x.clamp(max=7),
     "multinomial": lambda x: x // 2,
+    "multinomial_weighted": lambda x: torch.where(x == 4, 2, x),  # one of weight 0
+    "poisson": lambda x: x + (x > 4),
+    "binomial": lambda x: 10 - x,
     "randperm": lambda x: x.clamp(min=1),
 }
 

@@ -180,6 +180,7 @@ def reset(context: Context) -> None:
 def reset_of_each(context: Context) -> None:
     """A reset sets the peak of every statistic: of small and large blocks, of segments, of parts that were split off."""
     torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
+    held = context.bytes_of(700)
     blocks = [context.bytes_of(size) for size in (700, 5000, 300 * KIB, 3 * MIB, 12 * MIB)]
     del blocks[::2]
     blocks += [context.bytes_of(size) for size in (900, 64 * KIB, 2 * MIB)]
@@ -190,6 +191,7 @@ def reset_of_each(context: Context) -> None:
     torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
     wrong = [each for each in peaks(context.counters()) if each[1] != each[2]]
     context.same(wrong, [], "every peak equals the current value")
+    del held
 
 
 @cases("allocator.peaks")
