@@ -106,25 +106,29 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = ()  # globs over ops of torch's database, or cases; none: every cell of the clauses
     fault: str = ""  # a planted fault of the simulated device that imitates it
     imitation: Imitation | None = None
+    patch: str = (
+        ""  # a function of torch in tests/bugs/patches.py that imitates it, for clauses about cases
+    )
     missed: str = ""  # why the suite does not notice its imitation yet
     why: str = ""  # why no clause notices it, or nothing imitates it
 
     def __post_init__(self) -> None:
-        if bool(self.fault) + (self.imitation is not None) > 1:
-            raise ValueError("expected 'fault' or 'imitation', not both")
+        if bool(self.fault) + bool(self.patch) + (self.imitation is not None) > 1:
+            raise ValueError("expected one of 'fault', 'imitation' and 'patch'")
         if self.fault and self.fault not in FAULTS:
             raise ValueError(
                 f"the simulated device has no fault '{self.fault}'{suggestion(self.fault, FAULTS)}"
             )
-        if not (self.clauses and (self.fault or self.imitation)) and not self.why:
-            raise ValueError("expected clauses and 'fault' or 'imitation'; or 'why' there are none")
-        if self.missed and not (self.fault or self.imitation):
+        imitated = self.fault or self.patch or self.imitation
+        if not (self.clauses and imitated) and not self.why:
+            raise ValueError("expected clauses and what imitates it; or 'why' there are none")
+        if self.missed and not imitated:
             raise ValueError("'missed' is about an imitation, and there is none")
         if self.imitation is not None and not self.imitation.op:
             if not self.ops:
                 raise ValueError("expected 'ops', or an 'op' of the imitation")
-            imitated = msgspec.structs.replace(self.imitation, op=self.ops[0])
-            msgspec.structs.force_setattr(self, "imitation", imitated)
+            named = msgspec.structs.replace(self.imitation, op=self.ops[0])
+            msgspec.structs.force_setattr(self, "imitation", named)
         msgspec.structs.force_setattr(self, "statement", " ".join(self.statement.split()))
 
     @property
@@ -135,6 +139,8 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     @property
     def imitated(self) -> str:
         """What imitates it, in words; empty if nothing does."""
+        if self.patch:
+            return self.patch.replace("_", " ")
         return f"planted fault {self.fault}" if self.fault else str(self.imitation or "")
 
     def seen_in(self, cell: CellKey, layouts: Collection[str] = ()) -> bool:

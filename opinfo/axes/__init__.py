@@ -18,6 +18,8 @@ AXES = (RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS)
 
 #: Upstream's samples that are laid out in the whole covering set of layouts.
 _WHOLE = 4
+#: Dtypes without the arithmetic that values are changed with.
+_STORED_ONLY = ("float8", "float4")
 #: The cases in which the others are laid out: one of each sort.
 FEW = (
     "contiguous",
@@ -51,6 +53,8 @@ def by_axis(
 ) -> Iterator[Sample]:
     """The samples of every axis that applies to an op."""
     families = exceptions().families_of(op.id)
+    if dtype.startswith(_STORED_ONLY):
+        return
     basis = Basis(op, dtype, drawn, families)
     for axis in AXES:
         if "axes.none" in families or not axis.applies(basis):

@@ -21,10 +21,12 @@ from devices.cell import CellKey
 from devices.errors import ConformError
 from opinfo.catalog import catalogue
 from tests.bugs.imitations import wrap
+from tests.bugs.patches import PATCHES
 from tests.bugs.trials import fate
 
 KNOWN = tuple(bugs())
 #: Imitations that are said to be noticed, those of one op one after another: they share its samples.
+PATCHED = [bug for bug in KNOWN if bug.patch and not bug.missed]
 TRIED = sorted((b for b in KNOWN if b.imitation and not b.missed), key=lambda b: b.imitation.op)  # type: ignore[union-attr]
 FAULTS = [bug for bug in KNOWN if bug.fault and not bug.missed]
 
@@ -40,6 +42,15 @@ def named(found: list[Bug]) -> list[str]:
 def test_suite_notices_the_imitation(bug: Bug) -> None:
     found, _ = fate(bug)
     assert found in ("quick", "core", "full", "planned"), bug.imitated
+
+
+@pytest.mark.parametrize("bug", PATCHED, ids=named(PATCHED))
+def test_suite_notices_the_patched_function(bug: Bug) -> None:
+    assert fate(bug)[0] == "quick", bug.imitated
+
+
+def test_every_patch_is_of_a_bug_and_the_other_way_round() -> None:
+    assert {bug.patch for bug in KNOWN if bug.patch} == set(PATCHES)
 
 
 @pytest.mark.parametrize("bug", FAULTS, ids=named(FAULTS))
@@ -175,8 +186,8 @@ imitation = { when = ["strided"], then = "read_dense" }
         ('["strided"]', '["size"]', "'past' belongs to the conditions"),
         ('"read_dense"', '"ignored"', "expected the 'keyword' that is ignored"),
         ('ops = ["neg"]\n', "", "expected 'ops', or an 'op' of the imitation"),
-        ('clauses = ["layout.values"]\n', "", "expected clauses and 'fault' or 'imitation'; or 'why'"),
-        ("ops =", 'fault = "values.ignore_strides"\nops =', "expected 'fault' or 'imitation', not both"),
+        ('clauses = ["layout.values"]\n', "", "expected clauses and what imitates it; or 'why'"),
+        ("ops =", 'fault = "values.ignore_strides"\nops =', "expected one of 'fault', 'imitation' and 'patch'"),
         ("imitation =", 'fault = "values.ignore_stride"\n# ', "no fault 'values.ignore_stride'; did you mean"),
         ("imitation =", 'missed = "too few"\nwhy = "it"\n# ', "'missed' is about an imitation"),
         ("It is wrong.", " ", r"matching regex .* - at `\$\.statement`"),

@@ -7,17 +7,22 @@ from functools import cache
 from typing import Final, Literal, get_args
 
 from conformance import contract
+from conformance.checks.cases.context import Where
+from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord
 from conformance.checks.guard import Guard
 from conformance.contract.bugs import Bug, is_planned
-from conformance.suites import planned_op_checks
-from devices.cell import CallKey, Outcome
+from conformance.suites import planned_cases, planned_op_checks
+from devices import registry
+from devices.cell import CallKey, CellKey, Outcome
 from devices.simulated.faults import FAULTS
 from opinfo.axes import samples_of
 from opinfo.catalog import catalogue
+from opinfo.device import open_device
 from opinfo.plan import plan_specs
 from opinfo.samples import Sample
 from tests.bugs.imitations import wrap
+from tests.bugs.patches import patched
 from tests.faulty import FaultyDevice, run_faulty
 
 #: What became of a bug: its fault is noticed by the smallest plan of that name, or not; nothing imitates it; or all of
@@ -56,7 +61,8 @@ class _UntilFound(Guard):
 @cache
 def _samples(op: str, dtype: str) -> list[Sample]:
     """Those that every plan takes."""
-    return samples_of(catalogue()[op], dtype, plan_specs()["quick"].samples)
+    declared = registry.get("cpu").dtypes
+    return samples_of(catalogue()[op], dtype, plan_specs()["quick"].samples, declared)
 
 
 def fate(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
@@ -71,12 +77,27 @@ def fate(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
         fault = FAULTS[bug.fault]
         by = tuple(c for c in fault.clauses if c in bug.clauses) if fault.clauses else bug.clauses
         return ("quick" if by and not bug.missed else "missed"), by
+    if bug.patch:
+        by = noticed_by_cases(bug)
+        return ("quick" if by else "missed"), by
     if bug.imitation is None:
         return "not imitated", ()
     by = noticed(bug)
     dtype = bug.imitation.dtype
     plan = next(name for name, spec in plan_specs().items() if spec.takes(dtype))
     return (plan if by else "missed"), by  # type: ignore[return-value]
+
+
+def noticed_by_cases(bug: Bug) -> tuple[str, ...]:
+    """The clauses of the bug whose cases fail on the CPU while a function of torch misbehaves."""
+    device, found = open_device(registry.get("cpu")), []
+    for case in planned_cases(contract.load(), more=False):
+        if case.clause in bug.clauses and not case.own_process:
+            record = CellRecord(CellKey(case.clause, case.name, ""))
+            with patched(bug.patch):
+                run_case(case, record, device, Where(device="cpu"))
+            found += [case.clause] if record.outcome() in _NOTICED else []
+    return tuple(dict.fromkeys(found))
 
 
 def noticed(bug: Bug) -> tuple[str, ...]:

@@ -177,3 +177,9 @@ def test_the_table_of_the_docs_is_that_of_the_axes(
 ) -> None:
     text = (Path(__file__).parents[2] / "docs" / "depth.md").read_text(encoding="utf-8")
     assert text.partition("<!-- table -->\n")[2].splitlines() == table.rows(tabled)
+
+
+def test_dtypes_that_are_only_stored_keep_upstream_s_samples() -> None:
+    """There is no arithmetic in float8 to change values with."""
+    found = samples_of(catalogue()["torch._scaled_mm"], "float8_e4m3fn", 16)
+    assert found and not any(sample.axis for sample in found)
