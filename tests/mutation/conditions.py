@@ -29,6 +29,7 @@ class Facts:
     floating: tuple[int, ...]
     dtypes: tuple[str, ...]  # of the op
     dims: tuple[str, ...]  # arguments that name dimensions
+    updates: bool  # it takes statistics that it may update
     long: bool  # some operand has a dimension longer than 1
 
 

@@ -635,7 +635,7 @@ def input_written(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
 @own("inputs")
 def update_lost(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
     """What an op updates besides its result (running statistics) stays as it was."""
-    if facts.view or not facts.operands:
+    if not facts.updates:
         return None
 
     def effect(call: Invocation) -> Any:

@@ -50,6 +50,7 @@ class Invocation:
         )
         self.operands = list(self._operands())
         self.error: Exception | None = None  # that the device's own kernel raised
+        self.changed = False  # the device's own kernel was called with other arguments
         self.spared = False  # the call was made honestly, and nothing was spoilt
 
     def _operands(self) -> Iterator[Operand]:
@@ -95,6 +96,7 @@ class Invocation:
                 kwargs[a.name] = value
             else:
                 args.append(value)
+        self.changed = self.changed or bool(changed)
         try:
             return self.overload(*args, **kwargs)
         except Exception as error:
@@ -172,7 +174,7 @@ class Planted:
             raise RuntimeError(str(refusal)) from None
         except Exception as error:
             if error is call.error:
-                self.reached += 1
+                self.reached += call.changed
                 raise
             self.failures.append(f"{type(error).__name__}: {error}")
             result = NOT_MET
