@@ -83,6 +83,27 @@ def test_an_output_that_cannot_be_written_to_is_no_executed_check() -> None:
     assert list(reads.judge_fresh(call, fresh, SimpleNamespace(specs=None))) == [None]  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("read", "kind"),
+    [
+        (torch.ones(2, 3), None),  # other values, which are unspecified
+        (torch.ones(3, 2), "shape"),
+        (torch.ones(2, 3, dtype=torch.float64), "shape"),
+        (RuntimeError("no such kernel"), "raised"),
+    ],
+)
+def test_where_values_are_unspecified_shape_and_dtype_are_judged(
+    read: Any, kind: str | None
+) -> None:
+    raised = read if isinstance(read, Exception) else None
+    wanted = SimpleNamespace(result=torch.zeros(2, 3), raises=None)
+    reference = SimpleNamespace(value=wanted, raises=False, free=True)
+    answer: Any = SimpleNamespace(read=read, raised=raised)
+    call: Any = None
+    (found,) = reads.judge_values(call, answer, reference)
+    assert (found and found.kind) == kind
+
+
 def test_overlap_alone_is_judged_as_after_the_other_clauses(tmp_path: Path) -> None:
     """The functional result is then first asked for here, and not by FakeTensor."""
     told = cells_of("zero_", tmp_path, OVERLAP)[OVERLAP]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.mutation import kernels, report
+from tests.mutation import kernels, report, runtime, sources
 from tests.mutation.kernels import Result
 from tests.mutation.pool import Task, run
 
@@ -21,9 +21,39 @@ def seed_of_the_week() -> int:
     return 100 * year + week
 
 
-def tasks_of(seed: int, count: int, family: str | None) -> list[Task]:
+#: Of ten mutants, those of the runtime, where both sorts are asked for.
+RUNTIME_SHARE = 3
+
+
+def kernel_tasks(seed: int, count: int, family: str | None) -> list[Task]:
     ops = kernels.ops_of(seed, count, family)
     return [Task("kernel", seed, number, op) for number, op in enumerate(ops)]
+
+
+def runtime_tasks(seed: int, count: int, family: str | None) -> tuple[list[Task], dict[str, str]]:
+    """The tasks, and the environment of the processes that try them."""
+    folder, sites = sources.prepared()
+    chosen = runtime.sample_of(seed, count, family, sites)
+    tasks = [Task("runtime", seed, number, str(site.number)) for number, site in enumerate(chosen)]
+    return tasks, {"SIMULATED_SOURCES": str(folder)}
+
+
+def tried(
+    seed: int, count: int, family: str | None, processes: int, kept: Path | None
+) -> list[Result]:
+    """The results of ``count`` mutants of a family: of ops or of the runtime, of ``kernels`` or ``runtime``, or of all."""
+    of_runtime = family == "runtime" or family in sources.FILES.values()
+    both = family is None
+    results: list[Result] = []
+    if both or not of_runtime:
+        share = count - count * RUNTIME_SHARE // 10 if both else count
+        tasks = kernel_tasks(seed, share, None if family == "kernels" else family)
+        results += run(tasks, processes, kept, _told)
+    if both or of_runtime:
+        one = family if family != "runtime" else None
+        tasks, environment = runtime_tasks(seed, count - len(results), one)
+        results += run(tasks, processes, kept, _told, environment)
+    return results
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,9 +62,12 @@ def main(arguments: list[str] | None = None) -> int:
         "--seed", type=int, help="the same mutants for the same seed (default: this week's)"
     )
     parser.add_argument(
-        "--count", type=int, default=600, help="mutants to breed (default: %(default)s)"
+        "--count", type=int, default=700, help="mutants to breed (default: %(default)s)"
     )
-    parser.add_argument("--family", help="of one family of ops only")
+    parser.add_argument(
+        "--family",
+        help="of one family only: of ops, of the runtime (allocator, streams, ...), kernels or runtime",
+    )
     parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument(
         "--resume",
@@ -47,10 +80,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     seed = seed_of_the_week() if given.seed is None else given.seed
-    tasks = tasks_of(seed, given.count, given.family)
-    if not tasks:
-        parser.error(f"--family {given.family!r} names no family of ops")
-    results = run(tasks, given.n, given.resume, _told)
+    results = tried(seed, given.count, given.family, given.n, given.resume)
+    if not results:
+        parser.error(f"--family {given.family!r} names no family")
     print(f"Seed {seed}.", *report.lines(results), sep="\n")
     if given.json is not None:
         _write(given.json, seed, results)

@@ -48,6 +48,10 @@ REGIONS = (
 )
 
 
+#: Dtypes in which little can be computed, and those that hold the same bits.
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
 def off(v: torch.Tensor) -> torch.Tensor:
     """Values that are clearly others."""
     if v.dtype == torch.bool:
@@ -64,6 +68,9 @@ def spoil(t: torch.Tensor, where: str, how: str, old: torch.Tensor | None = None
     if not len(places) or (0 in t.stride() and t.numel() > 1) or t.is_conj():
         return False
     held = t.cpu().clone(memory_format=torch.contiguous_format).view(-1)
+    if t.dtype in _SIGNED:
+        held, t = held.view(_SIGNED[t.dtype]), t.view(_SIGNED[t.dtype])
+        old = old.view(t.dtype) if old is not None and old.is_contiguous() else None
     if how == "off":
         held[places] = off(held[places])
     elif how == "zero":

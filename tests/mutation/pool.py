@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, Queue
@@ -16,7 +16,7 @@ import msgspec
 from tests.mutation.kernels import Result
 
 #: Seconds that one mutant may take. Far beyond what any does: one that hangs is told by it.
-PATIENCE = 150.0
+PATIENCE = 300.0
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -51,6 +51,7 @@ def run(
     processes: int,
     path: Path | None,
     say: Callable[[Result], None] = lambda result: None,
+    environment: Mapping[str, str] | None = None,
 ) -> list[Result]:
     """The result of each task, in their order. Those that ``path`` holds are not run again."""
     done = kept(path)
@@ -61,7 +62,7 @@ def run(
     lock = threading.Lock()
 
     def work() -> None:
-        with _workers() as ask:
+        with _workers(environment or {}) as ask:
             while True:
                 try:
                     task = left.get_nowait()
@@ -88,7 +89,7 @@ COMMAND = (sys.executable, "-m", "tests.mutation.worker")
 
 
 @contextmanager
-def _workers() -> Iterator[Callable[[Task], Result]]:
+def _workers(environment: Mapping[str, str]) -> Iterator[Callable[[Task], Result]]:
     """What tries a task, in a process that is replaced when it ends."""
     current: list[subprocess.Popen[bytes]] = []
 
@@ -96,14 +97,17 @@ def _workers() -> Iterator[Callable[[Task], Result]]:
         if not current or current[0].poll() is not None:
             if current:
                 current[0].communicate()
-            pipe, room = subprocess.PIPE, {"SIMULATED_MEMORY_MIB": "1024"}
+            pipe, room = (
+                subprocess.PIPE,
+                {"SIMULATED_MEMORY_MIB": "1024"} if not environment else {},
+            )
             current[:] = [
                 subprocess.Popen(
                     COMMAND,
                     stdin=pipe,
                     stdout=pipe,
                     stderr=subprocess.DEVNULL,
-                    env=os.environ | room,
+                    env={**os.environ, **room, **environment},
                 )
             ]
         return current[0]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.mutation import __main__ as command
-from tests.mutation import kernels, pool, report
+from tests.mutation import kernels, pool, report, runtime, sources
 from tests.mutation.conditions import AXES
 from tests.mutation.effects import GENERAL, OWN, conditioned, spoil
 from tests.mutation.kernels import Mutant, Result
@@ -138,9 +138,11 @@ def test_what_an_earlier_run_did_is_not_done_again(stub: Path) -> None:
 def test_the_command_writes_json_and_fails_below_its_threshold(
     stub: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "tasks_of", lambda *args: TASKS)
+    monkeypatch.setattr(command, "kernel_tasks", lambda *args: TASKS)
     path = stub / "out.json"
-    status = command.main(["--seed", "5", "--json", str(path), "-n", "1", "--at-least", "34"])
+    status = command.main(
+        ["--family", "kernels", "--seed", "5", "--json", str(path), "-n", "1", "--at-least", "34"]
+    )
     data = json.loads(path.read_bytes())
     assert status == 1 and "Score 33.3 %" in capsys.readouterr().out
     assert data["seed"] == 5 and len(data["mutants"]) == 3
@@ -152,3 +154,45 @@ def test_equivalent_mutants_are_not_part_of_the_score() -> None:
         return Result("k0000", "f", "abs", "rank", "raises", result)
 
     assert report.score([made("noticed"), made("equivalent"), made("survived")]) == 50.0
+
+
+# -- mutants of the runtime
+
+
+def test_conditions_statements_and_answers_are_mutated_and_planted_faults_are_not() -> None:
+    kinds = {kind for line in LINES for kind, _, _ in sources.ways(line)}
+    assert {
+        "condition true",
+        "condition false",
+        "< is <=",
+        "call left out",
+        "answer turned around",
+    } <= kinds
+    assert not list(sources.ways("  if (on(Fault::allocator_never_reuse)) {"))
+    assert not list(sources.ways("  const size_t size = block_size(bytes);"))
+
+
+LINES = [
+    "  if (size < kLargeRequest) {",
+    "  put_back_locked(block);",
+    "  return mark == nullptr || mark->done();",
+]
+
+
+def test_several_mutations_of_one_line_are_nested() -> None:
+    line = LINES[0]
+    made = [
+        sources.Site(n, "allocator.cpp", 1, kind, axis, line.strip(), becomes)
+        for n, (kind, axis, becomes) in enumerate(sources.ways(line))
+    ]
+    text = sources._together(line, made)
+    assert len(made) == 3 and all(f"({n}" in text for n in range(3))
+    assert text.count("size < kLargeRequest") >= 1 and text.endswith(") {")
+
+
+def test_every_family_of_the_runtime_has_mutations() -> None:
+    found = {site.family for site in sources.sites()}
+    assert found >= {"allocator", "streams", "events", "graphs", "transfer", "random", "device"}
+    chosen = runtime.sample_of(1, 40, None, sources.sites())
+    assert chosen == runtime.sample_of(1, 40, None, sources.sites())
+    assert {site.family for site in chosen} == found

@@ -9,7 +9,7 @@ import traceback
 
 import msgspec
 
-from tests.mutation import kernels
+from tests.mutation import kernels, runtime
 from tests.mutation.kernels import Result
 from tests.mutation.pool import Task
 
@@ -26,7 +26,10 @@ def main() -> None:
     for line in sys.stdin.buffer:
         task = msgspec.json.decode(line, type=Task)
         try:
-            result = kernels.tried(task.seed, task.number, task.name, tell)
+            if task.sort == "runtime":
+                result = runtime.tried(task.number, int(task.name), tell)
+            else:
+                result = kernels.tried(task.seed, task.number, task.name, tell)
         except Exception:
             text = traceback.format_exc()
             result = Result(task.id, "", task.name, "", "", "broken", note=text[-800:])

@@ -86,8 +86,8 @@ def _as_asked(ctx: ItemContext, laid: Laid) -> bool:
 
 
 def judge_values(call: Call, answer: Answer, reference: Any) -> Found:
-    """The result has the reference's values. Raising is correct if the CPU raises for contiguous copies, or
-    FakeTensor for this layout."""
+    """The result has the reference's values; where they are unspecified, its shapes and dtypes. Raising is correct if
+    the CPU raises for contiguous copies, or FakeTensor for this layout."""
     want = reference.value
     if answer.raised is not None:
         refused = want.raises is not None or reference.raises
@@ -95,8 +95,16 @@ def judge_values(call: Call, answer: Answer, reference: Any) -> Found:
         yield None if refused else raised(answer.raised, expected)
     elif want.raises is not None:
         yield Wrong("not_raised", f"{raised(want.raises).found}, as on the CPU", "a result")
+    elif reference.free:
+        yield other_form(answer.read, want.result)
     else:
         yield differs(answer.read, want.result, reference)
+
+
+def other_form(read: Any, want: Any) -> Wrong | None:
+    """How the shapes and dtypes of what was read back differ from the reference's."""
+    got, wanted = ([(tuple(t.shape), t.dtype) for t in tensors_of(each)] for each in (read, want))
+    return None if got == wanted else Wrong("shape", f"shapes and dtypes {wanted}", got)
 
 
 def judge_strides(call: Call, answer: Answer, reference: Any) -> Found:

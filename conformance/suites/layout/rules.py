@@ -55,6 +55,7 @@ def as_strided(ctx: ItemContext) -> None:
             given: dict[str, Any] = {"size": size, "stride": stride, "dtype": ctx.dtype}
             if "as_strided.read" in families:
                 run(ctx, AS_STRIDED, "addresses", addresses, number, offset=offset, **given)
+                run(ctx, AS_STRIDED, "of_view", addresses_of_view, number, offset=offset, **given)
                 run(ctx, AS_STRIDED, "set_", set_addresses, number, offset=offset, **given)
             if "as_strided.scatter" in families and not overlaps(size, stride):
                 run(ctx, AS_STRIDED, "addresses", scatters, number, offset=offset, **given)
@@ -105,6 +106,15 @@ def addresses(
     if tuple(got.shape) != size:
         return Wrong("shape", f"shape {size}", tuple(got.shape))
     return misread(got, base, size, stride, offset, "")
+
+
+def addresses_of_view(
+    op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
+) -> Wrong | None:
+    """The same of a transposed view: its storage is addressed, whatever its own strides are."""
+    base = numbered(dtype)
+    got = back(op(move(base).view(6, 10).t(), size, stride, offset))
+    return misread(got, base, size, stride, offset, "of a transposed view")
 
 
 def set_addresses(

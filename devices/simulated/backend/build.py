@@ -24,7 +24,10 @@ from devices.simulated.descriptor import missing_tools
 from devices.simulated.faults import header
 
 NAME: Final = "simulated_device"
-SOURCES: Final = Path(__file__).resolve().parents[1] / "csrc"
+#: Other sources than the package's: ``python -m tests.mutation`` has some of its own.
+SOURCES: Final = Path(
+    os.environ.get("SIMULATED_SOURCES") or Path(__file__).resolve().parents[1] / "csrc"
+)
 FLAGS: Final = (
     *("-std=c++20", "-O1", "-g0", "-Wall", "-Wno-sign-compare", "-Wno-interference-size"),
     "-fvisibility=hidden",

@@ -1,0 +1,218 @@
+"""Mutants of the runtime, tried: the cases that can notice, each mutant in a fork of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import warnings
+from collections.abc import Callable
+from functools import cache
+from random import Random
+
+import msgspec
+
+from conformance import contract
+from conformance.checks.cases.cases import Case
+from conformance.checks.cases.context import Where
+from conformance.checks.cases.run_case import run_case
+from conformance.checks.cells import Recorder
+from conformance.suites import planned_cases
+from devices.simulated.backend import build
+from opinfo.catalog import catalogue
+from tests.mutation.items import RED, device, subject
+from tests.mutation.kernels import Result
+from tests.mutation.sources import SITES, Site
+
+#: Tells that work goes on.
+Say = Callable[[], None]
+#: Seconds that a fork may be silent.
+SILENCE = 60.0
+#: Ops whose items notice mutants of what runs kernels.
+OPS = ("add", "sum", "cat", "index_select", "sort", "linalg.solve")
+#: Cases that start processes, and take seconds: they come last.
+_SLOW = frozenset(
+    {
+        ("device.fork", "spawned"), ("device.lazy_init", "imported"), ("device.autoload", "failing_backend"),
+        ("events.ipc", "orders_processes"), ("allocator.pluggable", "sees_all"),
+        ("device.clean_exit", "with_everything_alive"),
+    }
+)  # fmt: skip
+
+
+def sample_of(seed: int, count: int, family: str | None, all_sites: list[Site]) -> list[Site]:
+    """That many sites, of each family as many as there are or as its share is."""
+    rng, by_family = Random(seed), dict[str, list[Site]]()
+    for site in all_sites:
+        by_family.setdefault(site.family, []).append(site)
+    if family is not None:
+        by_family = {family: by_family.get(family, [])}
+    rows = [rng.sample(sites, len(sites)) for _, sites in sorted(by_family.items())]
+    found: list[Site] = []
+    while len(found) < count and any(rows):
+        for row in rows:
+            if row and len(found) < count:
+                found.append(row.pop())
+    return found
+
+
+@cache
+def known() -> dict[int, Site]:
+    """The mutations of the sources that this process's device is built from."""
+    sites = msgspec.json.decode((build.SOURCES / SITES).read_bytes(), type=list[Site])
+    return {site.number: site for site in sites}
+
+
+@cache
+def library() -> ctypes.CDLL:
+    from devices.simulated.backend import library as loaded
+
+    found = ctypes.CDLL(loaded.__spec__.origin)
+    found.simulated_mutant_reached.restype = ctypes.c_long
+    return found
+
+
+def name_of(site: Site) -> str:
+    return f"{site.file}:{site.line}"
+
+
+def result_of(site: Site, number: int) -> Result:
+    kind = f"{site.kind}: {site.text}"
+    return Result(f"r{number:04d}", site.family, name_of(site), site.axis, kind, "")
+
+
+def tried(number: int, site_number: int, tell: Callable[[Result], None]) -> Result:
+    site = known()[site_number]
+    found = result_of(site, number)
+    tell(found)
+    clause, reached = _in_a_fork(site, lambda say: _noticed(site.family, say))
+    found.reached = reached
+    if clause:
+        # On a busy machine a case may fail of itself: it must pass without the mutant.
+        again, _ = _in_a_fork(None, lambda say: _noticed(site.family, say, clause))
+        if not again:
+            found.result, found.by, found.plan = "noticed", [clause.partition("::")[0]], "quick"
+            return found
+    clean = _clean_trace()
+    lines, _ = _in_a_fork(site, _traced)
+    different = next((a for a, b in zip(lines.split("\n"), clean) if b is not None and a != b), "")
+    if len(lines.split("\n")) != len(clean):
+        different = different or "the program ended"
+    found.note = different[:200]
+    if not different:
+        found.result = "equivalent"
+    else:
+        found.result = "survived" if found.reached else "not_reached"
+    return found
+
+
+def cases_for(family: str) -> list[Case]:
+    """All cases of plan quick: those of the family first, and what starts processes last."""
+    found = planned_cases(contract.load(), more=False)
+
+    def late(case: Case) -> tuple[bool, bool]:
+        slow = case.own_process or (case.clause, case.name) in _SLOW
+        return slow, not case.clause.startswith(f"{family}.")
+
+    return sorted(found, key=late)
+
+
+def _noticed(family: str, say: Say, only: str = "") -> str:
+    """The first cell that is red, or whether the ``only`` one is; empty if none is. Ops come first where kernels run."""
+    here, found = device(), ""
+    if "::" not in only and (only or family in ("dispatch", "transfer")):
+        found = _red_ops(say)
+    if only and "::" not in only:
+        return found
+    for case in cases_for(family) if not found else ():
+        name = f"{case.clause}::{case.name}"
+        if only and name != only:
+            continue
+        say()
+        recorder = Recorder(case.name, "", [case.clause])
+        run_case(case, recorder.cells[case.clause], here, Where(device="simulated"))
+        if recorder.cells[case.clause].outcome() in RED:
+            return name
+    return found or ("" if only else _red_ops(say))
+
+
+def _red_ops(say: Say) -> str:
+    for op in OPS:
+        say()
+        for clause, outcome in subject(op, "float32").clean.items():
+            if outcome in RED:
+                return clause
+    return ""
+
+
+def _traced(say: Say) -> str:
+    from tests.mutation.trace import trace
+
+    device()
+    lines = []
+    for line in trace():
+        lines.append(line.replace("\n", " "))
+        if len(lines) % 20 == 0:
+            say()
+    return "\n".join(lines)
+
+
+@cache
+def _clean_trace() -> tuple[str | None, ...]:
+    """The trace without a mutant; None for lines that differ from run to run."""
+    one, two, three = (_in_a_fork(None, _traced)[0].split("\n") for _ in range(3))
+    return tuple(a if a == b == c else None for a, b, c in zip(one, two, three))
+
+
+def _in_a_fork(site: Site | None, work: Callable[[Say], str]) -> tuple[str, int]:
+    """What ``work`` returns in a fork in which the mutant is on, and how often it was reached there. A fork that ends or
+    hangs says so in its place."""
+    catalogue()
+    library()
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os.close(receive)
+        pipe = os.fdopen(send, "wb", buffering=0)
+        status = 1
+        try:
+            warnings.simplefilter("ignore")
+            os.environ["SIMULATED_MUTANT"] = str(site.number if site is not None else -1)
+            library().simulated_set_mutant(site.number if site is not None else -1)
+
+            def say() -> None:
+                pipe.write(msgspec.json.encode(("", library().simulated_mutant_reached())) + b"\n")
+
+            answer = work(say)
+            pipe.write(
+                msgspec.json.encode((answer or "-", library().simulated_mutant_reached())) + b"\n"
+            )
+            status = 0
+        except BaseException as error:
+            # What the harness itself trips over is an error of the run: red.
+            text = f"{type(error).__name__}: {error}"[:200]
+            pipe.write(msgspec.json.encode((text, library().simulated_mutant_reached())) + b"\n")
+        finally:
+            os._exit(status)
+    os.close(send)
+    answer, reached, buffer, how = "", 0, b"", "the process ended"
+    while True:
+        ready, _, _ = select.select([receive], [], [], SILENCE)
+        if not ready:
+            how = "the process hung"
+            break
+        data = os.read(receive, 2**16)
+        if not data:
+            break
+        buffer += data
+        *lines, buffer = buffer.split(b"\n")
+        for line in lines:
+            answer, reached = msgspec.json.decode(line)
+    os.close(receive)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return ("" if answer == "-" else answer or how), reached

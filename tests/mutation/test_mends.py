@@ -1,0 +1,50 @@
+"""Mutants that were reached and not noticed once: the clause that notices each now."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.mutation import kernels
+from tests.mutation.effects import GENERAL, conditioned
+from tests.mutation.kernels import Mutant
+from tests.mutation.plant import NOT_MET, Effect, Invocation
+
+
+def raises() -> Effect:
+    made: tuple[str, Effect] = GENERAL["raises"](None, Random(0))  # type: ignore[arg-type,assignment]
+    return made[1]
+
+
+def is_empty(call: Invocation) -> bool:
+    return not call.operands[0].tensor.numel()
+
+
+def made_contiguous(call: Invocation) -> object:
+    first = call.operands[0]
+    if first.tensor.is_contiguous():
+        return NOT_MET
+    return call.honest_with(first, first.tensor.contiguous())
+
+
+MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
+    # An op whose values are unspecified may still not raise.
+    ("new_empty", ("new_empty",), conditioned(is_empty, raises()), "layout.values"),
+    # as_strided of a view addresses its storage, whatever the view's own strides are.
+    (
+        "as_strided_copy",
+        ("as_strided_copy",),
+        made_contiguous,
+        "layout.as_strided",
+    ),
+]
+
+
+@pytest.mark.parametrize(("op", "overloads", "effect", "clause"), MENDED)
+def test_what_survived_is_noticed(
+    op: str, overloads: tuple[str, ...], effect: Effect, clause: str
+) -> None:
+    mutant = Mutant("k0000", op, "", "", overloads, effect)
+    found = kernels.judged(mutant, lambda: mutant, Random(0))
+    assert found.result == "noticed" and clause in found.by
