@@ -14,7 +14,6 @@ from devices import registry
 from devices.cell import Outcome
 from devices.files import cache_root
 from opinfo.axes import samples_of
-from opinfo.axes import samples_of
 from opinfo.catalog import catalogue
 from opinfo.device import Device, open_device
 from opinfo.exceptions import exceptions
