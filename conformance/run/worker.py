@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -46,7 +46,7 @@ from opinfo.catalog import catalogue
 from opinfo.device import Device, first_index, open_device, preflight
 from opinfo.exceptions import exceptions
 from opinfo.reference import ReferenceCache, StrideReference, forget_dispatches
-from opinfo.samples import probe
+from opinfo.samples import Sample, Traits, choose, draw, probe
 
 
 class WorkerOrders(msgspec.Struct, frozen=True):
@@ -84,6 +84,14 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
 
 write_orders: Final = msgspec.msgpack.Encoder().encode
 read_orders: Final = msgspec.msgpack.Decoder(WorkerOrders).decode
+
+
+@lru_cache(maxsize=1)
+def _upstream(op_id: str, dtype: str, count: int) -> tuple[list[Sample], Traits]:
+    """Upstream's samples of an op and its traits, which follow from them. The items of an op come one after another."""
+    op = catalogue()[op_id]
+    samples = choose(draw(op, dtype), count)
+    return samples, probe(op, dtype, samples, exceptions())
 
 
 class Worker:
@@ -209,8 +217,10 @@ class Worker:
         if op_id not in catalogue():
             return self._run_lost(item)
         op, known = catalogue()[op_id], exceptions()
-        declared = self.device.descriptor.dtypes
-        samples = samples_of(op, dtype, self.orders.bench.samples, declared)
+        count, declared = self.orders.bench.samples, self.device.descriptor.dtypes
+        samples, traits = _upstream(op_id, dtype, count)
+        if any(check.axes for check in self.op_checks if check.clause in clauses):
+            samples = samples_of(op, dtype, count, declared)
         cache = None
         if self.orders.reference_cache:
             kind = self.device.descriptor.torch_type
@@ -218,7 +228,6 @@ class Worker:
         withheld = untried_with([op_id], self.device.descriptor, load(), clauses)[op_id]
         recorder = Recorder(op_id, dtype, clauses, self.undeclared, withheld)
         strides = StrideReference(self.device.descriptor.torch_type, cache)
-        traits = probe(op, dtype, samples, known)
         about = (op, dtype, traits, samples, self.device, strides)
         context = ItemContext(*about, recorder, known, self.watch)
         run_checks(context, self.op_checks)

@@ -92,6 +92,7 @@ class OpCheck:
     sampled: bool = True  # uses the samples; other checks make their own tensors
     grad: bool = False  # runs with gradients recorded
     always: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    axes: bool = True  # takes the samples of the axes too; without them an item draws fewer
     reduced: bool = False  # without layouts it judges the contiguous one only; a plan says so
 
 

@@ -49,11 +49,17 @@ SUITE = Suite(
             _floats,
             (elementwise.elementwise, samples.on_samples_too),
             always=_ALWAYS,
+            axes=False,
         ),
-        OpCheck(exact.EXACT, _sums, (exact.exact_sums,), always=_ALWAYS_SUMS),
-        OpCheck(trust.TRUST, _answers, (trust.trust,)),
+        OpCheck(exact.EXACT, _sums, (exact.exact_sums,), always=_ALWAYS_SUMS, axes=False),
+        OpCheck(trust.TRUST, _answers, (trust.trust,), axes=False),
         OpCheck(
-            budget.BUDGET, budget.applies, (budget.budget,), budget.not_on_record, always=_ALWAYS
+            budget.BUDGET,
+            budget.applies,
+            (budget.budget,),
+            budget.not_on_record,
+            always=_ALWAYS,
+            axes=False,
         ),
     ),
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -12,6 +15,8 @@ from conformance.suites.layout.reads import doubled
 from conformance.suites.precision.bounds import on_samples
 from conformance.suites.precision.samples import off_by
 from conformance.suites.precision.ulps import ulps
+from opinfo.axes.basis import Basis
+from opinfo.axes.shapes import EXTENT
 from opinfo.compare import Wrong, raised, tensors_of
 from opinfo.reference import value_answer
 from opinfo.samples import Sample
@@ -21,8 +26,11 @@ EXACT = "precision.exact_sums"
 #: No partial sum is larger: bfloat16 holds every integer up to 256.
 LARGEST = 128
 
-#: Samples of an op and dtype that are filled, and the layouts of each.
+#: Upstream's samples of an op and dtype that are filled, those with a long dimension, and the layouts of each.
 _SAMPLES = 4
+_LONG = 3
+#: Elements of an ordinary sample.
+_MOST = 2**17
 _LAYOUTS = frozenset({"contiguous", "transposed"})
 #: Filled samples have numbers from here on: the frame keeps buffers by the number.
 _NUMBERS = 1_000_000
@@ -33,8 +41,11 @@ def exact_sums(ctx: ItemContext) -> None:
     transformed = ctx.op.id in ctx.device.descriptor.transformed_sums
     bound = on_samples(ctx.op.id, ctx.dtype) if transformed else 0.0
     with ctx.running(EXACT) as record:
-        for sample in ctx.samples:
-            filled = integers(ctx, sample) if len(record.samples) < _SAMPLES else None
+        for sample in chain(ctx.common, long_ones(ctx)):
+            most = _SAMPLES + (_LONG if sample.axis else 0)
+            if sample.numel > _MOST or len(record.samples) >= most:
+                continue
+            filled = integers(ctx, sample)
             if filled is None:
                 continue
             for laid in ctx.laid_out(filled, _LAYOUTS):
@@ -44,6 +55,16 @@ def exact_sums(ctx: ItemContext) -> None:
             ctx.rebuild(filled)
 
 
+def long_ones(ctx: ItemContext) -> Iterator[Sample]:
+    """The samples of the axis of extents: a dimension past 32, 256, 1,024 …, drawn one by one."""
+    drawn = [sample for sample in ctx.common if not sample.axis]
+    basis = Basis(ctx.op, ctx.dtype, drawn, ctx.traits.families)
+    if EXTENT.applies(basis):
+        basis.for_axis(EXTENT.name)
+        for number, (base, call) in enumerate(islice(EXTENT.vary(basis), EXTENT.budget)):
+            yield replace(base, index=_NUMBERS + number, call=call, axis=EXTENT.name)
+
+
 def integers(ctx: ItemContext, sample: Sample) -> Sample | None:
     """The sample with integers from -2 to 2 in its floating-point tensors, sparser and sparser until no sum of their
     magnitudes is larger than LARGEST; None where the op does not take them, where the sums stay larger, or where the
@@ -51,7 +72,7 @@ def integers(ctx: ItemContext, sample: Sample) -> Sample | None:
     kind, divided = getattr(torch, ctx.dtype), "sums.divided" in ctx.traits.families
     factors = {k: 2 for k, v in sample.call.kwargs.items() if type(v) is float}
     call = type(sample.call)(sample.call.args, {**sample.call.kwargs, **factors})
-    for density in (1.0, 0.5, 0.25, 0.1, 0.03):
+    for density in (1.0, 0.3, 0.1, 0.03, 0.01, 0.003):
         source = torch.Generator().manual_seed(sample.index)
         fills = []
         for each in sample.tensors:
