@@ -38,7 +38,8 @@ class Subject:
     def __init__(self, op: str, dtype: str) -> None:
         forget_geometries()
         self.op, self.dtype = catalogue()[op], dtype
-        self.samples = samples_of(self.op, dtype, plan_spec("quick").samples)
+        declared = device().descriptor.dtypes
+        self.samples = samples_of(self.op, dtype, plan_spec("quick").samples, declared)
         self.traits = probe(self.op, dtype, self.samples, exceptions())
         self.cache = ReferenceCache(cache_root(), "mutation", "simulated", f"{op}-{dtype}")
         self.clean = self.run()

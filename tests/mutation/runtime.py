@@ -95,17 +95,23 @@ def tried(number: int, site_number: int, tell: Callable[[Result], None]) -> Resu
         if not again:
             found.result, found.by, found.plan = "noticed", [clause.partition("::")[0]], "quick"
             return found
-    clean = _clean_trace()
-    lines, _ = _in_a_fork(site, _traced)
-    different = next((a for a, b in zip(lines.split("\n"), clean) if b is not None and a != b), "")
-    if len(lines.split("\n")) != len(clean):
-        different = different or "the program ended"
-    found.note = different[:200]
+    # Twice: what a probe sees of a race may be chance.
+    first, again = (_different(_in_a_fork(site, _traced)[0]) for _ in range(2))
+    different = first & again
+    found.note = min(different, default="")[:200]
     if not different:
         found.result = "equivalent"
     else:
         found.result = "survived" if found.reached else "not_reached"
     return found
+
+
+def _different(text: str) -> set[str]:
+    """The lines of a trace that are others than without a mutant."""
+    lines, clean = text.split("\n"), _clean_trace()
+    if len(lines) != len(clean):
+        return {"the program ended"}
+    return {one for one, other in zip(lines, clean) if other is not None and one != other}
 
 
 def cases_for(family: str) -> list[Case]:

@@ -28,6 +28,15 @@ def made_contiguous(call: Invocation) -> object:
     return call.honest_with(first, first.tensor.contiguous())
 
 
+def transposes_its_input(call: Invocation) -> object:
+    first = call.operands[0].tensor
+    if call.form != "functional" or first.dim() < 2:
+        return NOT_MET
+    result = call.honest()
+    first.transpose_(0, 1)
+    return result
+
+
 MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     # An op whose values are unspecified may still not raise.
     ("new_empty", ("new_empty",), conditioned(is_empty, raises()), "layout.values"),
@@ -38,6 +47,8 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
         made_contiguous,
         "layout.as_strided",
     ),
+    # An input keeps its strides, and not only its bytes.
+    ("matmul", ("mm",), transposes_its_input, "layout.inputs_intact"),
 ]
 
 

@@ -56,7 +56,11 @@ def _one_call(ctx: ItemContext, laid: Laid) -> None:
     reference = Reference(ctx, laid, eager_specs=partial(_eager_specs, ctx, laid))
     values = ctx.recorder.get("layout.expanded_read" if laid.expands else "layout.values")
     unread = (False,) if values is None else ()
+    intact = ctx.recorder.get("layout.inputs_intact")
+    failed = intact.failed if intact is not None else 0
     answer = ctx.judge(judges, called, unread, reference)
+    if intact is not None and intact.failed > failed:
+        ctx.rebuild(laid.sample)  # an input may have other strides now
     if "storage" not in ctx.device.descriptor.capabilities:
         ctx.rebuild(laid.sample)  # outputs were written to
     if answer is None or answer.damages is None:
@@ -231,13 +235,19 @@ def outside_storage(out: torch.Tensor) -> Wrong | None:
 
 
 def judge_inputs(call: Call, answer: Answer, reference: Any) -> Found:
-    """The elements of inputs, and the bytes between them, are as they were."""
+    """The elements of inputs, and the bytes between them, are as they were; so are shape, strides and offset."""
     for place, damage in enumerate(damages(call, answer)):
+        each = call.inputs[place]
+        if isinstance(each, Guarded) and place not in reference.mutable and not each.as_asked():
+            expected = f"shape {each.geometry.shape}, strides {each.geometry.stride}"
+            found = f"shape {tuple(each.view.shape)}, strides {tuple(each.view.stride())}"
+            yield Wrong("moved", expected, found, f"input {place}")
+            continue
         if damage and (damage.between or (damage.inside and place not in reference.mutable)):
             found = f"{damage.inside} changed bytes in its elements, {damage.between} between them"
             found = f"{found}, the first at storage byte {damage.first_offset}"
             yield Wrong("bytes", "no change", found, f"input {place}")
-        elif isinstance(call.inputs[place], Guarded):
+        elif isinstance(each, Guarded):
             yield None
 
 
