@@ -204,10 +204,12 @@ def fake_strided(
 
 @dataclass(frozen=True, slots=True)
 class ValueAnswer:
-    """The CPU's result on contiguous copies, or the exception that it raised."""
+    """The CPU's result on contiguous copies, or the exception that it raised; ``after`` are the tensors of a call that
+    mutates its arguments, as it left them."""
 
     result: Any
     raises: BaseException | None = None
+    after: Sequence[torch.Tensor] = ()
 
 
 def value_answer(
@@ -226,7 +228,7 @@ def value_answer(
     versions = [version_of(v) for v in values]
     args, kwargs = arguments(list(values), torch.device("cpu"))
     try:
-        answer = ValueAnswer(function(*args, **kwargs))
+        answer = ValueAnswer(function(*args, **kwargs), after=values if mutates else ())
     except Exception as exc:  # whatever the call raises is the answer
         answer = ValueAnswer(None, exc)
     if not mutates and [version_of(v) for v in values] != versions:

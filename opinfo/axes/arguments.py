@@ -55,7 +55,7 @@ ENDS = Axis(
     finds="A kernel that ignores an argument, or that is wrong where it is 0, negative, or as large as a dimension.",
     bugs=("pytorch/pytorch#189664",),
     budget=4,
-    layouts=("contiguous", "transposed"),
+    layouts=("contiguous", "transposed+step_outer+offset"),
     applies=lambda basis: not basis.free and not basis.keeps_values,
     vary=_ends,
 )
@@ -95,7 +95,7 @@ OPERANDS = Axis(
     finds="A kernel that reads a 0-d operand, a Python scalar or an operand of another dtype wrongly.",
     bugs=("ROCm/legacy-rocm-build#1432", "pytorch/pytorch#84364"),
     budget=5,
-    layouts=("contiguous", "transposed"),
+    layouts=("contiguous", "transposed+step_outer+offset"),
     applies=lambda basis: basis.op.ufunc == "binary" and "axes.loops" not in basis.families,
     vary=_operands,
 )

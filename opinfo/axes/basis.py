@@ -143,8 +143,8 @@ class Basis:
 
     def whole_numbers(self, shape: Sequence[int], kind: torch.dtype) -> torch.Tensor:
         """Small whole numbers other than 0: sums and products of them are exact, whatever their order."""
-        among = torch.tensor([*range(-8, 0), *range(1, 9)])
-        found = among[self.choice(16, shape)].to(kind)
+        among = torch.tensor([*range(-8, 0), *range(1, 9)]).to(kind)
+        found = among[self.choice(16, shape)]
         return found + 1j * among[self.choice(16, shape)] if kind.is_complex else found
 
     def distinct(self, shape: Sequence[int]) -> torch.Tensor:
@@ -191,19 +191,16 @@ class Basis:
         Some kernels do not check that their arguments fit each other, and read past the end, so that the result
         depends on what is in memory.
         """
-        answer = self.answer(call)
-        if answer is None or self.elementwise or self.free:
-            return None if answer is None else call
-        others = []
+        if self.elementwise or self.free:
+            return call if self.answer(call) is not None else None
+        answers = []
         for byte in (0x00, 0xFF):  # zeros, and NaN
             with fresh_memory(torch.device("cpu"), byte):
                 again = self.rebound(call, [each.clone() for each in call.tensors])
-                others.append(self.answer(again))
-        first, second = others
-        same = first is not None and second is not None and len(first) == len(second)
-        if not same or difference(first, second, {}) is not None:
-            return None
-        return call
+                answers.append(self.answer(again))
+            if answers[-1] is None:
+                return None
+        return call if difference(answers[0], answers[1], {}) is None else None
 
     @staticmethod
     def rebound(call: Call, tensors: list[torch.Tensor]) -> Call:

@@ -327,7 +327,11 @@ INDICES = Axis(
     finds="A kernel that drops or doubles what a repeated index names, or that misreads a negative index or the last one.",
     bugs=("pytorch/pytorch#97574", "pytorch/pytorch#39227", "pytorch/pytorch#111669"),
     budget=5,
-    layouts=("contiguous", "transposed", "contiguous/contiguous+step_inner/contiguous"),
+    layouts=(
+        "contiguous",
+        "transposed+step_outer+offset",
+        "contiguous/contiguous+step_inner/contiguous",
+    ),
     applies=lambda basis: (
         not basis.elementwise
         and not basis.free

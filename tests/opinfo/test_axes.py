@@ -115,9 +115,9 @@ def test_samples_of_undeclared_dtypes_are_left_out() -> None:
     assert kinds == {torch.float32}
 
 
-def test_four_of_upstream_s_samples_take_every_layout() -> None:
+def test_three_of_upstream_s_samples_take_every_layout() -> None:
     samples = [s for s in samples_of(catalogue()["sum"], "float32", 16) if not s.axis]
-    assert Counter(s.layouts for s in samples) == {None: 4, FEW: len(samples) - 4}
+    assert Counter(s.layouts for s in samples) == {None: 3, FEW: len(samples) - 3}
 
 
 # -- what the axes reach

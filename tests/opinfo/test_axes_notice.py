@@ -123,3 +123,22 @@ def outcome(op: str, dtype: str, samples: list[Sample], fault: Any) -> Outcome:
 def test_a_fault_of_an_axis_is_noticed(fault: Any, dtype: str, op: str) -> None:
     entry = catalogue()[op]
     assert outcome(op, dtype, samples_of(entry, dtype, 16), fault) is Outcome.FAIL
+
+
+def keeps_running_statistics(function: Function) -> Function:
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        before = [t.clone() for t in tensors_of((args, kwargs))]
+        result = function(*args, **kwargs)
+        for tensor, value in zip(tensors_of((args, kwargs)), before):
+            tensor.copy_(value)
+        return result
+
+    return faulty
+
+
+@pytest.mark.parametrize("op", ["nn.functional.batch_norm", "native_batch_norm"])
+def test_running_statistics_that_are_not_updated_are_noticed(op: str) -> None:
+    samples = samples_of(catalogue()[op], "float32", 16)
+    for wrap, wanted in ((lambda f: f, Outcome.PASS), (keeps_running_statistics, Outcome.FAIL)):
+        found = run_faulty(op, "float32", samples, _CHECKS, FaultyDevice(wrap))
+        assert next(iter(found.cells.values())).outcome() is wanted

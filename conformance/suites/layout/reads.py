@@ -90,8 +90,9 @@ def _as_asked(ctx: ItemContext, laid: Laid) -> bool:
 
 
 def judge_values(call: Call, answer: Answer, reference: Any) -> Found:
-    """The result has the reference's values; where they are unspecified, its shapes and dtypes. Raising is correct if
-    the CPU raises for contiguous copies, or FakeTensor for this layout."""
+    """The result has the reference's values, and so have the inputs that the call updates; where they are unspecified,
+    its shapes and dtypes. Raising is correct if the CPU raises for contiguous copies, or FakeTensor for this
+    layout."""
     want = reference.value
     if answer.raised is not None:
         refused = want.raises is not None or reference.raises
@@ -103,6 +104,11 @@ def judge_values(call: Call, answer: Answer, reference: Any) -> Found:
         yield other_form(answer.read, want.result)
     else:
         yield differs(answer.read, want.result, reference)
+        for place in sorted(reference.mutable):
+            given = call.inputs[place]
+            if want.after and isinstance(given, Guarded):
+                wrong = differs(call.back(given.view), want.after[place], reference)
+                yield wrong.about(f"input {place} after the call") if wrong is not None else None
 
 
 def other_form(read: Any, want: Any) -> Wrong | None:
