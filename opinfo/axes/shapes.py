@@ -28,7 +28,7 @@ _LARGE = (257, 261)
 #: Just past 32, 256, 1,024 and 4,096; none is a multiple of 2.
 _EXTENTS = (4099, 1031, 261, 37)
 #: Elements of a call in which one dimension is long.
-_MOST = 80_000
+_MOST = 110_000
 #: What sums of whole numbers of 16 bits hold exactly in sum.
 _NARROW_EXTENTS = (261, 37)
 

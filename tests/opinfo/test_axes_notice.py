@@ -100,7 +100,7 @@ def scalar_first(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
 FAULTS: list[tuple[Any, str, tuple[str, ...]]] = [
     (of_rank_6, "float32", ("tan", "nn.functional.silu", "atan2", "cumsum")),
     (large, "float32", ("erfc", "hypot", "nn.functional.softplus")),
-    (long, "float32", ("amax", "logsumexp", "cumprod", "log_softmax", "bmm", "index_select")),
+    (long, "float32", ("amax", "logsumexp", "cumprod", "log_softmax", "mm", "index_select")),
     (nan_in_the_second, "float32", ("fmin", "fmod", "atan2", "logaddexp")),
     (aligned_to_8_bytes_only, "float32", ("neg", "mul", "logit")),
     (large_integers, "int64", ("ne", "flip", "argsort", "minimum", "cummax")),

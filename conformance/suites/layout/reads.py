@@ -63,13 +63,16 @@ def _one_call(ctx: ItemContext, laid: Laid) -> None:
         ctx.rebuild(laid.sample)  # an input may have other strides now
     if "storage" not in ctx.device.descriptor.capabilities:
         ctx.rebuild(laid.sample)  # outputs were written to
+    if answer is not None and reference.mutable:
+        ctx.rebuild(
+            laid.sample
+        )  # the next call begins with the values that the reference begins with
+        return
     if answer is None or answer.damages is None:
         return
     for each, damage in zip(laid.inputs, answer.damages, strict=True):
         if damage is not None and isinstance(each, Guarded):
             each.restore(ctx.device.to_device)
-    if reference.mutable:
-        ctx.rebuild(laid.sample)
 
 
 def _as_asked(ctx: ItemContext, laid: Laid) -> bool:
