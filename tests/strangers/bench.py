@@ -123,7 +123,12 @@ STRANGERS: tuple[Stranger, ...] = (
         _BASE,
         {"STRANGE_IMPORT_SECONDS": "3", "STRANGE_FIRST_SECONDS": "0.1"},
     ),
-    Stranger("brittle", "strange_crashing", _BASE | _OUT, lacks=(*_LACKS, "killed by SIGSEGV")),
+    Stranger(
+        "brittle",
+        "strange_crashing",
+        _BASE | _OUT,
+        lacks=(*_LACKS, "killed by SIGSEGV", "ends the process", "'int' object has no attribute"),
+    ),
     Stranger("fragile", "strange_fragile", _BASE | _OUT),
     Stranger("special", "strange_named", _BASE),
     Stranger("slim", "strange_narrow", _BASE, folder="strange_narrow"),  # as its module
