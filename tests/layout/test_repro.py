@@ -294,6 +294,9 @@ def scripts_of(op_id: str, wrap: Wrap) -> dict[str, str]:
     for clause, record in recorder.cells.items():
         for failure in record.failures:
             assert failure.repro is not None, clause
+            judge = getattr(getattr(failure.repro, "judge", None), "__name__", "")
+            if f"{clause} {judge}" in found:
+                continue  # a script of this kind is written already
             text = failure.repro()
             found.setdefault(f"{clause} {kind_of(text)}", text)
     return found
