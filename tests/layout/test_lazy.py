@@ -40,7 +40,7 @@ def test_what_is_about_strides_is_unsupported_by_declaration(
 def test_everything_else_was_checked(cells: dict[CellKey, CellResult]) -> None:
     tried = [r for r in cells.values() if not r.message.startswith("by declaration: ")]
     assert len(tried) > 10
-    assert all(r.checks or r.raises == "NotImplementedError" for r in tried)
+    assert all(r.checks or r.raises == "NotImplementedError" or r.blocked_by for r in tried)
     assert {r.ran_layouts for r in tried if r.key.clause == "layout.values" and r.checks} == {
         ("contiguous", "transposed+step_outer+offset")
     }
