@@ -120,6 +120,7 @@ DIRECTED = [
     "dim",
     "all",
     "highest",
+    "precise",
 ]
 
 EVERY_LAYOUT = [
