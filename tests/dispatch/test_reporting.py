@@ -87,6 +87,7 @@ def test_the_cpu_is_not_tried_where_it_is_the_other_device() -> None:
     assert set(untried_with(["add"], registry.get("cpu"), contract.load())["add"]) == {
         fallback.CLAUSE,
         refusals.CROSS_DEVICE,
+        "precision.budget",  # its kernels differ by processor, so that it keeps no record
     }
 
 
@@ -112,4 +113,5 @@ def test_what_is_not_tried_is_unsupported_by_declaration() -> None:
 
 @pytest.mark.parametrize("name", ["cuda", "xpu", "mps", "npu"])
 def test_accelerators_are_tried_in_every_clause_of_ops(name: str) -> None:
-    assert untried_with(["add"], registry.get(name), contract.load()) == {"add": {}}
+    untried = untried_with(["add"], registry.get(name), contract.load())["add"]
+    assert set(untried) == {"precision.budget"}  # nobody has recorded its errors yet
