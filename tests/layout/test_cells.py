@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from conformance.checks.cells import KEPT, CellRecord, Failed, Recorder
+from conformance.checks.ops.context import ItemContext
 from devices.cell import CellKey, CellOutcome, Outcome
 from devices.failure import Difference, Failure, Kind
+from opinfo.compare import Call
+from opinfo.samples import Sample
 
 KEY = CellKey("layout.values", "add", "float32")
 
@@ -163,3 +168,13 @@ def test_a_recorder_has_the_selected_clauses_alone() -> None:
     assert recorder.get("layout.inplace") is None
     found = recorder.get("layout.bounds")
     assert found is not None and found.key == CellKey("layout.bounds", "add", "float32")
+
+
+def test_a_call_that_names_a_dtype_which_is_not_declared_may_be_refused() -> None:
+    ctx: Any = SimpleNamespace(
+        device=SimpleNamespace(descriptor=SimpleNamespace(dtypes=frozenset({"float32"})))
+    )
+    for named, why in ((torch.float64, "a call asks for float64"), (torch.float32, ""), (1, "")):
+        for call in (Call((torch.ones(2), named), {}), Call((torch.ones(2),), {"dtype": named})):
+            found = ItemContext.asks_undeclared(ctx, Sample(0, call, None))
+            assert found.startswith(why) and bool(found) == bool(why)

@@ -133,7 +133,10 @@ STRANGERS: tuple[Stranger, ...] = (
     Stranger("special", "strange_named", _BASE),
     Stranger("slim", "strange_narrow", _BASE, folder="strange_narrow"),  # as its module
     Stranger("stub", "strange_stub", _BASE),
-    Stranger("carrier", "strange_carrying", _BASE | _CARRIES),
+    Stranger(
+        *("carrier", "strange_carrying", _BASE | _CARRIES),
+        lacks=(*_LACKS, "is not implemented for 'carrier'"),
+    ),
     Stranger("busy", "strange_threads", _BASE),
     Stranger("tardy", "strange_late", _BASE),
     Stranger("twin", "strange_two", _BASE),

@@ -422,6 +422,10 @@ class ItemContext:
                 self.scripts.setdefault(clause, CallScript(self, *about))
             return None
         answer = procedure(call, *given)
+        if getattr(answer, "raised", None) is not None and (why := self.asks_undeclared(sample)):
+            for _, _, record in wanted:
+                record.pass_over(why)
+            return answer
         refused = getattr(answer, "raised", None) if refusable else None
         for clause, judge, record in wanted:
             judged = False
@@ -445,6 +449,16 @@ class ItemContext:
                 record.unread = record.unread or (type(error).__name__, str(error))
                 record.unread_by = VARIANTS if getattr(answer, "targets", ()) else VALUES
         return answer
+
+    def asks_undeclared(self, sample: Sample) -> str:
+        """Why the device may refuse a call: its arguments name a dtype that the descriptor does not declare."""
+        named = (*sample.call.args, *sample.call.kwargs.values())
+        for each in named:
+            if isinstance(each, torch.dtype):
+                name = str(each).removeprefix("torch.")
+                if name not in self.device.descriptor.dtypes:
+                    return f"a call asks for {name}, which the descriptor does not declare"
+        return ""
 
     # -- references
 

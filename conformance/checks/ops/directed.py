@@ -67,7 +67,9 @@ def run(
             warnings.simplefilter("ignore")
             found = check(*made.given(), **parameters)
     except NotApplicable as reason:
-        if isinstance(reason, NotReturned) and (error := reason.__cause__) is not None:
+        if isinstance(reason, NotReturned) and sample and (why := ctx.asks_undeclared(sample)):
+            record.pass_over(why)
+        elif isinstance(reason, NotReturned) and (error := reason.__cause__) is not None:
             record.unread = record.unread or (type(error).__name__, str(error))
         elif isinstance(reason, NotForThisDevice) and not record.checks:
             record.pass_over(str(reason))

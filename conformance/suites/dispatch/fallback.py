@@ -59,7 +59,7 @@ def check(ctx: ItemContext) -> None:
             if directed.run(ctx, CLAUSE, "", stays, sample=sample, **given) and native:
                 args, kwargs = sample.call.bind([ctx.place(t.clone()) for t in sample.tensors])
                 native = not went(ctx.op.function, args, kwargs, key)[0]
-        if samples and not (record.checks or record.unsupported):
+        if samples and not (record.checks or record.unsupported or record.untried):
             record.block(VALUES, "every call raised")
         if native and record.checks:
             record.note("the descriptor lists it as a fallback, but it runs on the device")
