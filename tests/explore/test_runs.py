@@ -30,8 +30,8 @@ from tests.wrapped.faults.tools import place_values, reread, with_first
 
 def forget_small_offsets(kernel, args, kwargs):
     result = kernel(*args, **kwargs)
-    if not 0 < args[0].storage_offset() < 17:
-        return result
+    if not 2 < args[0].storage_offset() < 17 or args[0].storage_offset() == 4:
+        return result  # the covering set has offsets of 1, 2, 4 and 17 elements
     return place_values(result, kernel(*with_first(args, reread(args[0], offset=0)), **kwargs))
 
 
@@ -107,8 +107,8 @@ def test_what_was_found_is_minimal(odd: Odd) -> None:
     assert {tuple(f["finding"]["cell"])[1] for f in found} == {"neg"}  # type: ignore[index]
     (values,) = [f for f in found if tuple(f["finding"]["cell"]) == NEG]  # type: ignore[index]
     example = values["finding"]["example"]  # type: ignore[index]
-    assert (example["call"], example["layout"]) == ("torch.neg(t[0])", "free:offset=1")
-    assert [(t["shape"], t["offset"]) for t in example["tensors"]] == [([], 1)]
+    assert (example["call"], example["layout"]) == ("torch.neg(t[0])", "free:offset=3")
+    assert [(t["shape"], t["offset"]) for t in example["tensors"]] == [([], 3)]
     assert values["expected"] is False and values["seed"] == 5
     assert (odd.folder / "found" / str(values["repro"])).is_file()
 
@@ -165,7 +165,7 @@ def test_a_pinned_example_is_a_check_of_every_later_plan(kept: Odd, pinned: str)
     after = load_run(kept.folder / "red")
     cell = after.results[NEG]
     assert ran.code == 1 and (cell.outcome, cell.layouts) == (Outcome.FAIL, (pinned,))
-    assert cell.message.startswith(f"[{pinned}] pinned in layout free:offset=1: ")
+    assert cell.message.startswith(f"[{pinned}] pinned in layout free:offset=3: ")
     assert cell.checks == before.results[NEG].checks + 1
     assert after.provenance.plan_hash != before.provenance.plan_hash
     assert cell.repro is not None and (kept.folder / "red" / cell.repro).is_file()

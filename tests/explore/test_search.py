@@ -249,7 +249,8 @@ def test_what_data_cannot_hold_says_so() -> None:
         (STREAMS, [1, [0, 0], [["step", 0, 99, 1]], [0, 1]]),
         (STREAMS, [1, [0, 0], [["step", 0, 0, 1], ["step", 1, 0, 1]], [0, 1]]),  # a race
         (STREAMS, [1, [0, 0], [], [0]]),
-        (STREAMS, [1, [0, 1], [], [0, 1]]),
+        (STREAMS, [1, [0, 3], [], [0, 1]]),
+        (STREAMS, [1, [1, 1], [], [0, 1]]),  # an index has one default stream
         (STREAMS, [1, [0, 0], []]),
         (STREAMS, [1, 2, 3, 4]),
         (ALLOCATOR, ["streams.wait", []]),

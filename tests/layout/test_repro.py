@@ -123,8 +123,9 @@ def test_a_script_says_on_top_which_cell_and_layout_it_is_about(scripts: list[Pa
     for path in scripts:
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         assert text is not None
-        op = path.stem.rpartition("-")[0]
-        assert text.startswith(f"{path.parent.name}: ") and f"{op}[float32], layout " in text
+        op, _, dtype = path.stem.rpartition("-")
+        assert text.startswith(f"{path.parent.name}: {op}[{dtype}]")
+        assert ", layout " in text or path.parent.name.startswith("precision.")
         assert f"torch {torch.__version__}" in text
 
 

@@ -104,7 +104,7 @@ def test_ops_with_many_samples_are_checked_on_several(whole_run: WholeRun) -> No
         for key, cell in whole_run.cells.items()
         if key.clause == "layout.inputs_intact"
     )
-    assert max(most) == plan_spec("quick").samples
+    assert max(most) > plan_spec("quick").samples  # upstream's, and those of the axes
     assert most[1] < 0.1 * sum(most.values())
 
 

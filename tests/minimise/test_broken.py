@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 
 import pytest
@@ -117,4 +118,5 @@ def test_the_end_shows_the_causes_and_the_report_holds_them(broken: Broken) -> N
     shown = [line for line in text.splitlines() if line.startswith("new regression: ")]
     assert 0 < len(shown) < len(broken.causes)
     data = json.loads((broken.run.folder / "failures.json").read_text())
-    assert [c["count"] for c in data["causes"]] == [len(c.results) for c in broken.causes]
+    told = Counter(cause["count"] for cause in data["causes"])  # those of provisional clauses too
+    assert not Counter(len(cause.results) for cause in broken.causes) - told

@@ -101,6 +101,7 @@ DIRECTED = [
     "out_of_range",
     "set_",
     "allocates",
+    "of_view",
     "preserve_format",
     "contiguous_format",
     "channels_last_format",

@@ -99,6 +99,13 @@ def _() -> bool:
     )
 
 
+@probe("random.seed_cut")
+def _() -> bool:
+    return drawn(torch.Generator(ZERO).manual_seed(3)) == drawn(
+        torch.Generator(ZERO).manual_seed(3 + 2**8)
+    )
+
+
 @probe("random.state_not_restored")
 def _() -> bool:
     generator = torch.Generator(ZERO).manual_seed(3)

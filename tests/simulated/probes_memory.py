@@ -95,6 +95,15 @@ def _() -> bool:
     return torch.simulated.max_memory_allocated() < block.numel()
 
 
+@probe("allocator.reset_keeps_segment_peak")
+def _() -> bool:
+    with fresh_stream():
+        take(4 * MIB)
+    torch.simulated.empty_cache()
+    torch.simulated.reset_peak_memory_stats()
+    return stat("segment.all.peak") != stat("segment.all.current")
+
+
 @probe("allocator.count_on_wrong_index")
 def _() -> bool:
     before = stat("allocation.all.current", 1)
@@ -176,6 +185,46 @@ def _() -> bool:
     return early
 
 
+@probe("allocator.last_record_stream_only")
+def _() -> bool:
+    gate, held, idle = torch.simulated.Gate(), *(torch.Stream("simulated:0") for _ in range(2))
+    with held:
+        gate.close()
+    with torch.Stream("simulated:0"):
+        block = take(4096)
+        address = block.data_ptr()
+        block.record_stream(held)
+        block.record_stream(idle)
+        del block
+        idle.synchronize()
+        early = take(4096).data_ptr() == address
+    gate.open()
+    held.synchronize()
+    return early
+
+
+@probe("allocator.freed_to_current_stream")
+def _() -> bool:
+    with fresh_stream():
+        block = take(4096)
+    address = block.data_ptr()
+    with torch.Stream("simulated:0"):
+        del block
+        return take(4096).data_ptr() == address
+
+
+@probe("allocator.joins_backwards_only")
+def _() -> bool:
+    with fresh_stream():
+        take(16 * MIB)
+        parts = [take(4 * MIB) for _ in range(4)]
+        before = torch.simulated.memory_reserved()
+        while parts:
+            parts.pop()
+        whole = take(16 * MIB)
+        return torch.simulated.memory_reserved() > before and whole.numel() > 0
+
+
 @probe("allocator.reuse_across_streams")
 def _() -> bool:
     with fresh_stream():
@@ -213,6 +262,14 @@ def _() -> bool:
     return torch.simulated.mem_get_info()[1] != before and block.numel() > 0
 
 
+@probe("allocator.memory_info_counts_cached")
+def _() -> bool:
+    torch.simulated.empty_cache()
+    take(16 * MIB)
+    free, total = torch.simulated.mem_get_info()
+    return free + torch.simulated.memory_reserved() > total
+
+
 def _runs_out(count: int) -> bool:
     try:
         take(count)
@@ -233,6 +290,13 @@ def _() -> bool:
 def _() -> bool:
     before = stat("num_ooms")
     return _runs_out(TOO_MUCH) and stat("num_ooms") == before
+
+
+@probe("allocator.reset_keeps_ooms")
+def _() -> bool:
+    ran_out = _runs_out(TOO_MUCH)
+    torch.simulated.reset_accumulated_memory_stats()
+    return ran_out and stat("num_ooms") != 0
 
 
 @probe("allocator.oom_stays_broken")
@@ -320,6 +384,13 @@ def _() -> bool:
 def _() -> bool:
     address, events = _history()
     return address not in [event["addr"] for event in events if event["action"] == "alloc"]
+
+
+@probe("allocator.history_without_stream")
+def _() -> bool:
+    with torch.Stream("simulated:0"):
+        address, events = _history()
+    return 0 in [event["stream"] for event in events if event["addr"] == address]
 
 
 @probe("allocator.snapshot_misses_segment")

@@ -185,6 +185,13 @@ def _() -> bool:
         return second.query()
 
 
+@probe("streams.default_record_is_done")
+def _() -> bool:
+    default = torch.accelerator.current_stream("simulated:0")
+    with held(default):
+        return bool(default.record_event().query())
+
+
 @probe("streams.wait_takes_latest_record")
 def _() -> bool:
     first, second, event = new_stream(), new_stream(), torch.Event("simulated:0")
@@ -233,6 +240,18 @@ def _returns_early(synchronize: Callable[[], None], stream: torch.Stream) -> boo
 def _() -> bool:
     stream = new_stream()
     return _returns_early(stream.synchronize, stream)
+
+
+@probe("streams.synchronize_skips_default")
+def _() -> bool:
+    default = torch.accelerator.current_stream("simulated:0")
+    return _returns_early(lambda: torch.simulated.synchronize(0), default)
+
+
+@probe("streams.synchronize_skips_priority")
+def _() -> bool:
+    urgent = torch.Stream("simulated:0", priority=-1)
+    return _returns_early(lambda: torch.simulated.synchronize(0), urgent)
 
 
 @probe("streams.synchronize_wrong_index")
@@ -293,6 +312,18 @@ def _() -> bool:
     stream.synchronize()
     first, second, third = events
     return first.elapsed_time(second) == first.elapsed_time(third)
+
+
+@probe("events.elapsed_in_seconds")
+def _() -> bool:
+    stream = new_stream()
+    first, second = (torch.Event("simulated:0", enable_timing=True) for _ in range(2))
+    with stream:
+        first.record(stream)
+        torch.simulated.busy(20)
+        second.record(stream)
+    stream.synchronize()
+    return first.elapsed_time(second) < 10
 
 
 @probe("streams.record_on_any_index")
