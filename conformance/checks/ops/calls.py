@@ -1,4 +1,5 @@
-"""A call of an op, and the answer that a device gave to it. Needs only torch, because repro scripts contain these functions."""
+"""A call of an op, the inputs that it is given, and the answer of the device. Repro scripts contain these functions, which
+need only torch."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import torch
 
 from opinfo.compare import Wrong, difference, replace_tensors, tensors_of
 from opinfo.device import Damage, Guarded, Move, identity
-from opinfo.layouts import Geometry
+from opinfo.layouts import Case, Geometry
+from opinfo.samples import Sample
 
 
 @dataclass(slots=True)
@@ -155,3 +157,21 @@ class Ambiguous:
 
 #: What a judge yields for each thing that it judged.
 Found = Iterator[Wrong | Ambiguous | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """The tensors of one sample laid out on the device by one case."""
+
+    sample: Sample
+    case: Case
+    geometries: tuple[Geometry, ...]
+    inputs: list[Guarded | torch.Tensor]  # guarded where strided
+
+    @property
+    def expands(self) -> bool:
+        return any(g.expanded is not None for g in self.geometries)
+
+
+#: Judges a call for a clause.
+Judge = Callable[[Call, Any, Any], Found]

@@ -20,7 +20,7 @@ from hypothesis.errors import NoSuchExample
 
 from conformance.checks.cases.drawing import pinned
 from conformance.checks.cells import Failed
-from conformance.checks.ops.context import CallScript
+from conformance.checks.ops.call_script import CallScript
 from conformance.checks.ops.directed import DirectedScript
 from conformance.search.minimise.simplify import ASPECTS, Aspect, Space, Vector, other_samples
 from conformance.search.minimise.subject import Candidate, Sign, Subject

@@ -129,7 +129,7 @@ def serve(orders: object, tell: Tell) -> None:
 
 def solve(subject: Subject, task: Task) -> Answer:
     """Find the failure again, and the smallest example of it."""
-    from conformance.checks.ops.context import CallScript
+    from conformance.checks.ops.call_script import CallScript
     from conformance.search.minimise.shrink import Search, candidate_of, start_of
     from conformance.suites.layout import SUITE
 

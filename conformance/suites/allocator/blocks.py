@@ -149,7 +149,7 @@ _ORDERS = {
     over={f"neighbours_{name}": (order,) for name, order in _ORDERS.items()},
 )
 def coalesced(context: Context, order: tuple[int, ...]) -> None:
-    """Neighbours that were cut from one block serve a request of its size again, in whichever order they are freed."""
+    """Blocks that were cut from a larger one become that block again when they are freed, in any order."""
     fresh(context)
     with new_queue(context):
         whole = context.bytes_of(16 * MIB)

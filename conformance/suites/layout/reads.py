@@ -17,13 +17,15 @@ from conformance.checks.ops.calls import (
     Answer,
     Call,
     Found,
+    Judge,
+    Laid,
     called,
     copies,
     damages,
     differs,
     strided,
 )
-from conformance.checks.ops.context import ItemContext, Judge, Laid, Reference
+from conformance.checks.ops.context import ItemContext, Reference
 from opinfo.compare import Wrong, bit_equal, raised, replace_tensors, tensors_of
 from opinfo.device import ByValues, Guarded, differing, identity
 from opinfo.memory import fresh_memory

@@ -18,6 +18,7 @@ from conformance.checks.ops.calls import (
     Answer,
     Call,
     Found,
+    Laid,
     address,
     called,
     container,
@@ -25,7 +26,7 @@ from conformance.checks.ops.calls import (
     differs,
     views,
 )
-from conformance.checks.ops.context import ItemContext, Laid, Part, Reference
+from conformance.checks.ops.context import ItemContext, Part, Reference
 from opinfo.compare import Wrong, fits_in, outputs_of, raised, replace_tensors, tensors_of
 from opinfo.device import ByValues, Guarded, Move, identity
 from opinfo.layouts import Geometry

@@ -1,0 +1,164 @@
+"""The repro script of one judged call of an op: its inputs, the call, and the judgement, from top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+import torch
+
+import devices.failure
+from conformance.checks.ops.calls import Call, Judge, Laid, laid_out
+from conformance.checks.ops.script import (
+    Carried,
+    dense,
+    function_source,
+    inputs_source,
+    literal,
+    placed,
+    public_name,
+    report,
+    report_end,
+    written,
+)
+from devices.failure import Failure
+from opinfo.catalog import Op
+from opinfo.device import Guarded
+from opinfo.layouts import Geometry
+
+
+class Setting(Protocol):
+    """What a script takes from the frame: the op and its dtype. ``written`` takes the device."""
+
+    op: Op
+    dtype: str
+
+
+class Expected(Protocol):
+    """What a script takes from a reference: the call's inputs, and the source of each part."""
+
+    @property
+    def laid(self) -> Laid: ...
+
+    def source(self, name: str) -> tuple[str, tuple[Any, ...]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CallScript:
+    """Writes the script of one judged call when it is called; says which call that was."""
+
+    setting: Setting
+    clause: str
+    judge: Judge
+    made: Call
+    procedure: Callable[..., Any]
+    given: tuple[Any, ...]  # what the procedure takes after the call
+    reference: Expected
+    layout: str
+
+    @property
+    def laid(self) -> Laid:
+        return self.reference.laid
+
+    def __call__(self) -> str:
+        return self._judged([], "main()")
+
+    def _judged(self, functions: list[Any], start: str) -> str:
+        carried = Carried().take_all([self.judge])
+        lines = [*self._call(functions), "", "# The judgement", "reference = SimpleNamespace("]
+        for name in sorted(carried.reads):
+            text, used = self.reference.source(name)
+            lines.append(f"    {name}={text},")
+            functions += used
+        lines += [")", f"report({self.judge.__name__}(call, answer, reference))"]
+        carried.imports.add("from types import SimpleNamespace")
+        given: dict[str, Any] = {"carried": carried, "start": start}
+        return written(self.setting, self._title, lines, [*functions, report], **given)
+
+    def until_it_ends(self, seconds: float, *, judged: bool = False) -> str:
+        """The script of a call that was never finished: it makes the call in a subprocess, ``judged`` or not, and
+        reports how the process ended."""
+        start = f"main() if sys.argv[1:] else report_end({seconds!r})"
+        if judged:
+            return self._judged([report_end], start)
+        functions: list[Any] = []
+        lines = self._call(functions)
+        return written(self.setting, self._title, lines, [*functions, report_end], start=start)
+
+    @property
+    def _title(self) -> str:
+        return f"{self.clause}: {self.setting.op.id}[{self.setting.dtype}], layout {self.layout}"
+
+    def _call(self, functions: list[Any]) -> list[str]:
+        """The lines that make the inputs and the call; adds the functions that they name."""
+        functions += [self.procedure, Call, laid_out, dense]
+        laid = self.laid
+        geometries = [
+            geometry if isinstance(each, Guarded) else None
+            for geometry, each in zip(laid.geometries, laid.inputs, strict=True)
+        ]
+        if any(geometries) or "Geometry(" in repr(self.given):
+            functions.append(Geometry)
+        op = function_source(self.setting.op, self.setting.op.function, functions)
+        same = self.made.function is self.setting.op.function
+        function = "op" if same else function_source(self.setting.op, self.made.function, functions)
+        given = "".join(f", {literal(each)}" for each in self.given)
+        declared, inputs = "", "laid_out(values, geometries, move)"
+        if self.made.guarded is not Guarded:
+            functions.append(self.made.guarded)
+            declared = f" {self.made.guarded.__name__},"
+            inputs = f"laid_out(values, geometries, move,{declared[:-1]})"
+        for name in ("storage", "pointers"):
+            declared += "" if getattr(self.made, name) else f" {name}=False,"
+        return [
+            f"op = {op}",
+            "",
+            "# The inputs",
+            *inputs_source(laid.sample.call, laid.sample.tensors),
+            "geometries = [",
+            *(f"    {each!r}," for each in geometries),
+            "]",
+            "",
+            "# The call",
+            "call = Call(",
+            f"    {function}, arguments, values, {inputs},",
+            f"    torch.device(DEVICE), move, back, settle,{declared}",
+            ")",
+            f"answer = {self.procedure.__name__}(call{given})",
+        ]
+
+    def complete(self, failure: Failure) -> Failure:
+        """The failure with its call and the geometry of its inputs and targets."""
+        laid = self.laid
+        inputs = zip(laid.sample.tensors, laid.geometries, strict=True)
+        targets = (
+            (dtype, each)
+            for specs in self.given
+            for dtype, each in (specs if isinstance(specs, list) else ())
+            if isinstance(each, Geometry)
+        )
+        return msgspec.structs.replace(
+            failure,
+            sample=laid.sample.index,
+            call=self.call(),
+            inputs=tuple(_told(tensor.dtype, each) for tensor, each in inputs),
+            targets=tuple(_told(dtype, each) for dtype, each in targets),
+        )
+
+    def call(self) -> str:
+        """The call in one line: ``torch.median(t[0], 0, out=…)``."""
+        args, kwargs = placed(self.laid.sample.call)
+        parts = [literal(each) for each in args]
+        parts += [f"{name}={literal(value)}" for name, value in kwargs.items()]
+        if self.layout.startswith("out="):
+            parts.append("out=…")
+        variant = getattr(self.reference, "variant", "")
+        of = f", as {variant}" if variant else ""
+        name = public_name(self.made.function) or self.setting.op.id
+        return f"{name}({', '.join(parts)}){of}"
+
+
+def _told(dtype: torch.dtype, each: Geometry) -> devices.failure.Geometry:
+    return devices.failure.Geometry(str(dtype)[6:], each.shape, each.stride, each.offset)
