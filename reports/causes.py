@@ -48,6 +48,7 @@ class _Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rests_on: dict[str, tuple[str, ...]]
     same_check: dict[str, str]
     dtypes: dict[str, str]
+    by_op: tuple[str, ...]
 
 
 ADVICE: Final = read_toml(Path(__file__).with_name("causes.toml"), _Advice, CausesError)
@@ -259,7 +260,7 @@ def _told(
             return CauseKey("kernel", (kernel,))
         if lacks := _LACKS.match(text):
             return CauseKey("dtype", (ADVICE.dtypes.get(lacks[1], lacks[1]),))
-        if failure is None or failure.check in ("inputs", "target", "inplace", "case") or text:
+        if text or failure is None or failure.check in ("inputs", "target", "inplace", "case"):
             return CauseKey("raised", (name, normal(text, names, result.key.op)))
     if result.outcome is Outcome.BLOCKED:
         return CauseKey("blocked", (result.blocked_by,))
@@ -273,9 +274,9 @@ def _told(
         return CauseKey("case", (clause,))
     if failure.check not in ("inputs", "target", "inplace") and failure.kind is not Kind.VALUES:
         asked = ADVICE.same_check.get(f"{clause}/{failure.check}")
-        return CauseKey(
-            "check", (asked or clause, "" if asked else failure.check, failure.kind.value)
-        )
+        apart = (result.key.op,) if clause in ADVICE.by_op else ()
+        check = "" if asked else failure.check
+        return CauseKey("check", (asked or clause, check, failure.kind.value, *apart))
     return None
 
 

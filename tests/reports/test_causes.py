@@ -232,6 +232,18 @@ def test_what_torch_asks_of_a_backend_is_the_advice(text: str, advice: str) -> N
     assert todo(cause, {}).startswith(advice)
 
 
+def test_errors_of_two_functions_are_two_causes_and_of_one_in_two_dtypes_are_one() -> None:
+    def short(op: str, dtype: str, clause: str) -> CellResult:
+        found = failure("255 ulps", kind=Kind.PRECISION, check="directed", layout="")
+        return wrong(cell(op, dtype, clause), failure=found, layouts=())
+
+    cells = (("sin", "bfloat16"), ("sin", "float16"), ("cos", "bfloat16"))
+    assert counts(causes([short(*each, "precision.ulp") for each in cells], FAMILIES)) == [2, 1]
+    assert counts(causes([short(*each, "layout.fp32_precision") for each in cells], FAMILIES)) == [
+        3
+    ]
+
+
 def test_a_blocked_cell_has_the_cause_of_what_blocks_it() -> None:
     blocked: dict[str, object] = {
         "failure": None,

@@ -69,7 +69,7 @@ conform.start(async (app, site) => {
       return el("section", {}, el("h2", {}, "What happened"), el("p", {}, "This is an older run, for which the site keeps only the outcome."));
     }
     const lines = [];
-    if (counts) lines.push(["Executed", `${conform.plural(counts[0], "check")} on ${conform.plural(counts[1], "sample")}`]);
+    if (counts) lines.push(["Executed", conform.plural(counts[0], "check") + (counts[1] ? ` on ${conform.plural(counts[1], "sample")}` : "")]);
     if (detail.raises) lines.push(["Raised", detail.raises]);
     if (detail.worst) lines.push(["Worst absolute error", detail.worst]);
     if (detail.seconds) lines.push(["Time", `${detail.seconds} s`]);
