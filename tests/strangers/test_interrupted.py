@@ -16,7 +16,12 @@ def test_an_init_that_was_ended_goes_on_and_leaves_nothing_elsewhere(
     for step, how in (("asking twin", signal.SIGINT), ("run 1 of 1", signal.SIGKILL)):
         process = place.start()
         assert process.stdout is not None
-        assert any(line.startswith(step) for line in process.stdout), f"init does not say {step!r}"
+        printed: list[str] = []
+        for line in process.stdout:
+            printed.append(line)
+            if line.startswith(step):
+                break
+        assert printed and printed[-1].startswith(step), f"before {step!r}: {''.join(printed)}"
         said.append(stop(process, how))
     assert said == ["error: interrupted; the same command goes on where it was: nothing was written\n", ""]  # fmt: skip
     assert "going on with the runs" in place.finish()
