@@ -86,12 +86,18 @@ write_orders: Final = msgspec.msgpack.Encoder().encode
 read_orders: Final = msgspec.msgpack.Decoder(WorkerOrders).decode
 
 
+# The items of an op come one after another, and take the same samples.
 @lru_cache(maxsize=1)
 def _upstream(op_id: str, dtype: str, count: int) -> tuple[list[Sample], Traits]:
-    """Upstream's samples of an op and its traits, which follow from them. The items of an op come one after another."""
+    """Upstream's samples of an op and its traits, which follow from them."""
     op = catalogue()[op_id]
     samples = choose(draw(op, dtype), count)
     return samples, probe(op, dtype, samples, exceptions())
+
+
+@lru_cache(maxsize=1)
+def _with_axes(op_id: str, dtype: str, count: int, declared: frozenset[str]) -> list[Sample]:
+    return samples_of(catalogue()[op_id], dtype, count, declared)
 
 
 class Worker:
@@ -217,21 +223,24 @@ class Worker:
         if op_id not in catalogue():
             return self._run_lost(item)
         op, known = catalogue()[op_id], exceptions()
-        count, declared = self.orders.bench.samples, self.device.descriptor.dtypes
+        withheld = untried_with([op_id], self.device.descriptor, load(), clauses)[op_id]
+        recorder = Recorder(op_id, dtype, clauses, self.undeclared, withheld)
+        pins = self._pins(item)
+        if not (pins or any(map(recorder.get, clauses))):
+            return self._report(item, recorder)  # nothing is tried
+        count, declared = self.orders.bench.samples, frozenset(self.device.descriptor.dtypes)
         samples, traits = _upstream(op_id, dtype, count)
-        if any(check.axes for check in self.op_checks if check.clause in clauses):
-            samples = samples_of(op, dtype, count, declared)
+        if any(check.axes and recorder.get(check.clause) for check in self.op_checks):
+            samples = _with_axes(op_id, dtype, count, declared)
         cache = None
         if self.orders.reference_cache:
             kind = self.device.descriptor.torch_type
             cache = ReferenceCache(cache_root(), self.orders.torch_build, kind, f"{op_id}-{dtype}")
-        withheld = untried_with([op_id], self.device.descriptor, load(), clauses)[op_id]
-        recorder = Recorder(op_id, dtype, clauses, self.undeclared, withheld)
         strides = StrideReference(self.device.descriptor.torch_type, cache)
         about = (op, dtype, traits, samples, self.device, strides)
         context = ItemContext(*about, recorder, known, self.watch)
         run_checks(context, self.op_checks)
-        if pins := self._pins(item):
+        if pins:
             run_pins(context, pins)
         forget_dispatches()
         if cache is not None:

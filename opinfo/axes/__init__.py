@@ -16,8 +16,8 @@ from opinfo.samples import Sample, choose, draw
 
 AXES = (RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS)
 
-#: Upstream's samples that are laid out in the whole covering set of layouts.
-_WHOLE = 3
+#: Upstream's samples that are laid out in the whole covering set of layouts, where a sample of the axes is or none is.
+_WHOLE = (0, 3)
 #: Dtypes without the arithmetic that values are changed with.
 _STORED_ONLY = ("float8", "float4")
 #: The cases in which the others are laid out: one of each sort, with the one that a device without strides takes.
@@ -37,12 +37,14 @@ def samples_of(op: Op, dtype: str, count: int, declared: Collection[str] = ()) -
     Samples of the axes that have a tensor of a dtype that is not ``declared`` are left out.
     """
     drawn = draw(op, dtype)
-    return [*thinned(choose(drawn, count)), *by_axis(op, dtype, drawn, declared)]
+    made = list(by_axis(op, dtype, drawn, declared))
+    whole = _WHOLE[all(sample.layouts is not None for sample in made)]
+    return [*thinned(choose(drawn, count), whole), *made]
 
 
-def thinned(chosen: list[Sample]) -> list[Sample]:
-    """The samples, of which those that differ most keep the whole covering set."""
-    whole = {sample.index for sample in choose(chosen, _WHOLE)}
+def thinned(chosen: list[Sample], count: int) -> list[Sample]:
+    """The samples, of which the ``count`` that differ most keep the whole covering set."""
+    whole = {sample.index for sample in choose(chosen, count)}
     return [s if s.index in whole else replace(s, layouts=FEW) for s in chosen]
 
 

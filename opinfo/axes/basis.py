@@ -20,6 +20,8 @@ from opinfo.torch_private import without_modes
 
 #: Elements that the tensors of a changed call, and its result, may have in sum.
 MOST = 2**18
+#: Tensors that a changed call may return: each is judged.
+_MOST_RESULTS = 64
 #: Upstream's samples that changes start from. They differ in their arguments.
 _BASES = 4
 
@@ -183,7 +185,7 @@ class Basis:
             return None
         tensors = tensors_of(found.result)
         dense = [t.numel() for t in tensors if t.layout == torch.strided]
-        return tensors if sum(dense) <= MOST else None
+        return tensors if sum(dense) <= MOST and len(tensors) <= _MOST_RESULTS else None
 
     def taken(self, call: Call) -> Call | None:
         """The call, if the CPU takes it, and if its answer depends on nothing but its arguments.

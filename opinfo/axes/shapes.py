@@ -29,8 +29,8 @@ _LARGE = (257, 261)
 _EXTENTS = (4099, 1031, 261, 37)
 #: Elements of a call in which one dimension is long.
 _MOST = 110_000
-#: What sums of whole numbers of 16 bits hold exactly in sum.
-_NARROW_EXTENTS = (261, 37)
+#: For 16 bits, which hold sums of so many whole numbers exactly, and where work grows with the square.
+_SHORT_EXTENTS = (261, 37)
 
 
 def _same(basis: Basis, base: Sample) -> list[int]:
@@ -150,8 +150,8 @@ SIZE = Axis(
 
 
 def _extents(basis: Basis) -> Variations:
-    narrow = basis.kind.itemsize <= 2
-    sizes = _NARROW_EXTENTS if narrow else _EXTENTS
+    short = basis.kind.itemsize <= 2 or "axes.quadratic" in basis.families
+    sizes = _SHORT_EXTENTS if short else _EXTENTS
     found: list[tuple[Sample, frozenset[Any], float]] = []
     seen: set[Any] = set()
     for base in basis.bases:

@@ -8,13 +8,22 @@ SUITE = Suite(
     cases=tuple(assertion.cases),
     op_checks=(
         OpCheck(fallback.CLAUSE, fallback.applies, (fallback.check,), fallback.untried),
-        OpCheck(refusals.CROSS_DEVICE, refusals.mixes, (refusals.cross_device,), refusals.unmixed),
+        OpCheck(
+            refusals.CROSS_DEVICE,
+            refusals.mixes,
+            (refusals.cross_device,),
+            refusals.unmixed,
+            axes=False,
+        ),
         OpCheck(
             refusals.ERROR_INPUTS,
             refusals.has_error_inputs,
             (refusals.error_inputs,),
             refusals.only_asserts,
+            axes=False,
         ),
-        OpCheck(refusals.UNSUPPORTED, refusals.reads_tensors, (refusals.unsupported,)),
+        OpCheck(
+            refusals.UNSUPPORTED, refusals.reads_tensors, (refusals.unsupported,), axes=False
+        ),
     ),
 )
