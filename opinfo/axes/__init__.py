@@ -44,7 +44,7 @@ def samples_of(op: Op, dtype: str, count: int, declared: Collection[str] = ()) -
 
 def thinned(chosen: list[Sample], count: int) -> list[Sample]:
     """The samples, of which the ``count`` that differ most keep the whole covering set."""
-    whole = {sample.index for sample in choose(chosen, count)}
+    whole = {sample.index for sample in choose(chosen, count)} if count else set()
     return [s if s.index in whole else replace(s, layouts=FEW) for s in chosen]
 
 
