@@ -26,8 +26,8 @@ from devices import registry
 from devices.cell import CellKey, Outcome, Verdict
 from devices.manifest import Manifest
 from devices.verdicts import Matcher
+from opinfo.axes import samples_of
 from opinfo.catalog import catalogue
-from opinfo.samples import draw
 from reports.model import CellResult
 from tests.plugin.running import Ran, cells_of, run_conform
 
@@ -161,7 +161,7 @@ def calls_mul(op_id: str) -> bool:
             seen.add(func)
             return func(*args, **(kwargs or {}))
 
-    for sample in draw(op, "float32", 8):
+    for sample in samples_of(op, "float32", 16):
         args, kwargs = sample.call.bind(sample.tensors)
         with Calls(), suppress(Exception):  # some samples are refused: the others tell
             op.function(*args, **kwargs)
