@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from conformance.checks.clock import Clock
-from conformance.onboarding.questions import FIRST_USE, GRANULARITY, Question, Said
+from conformance.onboarding.questions import FIRST_USE, GRANULARITY, SUBNORMALS, Question, Said
 from devices import registry
 from devices.descriptor import DTYPES, Descriptor, common_facts
 from devices.errors import in_a_line
@@ -71,6 +71,7 @@ def questions(device: Device) -> Iterator[tuple[str, Callable[[Device], Any]]]:
     yield "device_count", lambda device: int(device.descriptor.device_count())
     yield from _QUESTIONS.items()
     yield GRANULARITY, granularity
+    yield SUBNORMALS, flushes_subnormals
     for name in DTYPES:
         yield name, partial(_holds, dtype=name)
 
@@ -116,6 +117,22 @@ def granularity(device: Device) -> int:
         rise = torch.accelerator.memory.memory_allocated(device.torch_device) - before
         return max(0, int(rise)) if held.numel() else 0
     return 0
+
+
+def flushes_subnormals(device: Device) -> list[str]:
+    """The dtypes in which a number below the smallest normal one, times 1, is 0."""
+    found = []
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
+        kind = getattr(torch, dtype)
+        small, one = (
+            torch.full((8,), torch.finfo(kind).tiny / 4, dtype=kind),
+            torch.ones(8, dtype=kind),
+        )
+        with suppress(Exception):  # as above: a dtype that it lacks, or no multiplication
+            product = device.to_device(small) * device.to_device(one)
+            if product.dtype == kind and not device.from_device(product).any():
+                found.append(dtype)
+    return found
 
 
 def _holds(device: Device, dtype: str) -> bool:

@@ -19,6 +19,8 @@ EACH = 20.0
 FIRST_USE = "first_use"
 #: The question by how many bytes the statistics of the allocator rise for a tensor of one byte.
 GRANULARITY = "granularity"
+#: The question in which dtypes numbers below the smallest normal one count as zeros.
+SUBNORMALS = "flushes_subnormals"
 
 
 def allowance(longer: float) -> float:
@@ -57,6 +59,7 @@ class Answers(msgspec.Struct, frozen=True):
     granularity: int = (
         0  # bytes by which a tensor of one byte raises memory_allocated(); 0 if that is not known
     )
+    flushes_subnormals: list[str] = []  # dtypes in which a subnormal number times 1 is 0
 
 
 class Reply(Answers, frozen=True):
@@ -134,6 +137,7 @@ def _reply(answers: dict[str, Said]) -> Reply:
         wrong={name: said.wrong for name, said in answers.items() if said.wrong},
         first_use=float(answers.get(FIRST_USE, Said()).answer or 0.0),
         granularity=int(answers.get(GRANULARITY, Said()).answer or 0),
+        flushes_subnormals=list(answers.get(SUBNORMALS, Said()).answer or ()),
         error=answers[""].raised,
     )
 

@@ -6,13 +6,14 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
 from conformance.cli import conform
 from conformance.contract import load
 from conformance.onboarding import drafting
 from conformance.onboarding.init import agreement
-from conformance.onboarding.probing import first_use
+from conformance.onboarding.probing import first_use, flushes_subnormals
 from conformance.onboarding.questions import Question, Reply
 from devices import registry
 from devices.cell import CellKey, Outcome, Verdict
@@ -184,6 +185,26 @@ def test_the_bytes_that_a_small_tensor_takes_are_drafted_where_they_are_counted(
             drafting.descriptor(Question(name="mine", torch_type="npu"), reply, DAY)
         )
         assert load_file(tmp_path).granularity == declared
+
+
+def test_dtypes_whose_subnormal_numbers_count_as_zeros_are_asked_for_and_drafted(
+    tmp_path: Path,
+) -> None:
+    cpu = open_device(registry.get("cpu"))
+    assert flushes_subnormals(cpu) == []
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush denormal numbers")
+    try:
+        flushed = flushes_subnormals(cpu)
+    finally:
+        torch.set_flush_denormal(False)
+    assert {"float32", "float64"} <= set(flushed)
+    for found in (flushed, []):
+        reply = Reply(dict.fromkeys(CAPABILITIES, False), ["float32"], flushes_subnormals=found)
+        (tmp_path / "descriptor.py").write_text(
+            drafting.descriptor(Question(name="mine", torch_type="npu"), reply, DAY)
+        )
+        assert load_file(tmp_path).flushes_subnormals == frozenset(found)
 
 
 def test_the_first_call_of_an_op_is_measured_against_the_second() -> None:

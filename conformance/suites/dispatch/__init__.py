@@ -22,8 +22,6 @@ SUITE = Suite(
             refusals.only_asserts,
             axes=False,
         ),
-        OpCheck(
-            refusals.UNSUPPORTED, refusals.reads_tensors, (refusals.unsupported,), axes=False
-        ),
+        OpCheck(refusals.UNSUPPORTED, refusals.reads_tensors, (refusals.unsupported,), axes=False),
     ),
 )
