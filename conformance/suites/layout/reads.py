@@ -43,7 +43,8 @@ def reads(ctx: ItemContext) -> None:
             for clause in ("layout.bounds", "layout.expanded_read"):
                 if (record := ctx.recorder.get(clause)) is not None:
                     record.pass_over("it declares no strides, and makes no views by slicing")
-        for sample in ctx.samples:
+        # Calls without elements last: they work where all others end the process, which is then known.
+        for sample in sorted(ctx.samples, key=lambda s: any(not t.numel() for t in s.tensors)):
             for laid in ctx.laid_out(sample):
                 _one_call(ctx, laid)
             ctx.release(sample)
