@@ -31,7 +31,12 @@ def crashed(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("crashed") / "run"
     fork.pytest(
         *("--device", "simulated", "--ops", "exp", "--dtypes", "float32", "--expectations", "none"),
-        *("--clauses", f"{CALLS.clause},layout.inputs_intact,{CELL.clause}", "-n", "1"),
+        *(
+            "--clauses",
+            f"{CALLS.clause},layout.expanded_read,layout.inputs_intact,{CELL.clause}",
+            "-n",
+            "1",
+        ),
         f"--results={folder}",
         *("--minimise", "0"),
         **CRASHES,
