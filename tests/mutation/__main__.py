@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 
-from tests.mutation import kernels, report, runtime, sources
+from tests.mutation import kernels, reach, report, runtime, sources
 from tests.mutation.kernels import Result
 from tests.mutation.pool import Task, run
 
@@ -36,7 +37,11 @@ def runtime_tasks(seed: int, count: int, family: str | None) -> tuple[list[Task]
     chosen = runtime.sample_of(seed, count, family, sites)
     tasks = [Task("runtime", seed, number, str(site.number)) for number, site in enumerate(chosen)]
     # Unoptimised: it is built in half the time.
-    return tasks, {"SIMULATED_SOURCES": str(folder), "SIMULATED_CXXFLAGS": "-O0"}
+    environment = {"SIMULATED_SOURCES": str(folder), "SIMULATED_CXXFLAGS": "-O0"}
+    table = folder / f"reach-{os.getpid()}.json"
+    command = [sys.executable, "-m", "tests.mutation.reach", str(table)]
+    subprocess.run(command, check=True, env={**os.environ, **environment}, stdout=sys.stderr)
+    return tasks, {**environment, reach.TABLE: str(table)}
 
 
 def tried(

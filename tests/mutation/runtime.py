@@ -20,10 +20,12 @@ from conformance.checks.cases.context import Where
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import Recorder
 from conformance.suites import planned_cases
+from devices.cell import Outcome
 from devices.simulated.backend import build
 from opinfo.catalog import catalogue
 from tests.mutation.items import RED, device, subject
 from tests.mutation.kernels import Result
+from tests.mutation.reach import reaches
 from tests.mutation.sources import SITES, Site
 
 #: Tells that work goes on.
@@ -87,17 +89,19 @@ def tried(number: int, site_number: int, tell: Callable[[Result], None]) -> Resu
     site = known()[site_number]
     found = result_of(site, number)
     tell(found)
-    clause, reached = _in_a_fork(site, lambda say: _noticed(site.family, say))
+    clause, reached = _in_a_fork(site, lambda say: _noticed(site, say))
     found.reached = reached
     if clause:
         # On a busy machine a case may fail of itself: it must pass without the mutant.
-        again, _ = _in_a_fork(None, lambda say: _noticed(site.family, say, clause))
+        again, _ = _in_a_fork(None, lambda say: _noticed(site, say, clause))
         if not again:
             found.result, found.by, found.plan = "noticed", [clause.partition("::")[0]], "quick"
             return found
     # Twice: what a probe sees of a race may be chance.
     first, again = (_different(_in_a_fork(site, _traced)[0]) for _ in range(2))
     different = first & again
+    if different:  # … or the load of the machine: what the device itself says now is no difference
+        different -= _different(_in_a_fork(None, _traced)[0])
     found.note = min(different, default="")[:200]
     if not different:
         found.result = "equivalent"
@@ -125,32 +129,39 @@ def cases_for(family: str) -> list[Case]:
     return sorted(found, key=late)
 
 
-def _noticed(family: str, say: Say, only: str = "") -> str:
-    """The first cell that is red, or whether the ``only`` one is; empty if none is. Ops come first where kernels run."""
-    here, found = device(), ""
-    if "::" not in only and (only or family in ("dispatch", "transfer")):
-        found = _red_ops(say)
-    if only and "::" not in only:
-        return found
-    for case in cases_for(family) if not found else ():
-        name = f"{case.clause}::{case.name}"
-        if only and name != only:
-            continue
-        say()
-        recorder = Recorder(case.name, "", [case.clause])
-        run_case(case, recorder.cells[case.clause], here, Where(device="simulated"))
-        if recorder.cells[case.clause].outcome() in RED:
-            return name
-    return found or ("" if only else _red_ops(say))
+def outcome_of(case: Case) -> Outcome:
+    recorder = Recorder(case.name, "", [case.clause])
+    run_case(case, recorder.cells[case.clause], device(), Where(device="simulated"))
+    return recorder.cells[case.clause].outcome()
 
 
-def _red_ops(say: Say) -> str:
-    for op in OPS:
-        say()
-        for clause, outcome in subject(op, "float32").clean.items():
-            if outcome in RED:
+def red_clause(op: str) -> str:
+    """The first clause of an op that is red; empty if none is."""
+    clean = subject(op, "float32").clean
+    return next((clause for clause, outcome in clean.items() if outcome in RED), "")
+
+
+def _noticed(site: Site, say: Say, only: str = "") -> str:
+    """The first cell that is red, or whether the ``only`` one is; empty if none is. Ops come first where kernels run.
+    What does not reach the mutation is not run."""
+
+    def ops() -> str:
+        for op in OPS:
+            say()
+            if reaches(op, site.number) and (clause := red_clause(op)):
                 return clause
-    return ""
+        return ""
+
+    if only and "::" not in only:
+        return ops()
+    found = ops() if not only and site.family in ("dispatch", "transfer") else ""
+    for case in cases_for(site.family) if not found else ():
+        name = f"{case.clause}::{case.name}"
+        if (name == only) if only else reaches(name, site.number):
+            say()
+            if outcome_of(case) in RED:
+                return name
+    return found or ("" if only else ops())
 
 
 def _traced(say: Say) -> str:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.mutation import __main__ as command
-from tests.mutation import kernels, pool, report, runtime, sources
+from tests.mutation import kernels, pool, reach, report, runtime, sources
 from tests.mutation.conditions import AXES
 from tests.mutation.effects import GENERAL, OWN, conditioned, spoil
 from tests.mutation.kernels import Mutant, Result
@@ -188,6 +188,21 @@ def test_several_mutations_of_one_line_are_nested() -> None:
     text = sources._together(line, made)
     assert len(made) == 3 and all(f"({n}" in text for n in range(3))
     assert text.count("size < kLargeRequest") >= 1 and text.endswith(") {")
+
+
+def test_what_reaches_no_mutation_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "reach.json"
+    table.write_text('{"streams.wait::many_wait": [3]}')
+    monkeypatch.setenv(reach.TABLE, str(table))
+    reach.table.cache_clear()
+    try:
+        assert reach.reaches("streams.wait::many_wait", 3)
+        assert not reach.reaches("streams.wait::many_wait", 4)
+        assert reach.reaches("streams.wait::new", 4)  # of a case that the table does not know
+    finally:
+        reach.table.cache_clear()
 
 
 def test_every_family_of_the_runtime_has_mutations() -> None:

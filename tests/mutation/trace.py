@@ -29,8 +29,8 @@ def trace(index: int = 0) -> Iterator[str]:
     for room in ROOMS:
         importlib.import_module(f"tests.simulated.probes_{room}")
     for name, probe in PROBES.items():
-        if PROBES[name].__module__.endswith("probes_process"):
-            continue
+        if PROBES[name].__module__.endswith("probes_process") or ".unlocked_" in name:
+            continue  # whether threads meet is chance
         try:
             yield f"{name}: {probe()}"
         except Exception as error:

@@ -71,6 +71,14 @@ def fresh(context: Context) -> None:
         torch.accelerator.memory.empty_cache()
 
 
+def empty_host(context: Context) -> None:
+    """Release cached pinned memory."""
+    if "empty_host_cache" in context.descriptor.functions:
+        context.own("empty_host_cache")()
+    else:
+        torch.accelerator.memory.empty_host_cache()
+
+
 def new_queue(context: Context) -> Any:
     """A stream as the current one, for a block: what is cached for others does not serve it."""
     return context.stream() if context.has("streams") else nullcontext()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -11,6 +14,7 @@ from conformance.checks.cases.context import Context
 from conformance.suites.allocator.memory import (
     KIB,
     MIB,
+    empty_host,
     filled,
     freed,
     fresh,
@@ -51,6 +55,43 @@ def not_handed_out(context: Context, size: int) -> None:
         again = any(inside(each, [place]) for each in later)
         text = "the block is handed out again when the other stream is done"
         context.check(again or not cached, text)  # else freed memory goes back to the system
+
+
+_ELSEWHERE: dict[str, Any] = {"requires": {"pointers"}}
+
+
+@cases("allocator.record_stream", over={"on_the_default_stream": ("default",)}, **_ELSEWHERE)
+@cases("allocator.record_stream", over={"marked_before_the_work": ("early",)}, **_ELSEWHERE)
+@cases(
+    "allocator.record_stream",
+    over={"of_a_pool": ("pool",)},
+    requires={"pointers", "allocator_pools"},
+)
+def until_its_free(context: Context, what: str) -> None:
+    """So is a block that is marked for the default stream, one of a pool, and one whose stream gets the work after the
+    mark: what counts is the work at the time of the free."""
+    mine = context.stream()
+    other = context.current_stream() if what == "default" else context.stream()
+    context.must(mine != other, "the streams differ", by="streams.identity")
+    pool = context.own("pool")() if what == "pool" else None
+    fresh(context)
+    with mine, context.own("use_pool")(pool, 0) if what == "pool" else nullcontext():
+        block = context.bytes_of(64 * KIB)
+        place = span(block)
+        if what == "early":
+            block.record_stream(other)
+        with context.hold(other) as hold:
+            if what != "early":
+                block.record_stream(other)
+            del block
+            taken = [context.bytes_of(64 * KIB) for _ in range(3)]
+            hold.must_be_in_flight()
+            text = "the block is not handed out while the other stream is busy"
+            none_inside(context, taken, place, text)
+        del taken
+    context.settle()
+    del pool
+    fresh(context)
 
 
 @cases("allocator.record_stream", requires={"pointers"})
@@ -182,6 +223,20 @@ def takes_from_nobody(context: Context) -> None:
     fresh(context)
 
 
+@cases("allocator.pools", requires={"pointers"})
+def of_this_thread(context: Context) -> None:
+    """While a thread uses a pool, what another thread asks for is not served by it."""
+    fresh(context)
+    pool, use = context.own("pool")(), context.own("use_pool")
+    with use(pool, 0):
+        place = freed(context, 64 * KIB)
+        [others] = context.together(lambda: [context.bytes_of(64 * KIB) for _ in range(3)])
+        none_inside(context, others, place, "no request of another thread gets the pool's memory")
+        context.check(inside(context.bytes_of(64 * KIB), [place]), "a request of this thread does")
+    del others, pool
+    fresh(context)
+
+
 @cases("allocator.pools", requires={"allocator_statistics"})
 def comes_back(context: Context) -> None:
     """After the death of a pool without live tensors, empty_cache returns its memory."""
@@ -270,10 +325,7 @@ def _statistics(context: Context) -> dict[str, int]:
 
 def _empty(context: Context) -> None:
     context.settle()
-    if "empty_host_cache" in context.descriptor.functions:
-        context.own("empty_host_cache")()
-    else:
-        torch.accelerator.memory.empty_host_cache()
+    empty_host(context)
 
 
 @cases("allocator.host")
@@ -287,6 +339,22 @@ def empty_is_safe(context: Context) -> None:
     other = _pinned(70_000).copy_(known(70_000, 10))
     keeps(context, other, 10, "pinned memory can be taken")
     keeps(context, block, 9, "and it is not that of a live block")
+
+
+@cases("allocator.host", requires={"streams"})
+def empty_spares_copies(context: Context) -> None:
+    """empty_host_cache leaves a freed block alone while a queued copy has still to read it, or waits for the copy."""
+    stream, want = context.stream(), known(70_000, 12)
+    there = context.bytes_of(70_000).copy_(want).fill_(0)
+    context.settle()
+    with context.hold(stream, needed=False) as hold:
+        block = _pinned(70_000).copy_(want)
+        with stream:
+            there.copy_(block, non_blocking=True)
+        del block
+        hold.call(partial(empty_host, context))
+    stream.synchronize()
+    keeps(context, there, 12, "the copy reads what was there at the call")
 
 
 @cases("allocator.host", requires={"host_statistics"}, over={"page": (4 * KIB,), "uneven": (70_001,), "large": (3 * MIB,)})  # fmt: skip

@@ -128,18 +128,30 @@ import os, signal, sys
 module = getattr(torch, {kind!r}, None)
 asked = getattr(module, "is_initialized", None)
 told = {{"initialized": asked() if asked is not None else None}}
-child = os.fork()
-if child == 0:
-    signal.alarm(60)
-    code = 3
-    try:
-        {beginning}
-        x = torch.tensor([1.0, 2.0, 3.0], device={kind!r})
-        code = 0 if (x * 2 + 1).tolist() == [3.0, 5.0, 7.0] else 4
-    except BaseException as error:
-        print(type(error).__name__, str(error)[:300], file=sys.stderr)
-    os._exit(code)
-told["child"] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def forked():
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        code = 3
+        try:
+            {beginning}
+            x = torch.tensor([1.0, 2.0, 3.0], device={kind!r})
+            code = 0 if (x * 2 + 1).tolist() == [3.0, 5.0, 7.0] else 4
+        except BaseException as error:
+            print(type(error).__name__, str(error)[:300], file=sys.stderr)
+            code = 5 if "fork" in str(error).lower() or "spawn" in str(error).lower() else code
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+# Exit statuses: 0 if the fork computes, 5 if an error names the fork.
+told["child"] = forked()
+for of in (module, getattr(torch, "accelerator", None)):
+    for name in ("is_available", "device_count"):
+        getattr(of, name, bool)()
+told["counted"] = forked()
 """
 
 
@@ -151,6 +163,11 @@ def imported(context: Context) -> None:
         text = f"torch.{context.kind}.is_initialized() is not True"
         context.check(told["initialized"] is not True, text)
     context.same(told["child"], 0, "a fork made after the import uses the device (its exit status)")
+    # To count may initialise, as it does with CUDA where NVML finds nothing: then the fork must be told so.
+    text = "a fork made after devices were counted uses the device, or an error names the fork"
+    context.check(told["counted"] in (0, 5), text, found=f"exit status {told['counted']}")
+    if told["counted"] == 5:
+        context.note("once its devices are counted, no fork can use the device")
 
 
 _AUTOLOAD = """
@@ -252,13 +269,14 @@ def with_everything_alive(context: Context) -> None:
     context.ended_well(done, "the process exits with status 0")
 
 
-def _fail(context: Context) -> list[torch.Tensor]:
-    """Queue work that fails: by the descriptor's own way, or an index that is out of range; what it gives."""
+def _fail(context: Context, index: int = 0) -> list[torch.Tensor]:
+    """Queue work that fails: by the descriptor's own way on the current index, or an index that is out of range; what
+    it gives."""
     if context.descriptor.fail is not None:
         context.descriptor.fail()
         return []
-    three = context.to_device(torch.tensor([1.0, 2.0, 3.0]))
-    return [three.index_select(0, context.to_device(torch.tensor([7])))]
+    three = context.to_device(torch.tensor([1.0, 2.0, 3.0]), index)
+    return [three.index_select(0, context.to_device(torch.tensor([7]), index))]
 
 
 def _wait(context: Context, given: list[torch.Tensor]) -> None:
@@ -270,6 +288,30 @@ def _wait(context: Context, given: list[torch.Tensor]) -> None:
 def _surfaces(context: Context) -> None:
     text = "the next synchronise raises the failure"
     context.raises(Exception, lambda: _wait(context, _fail(context)), text=text)
+
+
+def _by_its_stream(context: Context) -> None:
+    stream = context.stream()
+
+    def fail_and_wait() -> None:
+        with stream:
+            given = _fail(context)
+        stream.synchronize()
+        context.opened.settle(given)
+
+    text = "synchronising the stream raises the failure of its work"
+    context.raises(Exception, fail_and_wait, text=text)
+
+
+def _on_the_other_index(context: Context) -> None:
+    def fail_and_wait() -> None:
+        given = _fail(context, 1)
+        torch.accelerator.synchronize()
+        context.opened.settle(given)
+
+    with context.on(1):
+        text = "synchronising the current index raises the failure of its work"
+        context.raises(Exception, fail_and_wait, text=text)
 
 
 def _later_results(context: Context) -> None:
@@ -309,7 +351,15 @@ def _behind_other_work(context: Context) -> None:
 
 
 @cases(
-    "device.async_error", over={"behind_other_work": ("_behind_other_work",)}, requires={"streams"}
+    "device.async_error",
+    over={"behind_other_work": ("_behind_other_work",), "by_its_stream": ("_by_its_stream",)},
+    requires={"streams"},
+)
+@cases(
+    "device.async_error",
+    over={"on_the_other_index": ("_on_the_other_index",)},
+    requires={"multi_device", "streams"},
+    indices=2,
 )
 @cases(
     "device.async_error", over={"surfaces": ("_surfaces",), "later_results": ("_later_results",)}

@@ -46,7 +46,7 @@ def applies(traits: Traits) -> bool:
 
 
 def check(ctx: ItemContext) -> None:
-    """Every sample once, under the profiler."""
+    """Every sample once, under the profiler; and one whose tensors are transposed, where there is one."""
     with ctx.running(CLAUSE) as record:
         descriptor = ctx.device.descriptor
         key = key_of(descriptor.torch_type)
@@ -59,6 +59,9 @@ def check(ctx: ItemContext) -> None:
             if directed.run(ctx, CLAUSE, "", stays, sample=sample, **given) and native:
                 args, kwargs = sample.call.bind([ctx.place(t.clone()) for t in sample.tensors])
                 native = not went(ctx.op.function, args, kwargs, key)[0]
+        wide = [s for s in samples if any(sum(n > 1 for n in t.shape) > 1 for t in s.tensors)]
+        for sample in wide[:1] if "strides" in descriptor.capabilities else ():
+            directed.run(ctx, CLAUSE, "", stays_transposed, sample=sample, **given)
         if samples and not (record.checks or record.unsupported or record.untried):
             record.block(VALUES, "every call raised")
         if native and record.checks:
@@ -79,6 +82,19 @@ def stays(
     if error is not None:
         raise NotReturned("the call raises, which other clauses judge") from error
     return None
+
+
+def stays_transposed(
+    op: Any, move: Any, back: Any, tensors: Any, arguments: Any, key: Any, permitted: Any
+) -> Wrong | None:
+    """The same with tensors whose first dimension is the innermost in memory."""
+
+    def transposed(tensor: Any) -> Any:
+        if tensor.dim() < 2:
+            return move(tensor)
+        return move(tensor.transpose(0, -1).contiguous()).transpose(0, -1)
+
+    return stays(op, transposed, back, tensors, arguments, key, permitted)
 
 
 def went(op: Any, args: Any, kwargs: Any, key: Any) -> Any:

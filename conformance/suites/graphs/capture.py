@@ -133,6 +133,26 @@ def capture_on_another_index(context: Context) -> None:
     context.equal(y, counting(4) * 3, "the replay's result")
 
 
+@cases("graphs.devices", indices=2, over={"second_from_first": (1, 0), "first_from_second": (0, 1)})
+def replayed_from_another_index(context: Context, own: int, other: int) -> None:
+    """A replay while another index is current is part of the current stream of the graph's own index, in its order."""
+    x, stream = there(context, counting(2**12), own), context.stream(own)
+    with context.on(own), captured(context, stream) as graph:
+        y = x * 3
+    context.settle()
+    with context.hold(stream, needed=False), stream:
+        x.add_(1)
+        with context.on(other):
+            graph.replay()
+        z = y + 1
+        x.zero_()
+    context.settle()
+    context.same(y.device, context.at(own), "the result's device")
+    want = (counting(2**12) + 1) * 3
+    context.equal(y, want, "the replay sees the work before it, and not the work after it")
+    context.equal(z, want + 1, "the work after the replay sees its result")
+
+
 # The state after a refused call is undefined on some devices, so this runs in a subprocess.
 @cases("graphs.errors", own_process=True)
 def waiting_is_refused(context: Context) -> None:

@@ -172,7 +172,7 @@ def handed_to_nobody(context: Context, count: int) -> None:
     context.equal(second, torch.full((count,), 2.0), "the graph's own result")
 
 
-SIZE = 4096  # elements
+SIZE, LARGE = 4096, 2**19  # elements
 
 
 @cases("graphs.pool")
@@ -239,21 +239,38 @@ def memory_comes_back(context: Context, count: int) -> None:
 @cases("graphs.pool", requires={"allocator_statistics"})
 def a_shared_pool_lives_on(context: Context) -> None:
     """A pool lives until the last of its graphs is gone, which goes on being right."""
-    x, stream = there(context, counting(SIZE)), context.stream()
+    x, stream = there(context, counting(1)), context.stream()
     gc.collect()  # what others left
     before = _reserved(context)
     with captured(context, stream) as first:
-        (x + 1).sum()
+        (x.expand(LARGE) + 1).sum()
     with captured(context, stream, new_graph(context, pool=first.pool())) as second:
-        z = (x + 3) * 4
+        z = (x.expand(LARGE) + 3).sum()  # of a block that is free when the capture ends
     del first
     context.check(_reserved(context) > before, "the pool's memory is kept for the second graph")
-    noise = [torch.zeros(SIZE, device=context.device) for _ in range(4)]
-    replay(context, second, stream=stream)
-    context.equal(z, (counting(SIZE) + 3) * 4, "the second graph's output")
-    context.equal(noise[0], torch.zeros(SIZE), "memory of others")
-    del second, z, noise
+    _replays_in_its_own_memory(context, second, stream, z)
+    del second, z
     context.same(_reserved(context) - before, 0, "bytes that are still reserved")
+
+
+@cases("graphs.pool", requires={"allocator_statistics"})
+def empty_cache_spares_it(context: Context) -> None:
+    """empty_cache takes nothing from a graph that lives, not even blocks that were freed in its capture."""
+    x, stream = there(context, counting(1)), context.stream()
+    with captured(context, stream) as graph:
+        z = (x.expand(LARGE) + 3).sum()
+    for _ in range(2):
+        fresh(context)
+        _replays_in_its_own_memory(context, graph, stream, z)
+
+
+def _replays_in_its_own_memory(context: Context, graph: Any, stream: Any, z: torch.Tensor) -> None:
+    with stream:  # the stream that the graph's blocks belong to
+        noise = [torch.zeros(LARGE, device=context.device) for _ in range(4)]
+    replay(context, graph, stream=stream)
+    context.equal(z, torch.tensor(3.0 * LARGE), "the graph's own result")
+    for each in noise:
+        context.equal(each, torch.zeros(LARGE), "memory of others")
 
 
 @cases("graphs.pool", requires={"allocator_statistics"})
@@ -453,6 +470,21 @@ def capture_draws_nothing(context: Context) -> None:
     context.equal(DRAWS["uniform"](context.device, None), first, "the first draw")
     _capture(context, "uniform")
     context.equal(DRAWS["uniform"](context.device, None), second, "the draw after a capture")
+
+
+@cases("graphs.random", requires={"streams"})
+def seeded_while_queued(context: Context) -> None:
+    """A seed that is given while a replay is queued holds: what is drawn next is the first draw from it."""
+    first, second = _eager(context, "uniform", 2)
+    (graph, drawn), stream = _capture(context, "uniform"), context.stream()
+    _seed()
+    with context.hold(stream, needed=False), stream:
+        graph.replay()
+        _seed()
+    context.settle()
+    context.equal(drawn, first, "the replay draws from the state at its call")
+    for want, text in ((first, "the first draw from the new seed"), (second, "the second one")):
+        context.equal(DRAWS["uniform"](context.device, None), want, text)
 
 
 @cases("graphs.random")

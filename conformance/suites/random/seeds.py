@@ -125,6 +125,18 @@ def independent(context: Context) -> None:
     context.equal(_draw(context, first), want, "no generator moves another")
 
 
+@cases("random.reproducible")
+def cloned(context: Context) -> None:
+    """clone_state gives a generator that goes on from the same state, and is independent of the first."""
+    generator, same = _generator(context, 12), _generator(context, 12)
+    want = [_draw(context, same) for _ in range(3)]
+    _draw(context, generator)
+    clone = generator.clone_state()
+    for each in want[1:]:
+        context.equal(_draw(context, clone), each, "the clone goes on from the state at the call")
+    context.equal(_draw(context, generator), want[1], "draws of the clone do not move the first")
+
+
 @cases("random.reproducible", requires={"multi_device"}, indices=2)
 def independent_indices(context: Context) -> None:
     """The default generators of two indices are independent, and one seed has the same effect on both."""

@@ -15,7 +15,16 @@ from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import SOON, WaitingCall
 from conformance.checks.clock import Clock, comes_to_be
-from conformance.suites.streams.work import filled, held, leaves, queue, same_everywhere, step, two
+from conformance.suites.streams.work import (
+    filled,
+    held,
+    leaves,
+    queue,
+    same_everywhere,
+    special,
+    step,
+    two,
+)
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
@@ -107,6 +116,22 @@ def of_the_latest(context: Context, moved: bool) -> None:
             hold.pending("query is about the latest record", event)
             hold.keeps_waiting(event.synchronize, "synchronize waits for the latest record")
         context.check(event.query(), "the latest record is done")
+
+
+@cases("events.record", over={"on_the_default_stream": ("default",)})
+@cases("events.record", requires={"stream_priority"}, over={"on_a_priority_stream": ("priority",)})
+def on_other_kinds(context: Context, kind: str) -> None:
+    """Query and synchronize are about work of the default stream and of one with a priority too, also once a stream
+    waits for the event."""
+    stream, waiting, event = special(context, kind), context.stream(), context.event()
+    context.must(stream != waiting, "the streams differ", by="streams.identity")
+    with held(context, stream) as hold:
+        event.record(stream)
+        waiting.wait_event(event)
+        hold.pending("query is False while the work is in flight", event)
+        hold.keeps_waiting(event.synchronize, "synchronize waits for it")
+    context.check(event.query(), "the event is done")
+    waiting.synchronize()
 
 
 @cases("events.record")

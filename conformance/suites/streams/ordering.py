@@ -17,10 +17,10 @@ from conformance.suites.streams.work import (
     held,
     learnt,
     leaves,
-    priorities,
     queue,
     recorded,
     same_everywhere,
+    special,
     step,
     steps,
     two,
@@ -156,14 +156,6 @@ def of_this_stream(context: Context) -> None:
 
 #: Streams that are neither the default one nor of the usual priority.
 _SPECIAL = ("priority", "least_priority")
-
-
-def special(context: Context, kind: str) -> Any:
-    """The default stream of index 0, or a stream with the greatest ``priority`` or the ``least``."""
-    if kind == "default":
-        return context.current_stream()
-    least, greatest = priorities(context)
-    return context.stream(priority=greatest if kind == "priority" else least)
 
 
 @cases("streams.synchronize")

@@ -33,6 +33,14 @@ def priorities(context: Context) -> tuple[int, int]:
     return int(least), int(greatest)
 
 
+def special(context: Context, kind: str) -> Any:
+    """The default stream of index 0, or a stream with the greatest ``priority`` or the ``least``."""
+    if kind == "default":
+        return context.current_stream()
+    least, greatest = priorities(context)
+    return context.stream(priority=greatest if kind == "priority" else least)
+
+
 def filled(
     context: Context, value: int, index: int = 0, dtype: torch.dtype = torch.int32
 ) -> torch.Tensor:

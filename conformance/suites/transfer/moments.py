@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import SOON, value_behind
+from conformance.suites.allocator.memory import empty_host
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -191,7 +194,15 @@ def to_without_waiting(context: Context) -> None:
     context.equal(back, _numbers(3), "there and back")
 
 
-_BLOCK = 3000  # elements of no other case's pinned blocks: none of theirs is cached
+_BLOCK = 3000  # elements of pinned blocks
+_OTHERS = 4  # blocks that are made after one was freed
+
+
+def _nothing_cached(context: Context) -> None:
+    """Release the pinned blocks of other cases: what is freed next is then the first to be handed out again."""
+    context.settle()
+    with suppress(RuntimeError, AttributeError):  # judged by allocator.host
+        empty_host(context)
 
 
 @cases("transfer.pinned")
@@ -231,31 +242,56 @@ def not_reused_early(context: Context) -> None:
     """A pinned block is not handed out again while a copy reads it."""
     stream, want = context.stream(), torch.arange(_BLOCK, dtype=torch.float32)
     there = torch.zeros(_BLOCK, device=context.device)
-    context.settle()
+    _nothing_cached(context)
     with context.hold(stream):
         block = want.pin_memory()
         with stream:
             there.copy_(block, non_blocking=True)
         place = block.data_ptr()
         del block
-        others = [torch.empty(_BLOCK, pin_memory=True).fill_(-1) for _ in range(4)]
+        others = [torch.empty(_BLOCK, pin_memory=True).fill_(-1) for _ in range(_OTHERS)]
         reused = place in [each.data_ptr() for each in others]
         context.check(not reused, "the block is not handed out again")
     stream.synchronize()
     context.equal(there, want, "the copy reads what was there at the call")
 
 
+@cases("transfer.pinned", requires={"streams"}, over={"part_not_reused": (False,), "not_reused_between_two": (True,)})  # fmt: skip
+def still_read(context: Context, twice: bool) -> None:
+    """Nor is a block of which a copy reads a part, or that two streams read, when the first of them is done."""
+    done, stream = context.stream(), context.stream()
+    context.must(done != stream, "the streams differ", by="streams.identity")
+    want = torch.arange(_BLOCK, dtype=torch.float32)
+    first, there = (torch.zeros(_BLOCK - 7, device=context.device) for _ in range(2))
+    _nothing_cached(context)
+    with context.hold(done) as one, context.hold(stream) as hold:
+        block = want.pin_memory()
+        for on, target in ((stream, there), (done, first))[: 1 + twice]:
+            with on:
+                target.copy_(block[7:], non_blocking=True)
+        place = block.data_ptr()
+        del block
+        one.release()
+        context.check(context.ends(done), "the first of the two streams is done")
+        others = [torch.empty(_BLOCK, pin_memory=True).fill_(-1) for _ in range(_OTHERS)]
+        hold.must_be_in_flight()
+        reused = place in [each.data_ptr() for each in others]
+        context.check(not reused, "the block is not handed out again")
+    stream.synchronize()
+    context.equal(there, want[7:], "the copy reads what was there at the call")
+
+
 @cases("transfer.pinned", requires={"streams"})
 def not_reused_while_written(context: Context) -> None:
     """A pinned block is not handed out again while a copy writes it."""
     stream, there = context.stream(), torch.ones(_BLOCK, device=context.device)
-    context.settle()
+    _nothing_cached(context)
     with context.hold(stream):
         block = torch.zeros(_BLOCK, pin_memory=True)
         with stream:
             block.copy_(there, non_blocking=True)
         del block
-        others = [torch.empty(_BLOCK, pin_memory=True).fill_(-1) for _ in range(4)]
+        others = [torch.empty(_BLOCK, pin_memory=True).fill_(-1) for _ in range(_OTHERS)]
     stream.synchronize()
     for other in others:
         want = torch.full((_BLOCK,), -1.0)

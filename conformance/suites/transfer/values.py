@@ -252,11 +252,20 @@ def grad_refused(context: Context) -> None:
     context.equal(from_dlpack(leaf.detach()), torch.ones(3), "detached, it is")
 
 
-@cases("transfer.dlpack", requires={"streams", "native_handle"})
-def consumer_waits(context: Context) -> None:
+_NAMED: dict[str, Any] = {"requires": {"streams", "native_handle"}}
+
+
+@cases("transfer.dlpack", over={"consumer_waits": (0, False)}, **_NAMED)
+@cases("transfer.dlpack", over={"consumer_waits_for_the_default": (0, True)}, **_NAMED)
+@cases(
+    "transfer.dlpack", over={"consumer_waits_on_the_other_index": (1, False)}, indices=2, **_NAMED
+)
+def consumer_waits(context: Context, index: int, default: bool) -> None:
     """Work of the stream that the consumer names sees the producer's work before."""
-    producer, consumer = context.streams()
-    given, target = (context.to_device(torch.zeros(500)) for _ in range(2))
+    consumer = context.stream(index)
+    producer = context.current_stream(index) if default else context.stream(index)
+    context.must(producer != consumer, "the streams differ", by="streams.identity")
+    given, target = (context.to_device(torch.zeros(500), index) for _ in range(2))
     target.copy_(given.fill_(0.0))
     context.settle()
     with context.hold(producer, needed=False) as hold:
@@ -268,3 +277,22 @@ def consumer_waits(context: Context) -> None:
         hold.waits(consumer, "the consumer's stream waits")
     consumer.synchronize()
     context.equal(target, torch.full((500,), 7.0), "it sees the producer's work")
+
+
+@cases("transfer.dlpack", **_NAMED)
+def consumer_is_the_producer(context: Context) -> None:
+    """Under the consumer's own stream the exchange goes on at once, and its work stays in order."""
+    stream, other = context.streams()
+    given, target = (context.to_device(torch.zeros(500)) for _ in range(2))
+    target.copy_(given.fill_(0.0))
+    context.settle()
+    with context.hold(stream, needed=False) as hold, stream:
+        given.fill_(7.0)
+        got = from_dlpack(given.__dlpack__(stream=stream.native_handle))
+        target.copy_(got)
+        got.fill_(8.0)
+        hold.pending("what was queued waits with its stream", stream)
+        context.check(context.ends(other), "and no other stream does")
+    stream.synchronize()
+    context.equal(target, torch.full((500,), 7.0), "the copy lies between the two fills")
+    context.equal(given, torch.full((500,), 8.0), "both tensors are one memory")
