@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from conformance.checks.ops.calls import Answer, Call, Found, called
 from conformance.checks.ops.context import ItemContext, Reference
 from conformance.suites.layout.reads import doubled
 from conformance.suites.precision.bounds import on_samples
-from conformance.suites.precision.samples import off_by
+from conformance.suites.precision.samples import differing, mixed, off_by
 from conformance.suites.precision.ulps import ulps
 from opinfo.axes.basis import Basis
 from opinfo.axes.shapes import EXTENT
@@ -34,41 +34,64 @@ _MOST = 2**17
 _LAYOUTS = frozenset({"contiguous", "transposed"})
 #: Filled samples have numbers from here on: the frame keeps buffers by the number.
 _NUMBERS = 1_000_000
+_LONG_NUMBERS, _MORE_NUMBERS = 2_000_000, 3_000_000
 
 
 def exact_sums(ctx: ItemContext) -> None:
     """Call the op on samples filled with small integers."""
     transformed = ctx.op.id in ctx.device.descriptor.transformed_sums
     bound = on_samples(ctx.op.id, ctx.dtype) if transformed else 0.0
-    with ctx.running(EXACT) as record:
-        for sample in chain(ctx.common, long_ones(ctx)):
-            most = _SAMPLES + (_LONG if sample.axis else 0)
-            if sample.numel > _MOST or len(record.samples) >= most:
-                continue
-            filled = integers(ctx, sample)
-            if filled is None:
-                continue
-            for laid in ctx.laid_out(filled, _LAYOUTS):
-                wide = ctx.answer_for(filled, doubled, mutates=True)
-                about = {"wide": wide, "dtype": ctx.dtype, "bound": bound}
-                ctx.judge({EXACT: judge_exact}, called, (), Reference(ctx, laid, **about))
-            ctx.rebuild(filled)
+    with ctx.running(EXACT):
+        several: list[Sample] = []
+        single: list[Sample] = []
+        for filled in islice(mixed(_ordinary(ctx, single, several), _SAMPLES // 2), _SAMPLES):
+            _judged(ctx, filled, bound)
+        for filled in islice(_long(ctx, _LONG_NUMBERS, ctx.common), _LONG):
+            _judged(ctx, filled, bound)
+        if single and several:
+            for filled in islice(_long(ctx, _MORE_NUMBERS, several), 1):
+                _judged(ctx, filled, bound)
 
 
-def long_ones(ctx: ItemContext) -> Iterator[Sample]:
-    """The samples of the axis of extents: a dimension past 32, 256, 1,024 …, drawn one by one."""
-    drawn = [sample for sample in ctx.common if not sample.axis]
+def _judged(ctx: ItemContext, filled: Sample, bound: float) -> None:
+    wide = ctx.answer_for(filled, doubled, mutates=True)
+    for laid in ctx.laid_out(filled, _LAYOUTS):
+        reference = Reference(ctx, laid, wide=wide, dtype=ctx.dtype, bound=bound)
+        ctx.judge({EXACT: judge_exact}, called, (), reference)
+    ctx.rebuild(filled)
+
+
+def _ordinary(
+    ctx: ItemContext, single: list[Sample], several: list[Sample]
+) -> Iterator[tuple[Sample, bool]]:
+    """The samples that can be filled, filled, and whether their result has several elements. They are added to the
+    lists as they are: ``single`` are those whose result is one number."""
+    for sample in differing(ctx.common, _SAMPLES):
+        found = integers(ctx, sample) if sample.numel <= _MOST else None
+        if found is not None:
+            filled, largest = found
+            (several if largest > 1 else single).append(sample)
+            yield filled, largest > 1
+
+
+def _long(ctx: ItemContext, first: int, drawn: list[Sample]) -> Iterator[Sample]:
+    """The samples with one dimension past 32, 256, 1,024 … that are made from these, filled and numbered from the
+    first; made one by one."""
     basis = Basis(ctx.op, ctx.dtype, drawn, ctx.traits.families)
     if EXTENT.applies(basis):
         basis.for_axis(EXTENT.name)
         for number, (base, call) in enumerate(islice(EXTENT.vary(basis), EXTENT.budget)):
-            yield replace(base, index=_NUMBERS + number, call=call, axis=EXTENT.name)
+            sample = replace(base, index=first + number, call=call, axis=EXTENT.name)
+            found = integers(ctx, sample) if sample.numel <= _MOST else None
+            if found is not None:
+                yield found[0]
 
 
-def integers(ctx: ItemContext, sample: Sample) -> Sample | None:
+def integers(ctx: ItemContext, sample: Sample) -> tuple[Sample, int] | None:
     """The sample with integers from -2 to 2 in its floating-point tensors, sparser and sparser until no sum of their
     magnitudes is larger than LARGEST; None where the op does not take them, where the sums stay larger, or where the
-    other arguments leave no integers. Factors that are fractions become 2."""
+    other arguments leave no integers. Factors that are fractions become 2. With it, the number of elements of its
+    largest output."""
     kind, divided = getattr(torch, ctx.dtype), "sums.divided" in ctx.traits.families
     factors = {k: 2 for k, v in sample.call.kwargs.items() if type(v) is float}
     call = type(sample.call)(sample.call.args, {**sample.call.kwargs, **factors})
@@ -93,7 +116,8 @@ def integers(ctx: ItemContext, sample: Sample) -> Sample | None:
             return None
         if largest <= LARGEST:
             args, kwargs = call.bind(fills)
-            return Sample(_NUMBERS + sample.index, type(call)(args, dict(kwargs)), None)
+            filled = Sample(_NUMBERS + sample.index, type(call)(args, dict(kwargs)), None)
+            return filled, max(each.numel() for each in outputs)
     return None
 
 

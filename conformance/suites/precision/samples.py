@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 
-from conformance.checks.ops.calls import Answer, Call, Found, called
-from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.calls import Answer, Call, Found, Laid, called
+from conformance.checks.ops.context import ItemContext, Part, Reference
 from conformance.suites.layout.reads import doubled
 from conformance.suites.precision.bounds import on_samples
 from conformance.suites.precision.elementwise import ULP, variants
 from conformance.suites.precision.ulps import FORMATS
 from opinfo.compare import Wrong, raised, tensors_of
+from opinfo.samples import ORDINARY, Sample, choose
 
 #: Samples of an op and dtype that are compared.
 _SAMPLES = 4
@@ -25,21 +27,48 @@ def on_samples_too(ctx: ItemContext) -> None:
     """Compare the result on some samples with the one in float64."""
     if variants(ctx):
         return
+    bound = on_samples(ctx.op.id, ctx.dtype)
     with ctx.running(ULP) as record:
-        for sample in ctx.common:
+        for laid, wide in mixed(_with_result(ctx), _SAMPLES // 2):
+            reference = Reference(ctx, laid, wide=wide, dtype=ctx.dtype, bound=bound)
+            ctx.judge({ULP: judge_rounded}, called, (), reference, layout="precise")
             if len(record.samples) == _SAMPLES:
                 break
-            laid = ctx.plain(sample)
-            wide = ctx.answer_for(sample, doubled, mutates=True)
-            answer = wide.value()
-            if answer.raises is not None or ctx.expected(laid).raises is not None:
-                continue
-            if not any(each.dtype in _WIDE and each.numel() for each in tensors_of(answer.result)):
-                continue
-            reference = Reference(
-                ctx, laid, wide=wide, dtype=ctx.dtype, bound=on_samples(ctx.op.id, ctx.dtype)
-            )
-            ctx.judge({ULP: judge_rounded}, called, (), reference, layout="precise")
+
+
+def _with_result(ctx: ItemContext) -> Iterator[tuple[tuple[Laid, Part], bool]]:
+    """The samples that have a result in float64, laid out, with it; and whether it has several elements."""
+    for sample in differing(ctx.common, _SAMPLES):
+        laid = ctx.plain(sample)
+        wide = ctx.answer_for(sample, doubled, mutates=True)
+        answer = wide.value()
+        if answer.raises is not None or ctx.expected(laid).raises is not None:
+            continue
+        sizes = [each.numel() for each in tensors_of(answer.result) if each.dtype in _WIDE]
+        if any(sizes):
+            yield (laid, wide), max(sizes) > 1
+
+
+def differing(samples: list[Sample], count: int) -> list[Sample]:
+    """The samples, first as many as are asked that differ most; larger ones before smaller ones."""
+    first = {sample.index for sample in choose(samples, count)}
+    return sorted(samples, key=lambda s: (s.index not in first, s.numel > ORDINARY, -s.numel))
+
+
+_T = TypeVar("_T")
+
+
+def mixed(found: Iterable[tuple[_T, bool]], single: int) -> Iterator[_T]:
+    """What has results of several elements, and only a few of the others, unless there is nothing else: in a result
+    of one number nothing is in another's place, and the first samples of most reductions have such results."""
+    later = []
+    for each, several in found:
+        if several or single > 0:
+            single -= not several
+            yield each
+        else:
+            later.append(each)
+    yield from later
 
 
 def judge_rounded(call: Call, answer: Answer, reference: Any) -> Found:
@@ -63,16 +92,17 @@ def judge_rounded(call: Call, answer: Answer, reference: Any) -> Found:
 def off_by(
     got: torch.Tensor, want: torch.Tensor, dtype: str, bound: float, subject: str
 ) -> Wrong | None:
-    """What is wrong where elements are off by more than ``bound`` ulps of the largest finite one. Elements that are not
-    finite in either are left to layout.values."""
+    """What is wrong where elements are off by more than ``bound`` ulps of the largest finite one. Elements whose exact
+    value is not finite, or close to what the dtype cannot hold, are left to layout.values."""
     digits, lowest, highest = FORMATS[dtype]
     wide = want.to(torch.complex128) if want.is_complex() else want.double()
-    mask = wide.isfinite() & got.isfinite() & (wide.abs() < 2.0**highest)
+    mask = wide.isfinite() & (wide.abs() < 2.0**highest)
     if not mask.any():
         return None
     sizes = wide.abs()[mask]
     unit = max(float(sizes.max()), 2.0**lowest) * 2.0 ** (1 - digits)
-    errors = (got.to(wide.dtype) - wide).abs().masked_fill(~mask, 0.0) / unit
+    errors = (got.to(wide.dtype) - wide).abs().nan_to_num(nan=torch.inf) / unit
+    errors.masked_fill_(~mask, 0.0)
     worst = float(errors.max())
     if worst <= bound:
         return None
