@@ -6,15 +6,18 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from opinfo.axes.arguments import ENDS, OPERANDS
+from opinfo.axes.arguments import ENDS, OPERANDS, REFUSED
 from opinfo.axes.basis import Basis
-from opinfo.axes.shapes import EXTENT, RANK, SIZE
-from opinfo.axes.values import INDICES, INTEGERS, SPECIAL
+from opinfo.axes.shapes import EMPTY, EXTENT, RANK, SIZE
+from opinfo.axes.values import INDICES, INTEGERS, SPECIAL, TIES
 from opinfo.catalog import Op, dtype_name
 from opinfo.exceptions import exceptions
 from opinfo.samples import Sample, choose, draw
 
-AXES = (RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS)
+AXES = (
+    *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
+    *(EMPTY, TIES, REFUSED),
+)
 
 #: Upstream's samples that are laid out in the whole covering set of layouts, where a sample of the axes is or none is.
 _WHOLE = (0, 3)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
 
-from opinfo.axes.basis import Axis, Basis, Variations
+from opinfo.axes.basis import Axis, Basis, Variations, asking
 from opinfo.axes.shapes import MAIN
 from opinfo.compare import Call
 from opinfo.samples import Sample
@@ -98,4 +99,69 @@ OPERANDS = Axis(
     layouts=("contiguous", "transposed+step_outer+offset"),
     applies=lambda basis: basis.op.ufunc == "binary" and "axes.loops" not in basis.families,
     vary=_operands,
+)
+
+
+# -- calls that are refused
+
+
+def _refused(basis: Basis) -> Variations:
+    for base in basis.bases[:2]:
+        for call in islice(_misfit(base), _MISFITS):
+            error = basis.refusal(call)
+            if error is None:
+                continue
+            documented = isinstance(error, IndexError) and "Dimension out of range" in str(error)
+            if documented or (_meta(basis, base.call) and not _meta(basis, call)):
+                yield base, call
+                return
+
+
+#: Calls that are tried for one that is refused.
+_MISFITS = 5
+
+
+def _misfit(base: Sample) -> Iterator[Call]:
+    """The call with an operand that does not fit the others, or a number that no dimension has."""
+    tensors, args, kwargs = base.tensors, base.call.args, base.call.kwargs
+    for place, tensor in enumerate(tensors if len(tensors) > 1 else ()):
+        if tensor.dim() and tensor.shape[-1] > 1:
+            longer = torch.cat([tensor, tensor[..., :2]], dim=-1)
+            changed = [longer if n == place else each for n, each in enumerate(tensors)]
+            yield Call(*base.call.bind(changed))
+    for place, value in enumerate(args):
+        if type(value) is int:
+            yield Call((*args[:place], _FAR, *args[place + 1 :]), dict(kwargs))
+    for name, value in kwargs.items():
+        if type(value) is int:
+            yield Call(args, {**kwargs, name: _FAR})
+    if tensors:
+        yield Call(*base.call.bind([tensors[0].new_zeros(()), *tensors[1:]]))
+        yield Call(*base.call.bind([tensors[0].new_zeros([1] * 7), *tensors[1:]]))
+
+
+#: No tensor has as many dimensions.
+_FAR = 70
+
+
+def _meta(basis: Basis, call: Call) -> bool:
+    """Whether meta tensors, which have no kernels, take the call: they refuse what every device has to refuse."""
+    args, kwargs = call.on([each.to("meta") for each in call.tensors], torch.device("meta"))
+    with asking():
+        try:
+            basis.op.function(*args, **kwargs)
+        except Exception:  # of any type: some have no kernel, and refuse the unchanged call too
+            return False
+    return True
+
+
+REFUSED = Axis(
+    number=11,
+    name="refused",
+    finds="A kernel that does not check its arguments, or whose error is lost.",
+    bugs=("pytorch/pytorch#170507", "intel/torch-xpu-ops#5233"),
+    budget=1,
+    layouts=("contiguous",),
+    applies=lambda basis: basis.dtype == ("float32" if "float32" in basis.op.dtypes else "int64"),
+    vary=_refused,
 )

@@ -14,7 +14,7 @@ import torch
 from opinfo.catalog import Op
 from opinfo.compare import Call, difference, replace_tensors, tensors_of
 from opinfo.memory import fresh_memory
-from opinfo.reference import value_answer
+from opinfo.reference import ValueAnswer, value_answer
 from opinfo.samples import Sample, choose, direct_seeding, draw, mutates, seed_everything
 from opinfo.torch_private import without_modes
 
@@ -176,16 +176,26 @@ class Basis:
         """What the CPU returns; None if it refuses the call, or returns too much."""
         if sum(t.numel() for t in call.tensors) > MOST:
             return None
-        with asking():
-            seed_everything(0)
-            found = value_answer(
-                self.op.function, call.on, call.tensors, mutates=mutates(self.families)
-            )
+        found = self._asked(call)
         if found.raises is not None:
             return None
         tensors = tensors_of(found.result)
         dense = [t.numel() for t in tensors if t.layout == torch.strided]
         return tensors if sum(dense) <= MOST and len(tensors) <= _MOST_RESULTS else None
+
+    def refusal(self, call: Call) -> BaseException | None:
+        """The exception with which the CPU says that a call is wrong."""
+        error = self._asked(call).raises
+        wrong = (RuntimeError, IndexError, ValueError, TypeError)
+        known = isinstance(error, wrong) and not isinstance(error, NotImplementedError)
+        return error if known else None
+
+    def _asked(self, call: Call) -> ValueAnswer:
+        with asking():
+            seed_everything(0)
+            return value_answer(
+                self.op.function, call.on, call.tensors, mutates=mutates(self.families)
+            )
 
     def taken(self, call: Call) -> Call | None:
         """The call, if the CPU takes it, and if its answer depends on nothing but its arguments.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import torch
 
-from opinfo.axes.basis import Axis, Basis, Variations
+from opinfo.axes.basis import MOST, Axis, Basis, Variations
 from opinfo.compare import Call
 from opinfo.samples import Sample
 
@@ -166,14 +166,29 @@ def _extents(basis: Basis) -> Variations:
     for turn in range(2):
         for number, (base, group, growth) in enumerate(found):
             first = (number + 2 * turn) % len(sizes) if turn else number % 2
-            for size in sizes[first:]:
-                if growth * size > _MOST or (number, size) in made:
+            past = (
+                () if turn or narrow or any(n not in sizes for _, n in made) else _past(base, group)
+            )
+            for size in (*past, *sizes[first:]):
+                if growth * size > (_MOST if size in sizes else MOST) or (number, size) in made:
                     continue
                 call = _lengthened(basis, base, group, size)
                 if call is not None and basis.taken(call) is not None:
+                    if size not in sizes and len(basis.answer(call) or ()) > _OUTPUTS:
+                        continue
                     made.add((number, size))
                     yield base, call
                     break
+
+
+def _past(base: Sample, group: frozenset[Any]) -> tuple[int, ...]:
+    """The odd extent of a dimension with which its tensor has more than 65,536 elements. Not of dimensions of several
+    tensors: some kernels look at each pair of their elements."""
+    if len(group) > 1 or not (places := [each for each in group if not isinstance(each, int)]):
+        return ()
+    tensor, dim = base.tensors[places[0][0]], places[0][1]
+    rest = tensor.numel() // tensor.shape[dim]
+    return (_ELEMENTS // rest | 1,) if rest else ()
 
 
 def _groups(basis: Basis, base: Sample) -> Iterator[tuple[frozenset[Any], float]]:
@@ -191,7 +206,7 @@ def _groups(basis: Basis, base: Sample) -> Iterator[tuple[frozenset[Any], float]
                 return
             call = _lengthened(basis, base, group, small)
             answer = basis.answer(call) if call is not None else None
-            if call is None or answer is None:
+            if call is None or answer is None or not any(t.numel() for t in answer):
                 continue
             done |= group
             held = sum(t.numel() for t in (*call.tensors, *answer))
@@ -200,6 +215,10 @@ def _groups(basis: Basis, base: Sample) -> Iterator[tuple[frozenset[Any], float]
 
 
 _TRIES = 24
+#: Results of a call with many elements: unbind gives one for each step.
+_OUTPUTS = 16
+#: Past 2^16: of the tensor that is largest when one dimension is long.
+_ELEMENTS = 2**16 + 600
 
 
 def _candidates(
@@ -267,7 +286,7 @@ def _lengthened(basis: Basis, base: Sample, group: frozenset[Any], size: int) ->
 EXTENT = Axis(
     number=3,
     name="extent",
-    finds="A kernel that is wrong where one dimension is longer than a warp, a block or a tile, or does not divide into them.",
+    finds="A kernel that is wrong where one dimension is longer than a warp, a block or a tile, or does not divide into them; of one sample, beyond 65,536 elements.",
     bugs=(
         "pytorch/pytorch#181133",
         "pytorch/pytorch#163597",
@@ -278,4 +297,67 @@ EXTENT = Axis(
     layouts=("contiguous", "transposed+step_outer+offset", "contiguous+step_inner+offset"),
     applies=lambda basis: not basis.elementwise and not basis.keeps_values and not basis.free,
     vary=_extents,
+)
+
+
+# -- no elements
+
+
+def _empties(basis: Basis) -> Variations:
+    for base in basis.bases:
+        found = False
+        for tries in islice(_emptied(basis, base), _TRIES // 3):
+            call = next(filter(None, map(basis.taken, tries)), None)
+            if call is not None and not all(t.numel() for t in call.tensors):
+                found = True
+                yield base, call
+        if found:
+            return
+
+
+#: Shapes without elements: a vector, a dimension in the middle, and one that broadcasts.
+_EMPTY = (((0,),), ((3, 0, 2),), ((1, 4), (0, 1)))
+
+
+def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
+    """Calls in which some dimension has size 0: for each dimension those of which the first that is taken will do.
+    A dimension that has another tensor's extent is not emptied alone: some kernels do not check that."""
+    if basis.shape_free and not basis.keeps_values:
+        yield from (iter([_shaped(basis, base, shapes)]) for shapes in _EMPTY)
+        return
+    dims = [(p, d) for p, t in enumerate(base.tensors) for d in range(t.dim())]
+    extents = {(p, d): base.tensors[p].shape[d] for p, d in dims}
+    seen: set[frozenset[tuple[int, int]]] = set()
+    for place, dim in dims:
+        same = [each for each in dims if extents[each] == extents[place, dim]]
+        group = {(place, dim)}
+        for other in {p for p, _ in same} - {place}:
+            theirs = [each for each in same if each[0] == other]
+            group |= set(theirs) if len(theirs) == 1 else {(other, dim)} & set(theirs)
+        groups = [each for each in (frozenset(group), frozenset(same)) if each not in seen]
+        seen.update(groups)
+        yield (_without(basis, base, each) for each in groups)
+
+
+def _without(basis: Basis, base: Sample, dims: frozenset[tuple[int, int]]) -> Call:
+    """The call with size 0 in these dimensions."""
+    return basis.rebuilt(
+        base,
+        {
+            p: t.new_zeros([0 if (p, d) in dims else n for d, n in enumerate(t.shape)])
+            for p, t in enumerate(base.tensors)
+            if any(p == place for place, _ in dims)
+        },
+    )
+
+
+EMPTY = Axis(
+    number=9,
+    name="empty",
+    finds="A kernel that fails or makes up values where an operand has no elements.",
+    bugs=("intel/intel-extension-for-pytorch#682",),
+    budget=3,
+    layouts=("contiguous",),
+    applies=lambda basis: True,
+    vary=_empties,
 )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import torch
 
-from opinfo.axes.basis import Axis, Basis, Variations, asking
-from opinfo.compare import DEFAULT_TOLERANCES, Call, tensors_of
+from opinfo.axes.basis import Axis, Basis, Variations, asking, is_sorted
+from opinfo.compare import DEFAULT_TOLERANCES, Call, difference, tensors_of
+from opinfo.exceptions import op_family
 from opinfo.samples import Sample, seed_everything
 
 #: Elements of a sample leave as many over when they are divided by 8, 16, 32 and 64.
@@ -27,6 +29,10 @@ def special_values(kind: torch.dtype) -> torch.Tensor:
 
 
 def _specials(basis: Basis) -> Variations:
+    return islice(_vectors(basis), 3) if basis.elementwise else _planted(basis)
+
+
+def _vectors(basis: Basis) -> Variations:
     values = special_values(basis.kind)
     for base in basis.bases:
         places = [
@@ -42,6 +48,10 @@ def _specials(basis: Basis) -> Variations:
                 yield base, call
 
 
+#: Which of the special values are first and last, by turn: NaN, -0, infinity; -0, NaN, a subnormal number.
+_FIRST, _LAST = (0, 11, 10), (11, 0, 9)
+
+
 def _arranged(
     basis: Basis, base: Sample, places: Sequence[int], values: torch.Tensor, turn: int
 ) -> dict[int, torch.Tensor]:
@@ -49,13 +59,16 @@ def _arranged(
     operands every pair of special values."""
     count = len(values)
     if len(places) == 1:
-        ends = [torch.roll(values, shift) for shift in (turn * _TAIL, count // 2 - turn * _TAIL)]
+        ends = [torch.roll(values, -_FIRST[turn]), torch.roll(values, count - 1 - _LAST[turn])]
         body = basis.fill(base, places[0], (_ELEMENTS - 2 * count,))
         return {places[0]: torch.cat([ends[0], body, ends[1]])}
     pairs = torch.cartesian_prod(torch.arange(count), torch.arange(count))
     length = (len(pairs) // 64 + 1) * 64 + _TAIL
     order = basis.choice(len(pairs), (length,))
     order[basis.permutation(length)[: len(pairs)]] = torch.arange(len(pairs))
+    for place, pair in ((0, _FIRST[turn]), (-1, _LAST[turn] * count + _FIRST[turn])):
+        there = int((order == pair).nonzero()[0])
+        order[[place, there]] = order[[there, place]]
     first, second = pairs[order].unbind(1)
     found = {}
     for number, place in enumerate(places):
@@ -105,14 +118,13 @@ def _documented(
 
 
 def _agreed(basis: Basis, call: Call, places: Sequence[int]) -> torch.Tensor | None:
-    """Where the CPU's answer is that of float64; None if it is not of one floating-point or bool tensor of this
-    size."""
+    """Where the CPU's answer is that of float64; None if it is not of floating-point or bool tensors of this size (with
+    integers, as frexp has, but not of them alone: casts of NaN are undefined)."""
     length = len(call.tensors[places[0]])
     found = basis.answer(call)
-    if not found or any(
-        each.shape != (length,) or not (each.is_floating_point() or each.dtype == torch.bool)
-        for each in found
-    ):
+    if not found or any(each.shape != (length,) for each in found):
+        return None
+    if not (found[0].is_floating_point() or found[0].dtype == torch.bool):
         return None
     kind = found[0].dtype
     rtol, atol = DEFAULT_TOLERANCES.get(str(kind).removeprefix("torch."), (0.0, 0.0))
@@ -132,11 +144,12 @@ def _agreed(basis: Basis, call: Call, places: Sequence[int]) -> torch.Tensor | N
         for got, want in zip(found, wide):
             if want.shape != got.shape:
                 return None
-            if kind == torch.bool or want.dtype == torch.bool:
+            if not (got.is_floating_point() and want.is_floating_point()):
                 agreed &= got == want
             else:
                 want = want.to(got.dtype)
                 agreed &= torch.isclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
+                agreed &= (got != 0) | (torch.signbit(got) == torch.signbit(want))
     return agreed
 
 
@@ -155,16 +168,69 @@ def _rounded(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
     return torch.where(large, tensor * (1 - torch.finfo(kind).eps), tensor)
 
 
+def _planted(basis: Basis) -> Variations:
+    """Some special values among those of calls of ops that are not elementwise: ordinary ones in all operands, NaN in
+    one operand at a time, infinities in the first. Where sums are drawn up in blocks NaN and infinities spread."""
+    family = op_family(basis.op.id, basis.op.ufunc)
+    about = torch.finfo(basis.kind)
+    ordinary = [0.5, 101.5, -101.5, 2.5, about.tiny / 4, -0.0]
+    wanted: list[tuple[int | None, list[float]]] = [(None, ordinary)]
+    if family not in ("fft", "conv", "resampling", "linalg"):
+        wanted += [(0, [math.nan]), (1, [math.nan])]
+        if not {"values.sums", "fp32_precision"} & basis.families:
+            wanted.append((0, [-math.inf, math.inf]))
+    for which, among in wanted:
+        for base in basis.bases:
+            places = [
+                p
+                for p, t in enumerate(base.tensors)
+                if t.dtype == basis.kind and t.numel() > 2 * len(among) and not is_sorted(t)
+            ]
+            if which is not None:
+                places = places[which : which + 1]
+            tensors = {place: _with(basis, base, place, among) for place in places}
+            call = basis.rebuilt(base, tensors)
+            if tensors and _settled(basis, call) and basis.taken(call) is not None:
+                yield base, call
+                break
+
+
+def _with(basis: Basis, base: Sample, place: int, among: Sequence[float]) -> torch.Tensor:
+    """A tensor of the shape of this one that holds these values, one of them last."""
+    found = basis.fill(base, place, base.tensors[place].shape)
+    flat = found.view(-1)
+    if basis.orders:  # no two are the same: there is one zero
+        flat[flat == 0] = 0.25
+    where = torch.cat([basis.permutation(len(flat) - 1)[: len(among) - 1], torch.tensor([-1])])
+    flat[where] = torch.tensor(among, dtype=torch.float64).to(found.dtype)
+    return found
+
+
+def _settled(basis: Basis, call: Call) -> bool:
+    """Whether the CPU's answer is that of float64, and that of the same operands in another layout."""
+    found = basis.answer(call)
+    turned = [t.mT.contiguous().mT if t.dim() > 1 else t for t in call.tensors]
+    wide = [t.double() if t.dtype == basis.kind else t for t in call.tensors]
+    for tensors in (turned, wide):
+        other = basis.answer(basis.rebound(call, tensors))
+        if not found or other is None or len(other) != len(found):
+            return False
+        same = [want.to(got.dtype) for got, want in zip(found, other)]
+        if difference(same, found, DEFAULT_TOLERANCES) is not None:
+            return False
+    return True
+
+
 SPECIAL = Axis(
     number=4,
     name="special values",
     finds="A kernel that loses NaN, infinities, signs of zeros, halves or subnormal numbers, in any operand, in the body or in the tail of a vectorised loop.",
     bugs=("pytorch/pytorch#67428", "pytorch/pytorch#188147"),
-    budget=3,
+    budget=4,
     layouts=("contiguous", "contiguous+step_inner+offset"),
     applies=lambda basis: (
         basis.kind.is_floating_point
-        and basis.elementwise
+        and not basis.keeps_values
         and not basis.free
         and basis.dtype in DEFAULT_TOLERANCES
         and "axes.loops" not in basis.families
@@ -338,4 +404,28 @@ INDICES = Axis(
         and (basis.kind.is_floating_point or basis.kind.is_complex)
     ),
     vary=_indices,
+)
+
+
+# -- ties
+
+
+def _ties(basis: Basis) -> Variations:
+    stable = [s for s in basis.drawn if s.call.kwargs.get("stable") is True]
+    for base in [s for s in stable if s.numel > 2] or basis.bases:
+        shape = max(base.tensors[0].shape, (9, 7), key=math.prod)
+        few = basis.choice(2 if basis.dtype == "bool" else 3, shape).to(basis.kind)
+        if (call := basis.taken(basis.rebuilt(base, {0: few}))) is not None:
+            yield base, call
+
+
+TIES = Axis(
+    number=10,
+    name="ties",
+    finds="A kernel that names another of equal elements than the first, where that is documented.",
+    bugs=("pytorch/pytorch#93630", "pytorch/pytorch#41781"),
+    budget=2,
+    layouts=("contiguous", "transposed+step_outer+offset"),
+    applies=lambda basis: "axes.ties" in basis.families,
+    vary=_ties,
 )

@@ -31,6 +31,7 @@ class Facts:
     dims: tuple[str, ...]  # arguments that name dimensions
     updates: bool  # it takes statistics that it may update
     long: bool  # some operand has a dimension longer than 1
+    types: frozenset[str]  # of the arguments, as schemas name them
 
 
 #: By axis: the condition and its label, drawn for an op; None where the axis means nothing to it.
@@ -381,3 +382,156 @@ def argument(facts: Facts, rng: Random) -> Drawn:
         return any(isinstance(n, float) and n == n and n % 1 != 0 for n in numbers)
 
     return f"{name} {how}", condition
+
+
+@axis("tail")
+def tail(facts: Facts, rng: Random) -> Drawn:
+    """How many elements are left over by a loop of so many."""
+    if not facts.operands:
+        return None
+    step, left = rng.choice([(8, "some"), (32, "some"), (64, "none"), (16, "one"), (4, "three")])
+    counts = {"some": range(1, step), "none": (0,), "one": (1,), "three": (3,)}[left]
+
+    def condition(call: Invocation) -> bool:
+        found = [each.tensor.numel() for each in call.operands[:1]]
+        return any(n > step and n % step in counts for n in found)
+
+    return f"{left} left over of {step}", condition
+
+
+@axis("matrix")
+def matrix(facts: Facts, rng: Random) -> Drawn:
+    if not facts.operands:
+        return None
+    k, how = pick(facts, rng), rng.choice(["square", "tall", "wide", "one row", "one column"])
+
+    def condition(call: Invocation) -> bool:
+        operand = call.operand(k)
+        if operand is None or operand.tensor.dim() < 2:
+            return False
+        m, n = operand.tensor.shape[-2:]
+        if how.startswith("one"):
+            return (m == 1 < n) if how == "one row" else (n == 1 < m)
+        return {"square": m == n > 1, "tall": m > n > 1, "wide": n > m > 1}[how]
+
+    return f"operand {k} {how}", condition
+
+
+@axis("batch")
+def batch(facts: Facts, rng: Random) -> Drawn:
+    """How many rows there are before the last dimension."""
+    if not facts.operands:
+        return None
+    how = rng.choice(
+        ["one row", "more than 8 rows", "more than 300 rows", "two leading dimensions"]
+    )
+
+    def condition(call: Invocation) -> bool:
+        for t in (each.tensor for each in call.operands[:1]):
+            rows = t.numel() // t.shape[-1] if t.dim() and t.shape[-1] else 0
+            if how == "two leading dimensions":
+                return t.dim() > 2 and min(t.shape[:2]) > 1
+            return rows == 1 if how == "one row" else rows > (8 if "8" in how else 300)
+        return False
+
+    return how, condition
+
+
+@axis("which dimension")
+def which_dimension(facts: Facts, rng: Random) -> Drawn:
+    if not facts.dims or not facts.operands:
+        return None
+    name, how = rng.choice(facts.dims), rng.choice(["first", "middle", "last", "negative", "two"])
+
+    def condition(call: Invocation) -> bool:
+        value, operand = call.values.get(name), call.operand(0)
+        rank = operand.tensor.dim() if operand is not None else 0
+        dims = value if isinstance(value, (list, tuple)) else [value]
+        if not dims or not all(type(d) is int for d in dims) or rank < 2:
+            return False
+        if how == "two":
+            return len(dims) > 1
+        if how == "negative":
+            return any(d < 0 for d in dims)
+        places = {d % rank for d in dims}
+        here = {"first": {0}, "last": {rank - 1}, "middle": set(range(1, rank - 1))}[how]
+        return bool(places & here)
+
+    return f"{name}: {how}", condition
+
+
+@axis("absent operand")
+def absent(facts: Facts, rng: Random) -> Drawn:
+    """An optional tensor is given, or is not."""
+    how = rng.choice(["no", "an"])
+
+    def condition(call: Invocation) -> bool:
+        values = [
+            call.values[a.name]
+            for a in call.overload._schema.arguments
+            if str(a.type) == "Optional[Tensor]"
+        ]
+        given = [isinstance(each, torch.Tensor) for each in values]
+        return bool(given) and (not all(given) if how == "no" else any(given))
+
+    if "Optional[Tensor]" not in facts.types:
+        return None
+    return f"{how} optional tensor", condition
+
+
+@axis("lists")
+def lists(facts: Facts, rng: Random) -> Drawn:
+    """How many tensors a list holds."""
+    if "List[Tensor]" not in facts.types:
+        return None
+    how = rng.choice(["one", "two", "more than two", "of different shapes"])
+
+    def condition(call: Invocation) -> bool:
+        held = [v for v in call.values.values() if isinstance(v, (list, tuple)) and v]
+        found = [v for v in held if all(isinstance(t, torch.Tensor) for t in v)]
+        if how == "of different shapes":
+            return any(len({t.shape for t in v}) > 1 for v in found)
+        return any(min(len(v), 3) == ("one", "two", "more than two").index(how) + 1 for v in found)
+
+    return f"a list {how}", condition
+
+
+@axis("uniform values")
+def uniform(facts: Facts, rng: Random) -> Drawn:
+    """What all elements of an operand have in common."""
+    if not facts.operands:
+        return None
+    k, how = (
+        pick(facts, rng),
+        rng.choice(["positive", "negative", "sorted", "distinct", "repeated"]),
+    )
+
+    def condition(call: Invocation) -> bool:
+        operand = call.operand(k)
+        if operand is None or operand.tensor.numel() < 3 or operand.tensor.numel() > 4096:
+            return False
+        t = operand.tensor.cpu().reshape(-1)
+        if t.is_complex() or t.dtype == torch.bool or t.dtype.itemsize == 1:
+            return False
+        if how in ("positive", "negative"):
+            return bool((t > 0).all() if how == "positive" else (t < 0).all())
+        if how == "sorted":
+            return bool((t[1:] >= t[:-1]).all())
+        few = len(t.unique()) < len(t)
+        return few if how == "repeated" else not few
+
+    return f"operand {k}: all {how}", condition
+
+
+@axis("lazy bits")
+def lazy_bits(facts: Facts, rng: Random) -> Drawn:
+    """Operands that are views with the conj or the neg bit set."""
+    if not facts.operands or "complex64" not in facts.dtypes:
+        return None
+    k = pick(facts, rng)
+
+    def condition(call: Invocation) -> bool:
+        operand = call.operand(k)
+        return operand is not None and (operand.tensor.is_conj() or operand.tensor.is_neg())
+
+    return f"operand {k} lazily conjugated or negated", condition

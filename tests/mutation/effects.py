@@ -258,6 +258,116 @@ def race(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
     return "race", effect
 
 
+@general
+def rolled(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
+    """Elements of the result lie in another place: one further, in the block before, or in the other dimension."""
+    if facts.view or not facts.outputs:
+        return None
+    how = rng.choice(
+        ["along the last dimension", "along the first", "transposed", "block repeated"]
+    )
+
+    def effect(call: Invocation) -> Any:
+        result = call.honest()
+        for t in outputs(result)[:1]:
+            if not t.numel() or 0 in t.stride() or t.is_conj() or t.dtype in _SIGNED:
+                return _unmet(call, result)
+            held = t.cpu().clone(memory_format=torch.contiguous_format)
+            if how == "transposed":
+                if t.dim() < 2 or t.shape[-1] != t.shape[-2]:
+                    return _unmet(call, result)
+                wrong = held.mT
+            elif how == "block repeated":
+                if held.numel() < 32:
+                    return _unmet(call, result)
+                wrong = held.clone()
+                wrong.view(-1)[-16:] = held.view(-1)[-32:-16]
+            else:
+                wrong = held.roll(1, 0 if "first" in how else -1) if t.dim() else held
+            if torch.equal(wrong, held):
+                return _unmet(call, result)
+            t.copy_(wrong)
+        return result
+
+    return how, effect
+
+
+@general
+def range_lost(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
+    """The result passed through a type that holds less: float16's range, 32 or 16 bits, no NaN, no infinity, no sign."""
+    if facts.view or not facts.outputs:
+        return None
+    how = rng.choice(["float16", "32 bits", "16 bits", "no NaN", "no infinity", "no sign"])
+
+    def effect(call: Invocation) -> Any:
+        result = call.honest()
+        for t in outputs(result)[:1]:
+            held = t.cpu()
+            integers = held.dtype in (torch.int64, torch.int32)
+            if 0 in t.stride() or t.dtype.itemsize == 1 or t.is_complex() or t.dtype in _SIGNED:
+                return _unmet(call, result)
+            if how.endswith("bits"):
+                less = torch.int32 if how == "32 bits" else torch.int16
+                wrong = held.to(less).to(held.dtype) if integers else held
+            elif how == "no sign":
+                wrong = held.abs()
+            elif integers:
+                wrong = held
+            elif how == "float16":
+                wrong = held.clamp(-65504, 65504)
+            elif how == "no NaN":
+                wrong = held.nan_to_num(0.0, math.inf, -math.inf)
+            else:
+                most = torch.finfo(held.dtype).max
+                wrong = held.clamp(-most, most)
+            if torch.equal(wrong, held):
+                return _unmet(call, result)
+            t.copy_(wrong)
+        return result
+
+    return how, effect
+
+
+@general
+def outputs_exchanged(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
+    if facts.outputs < 2 or facts.view:
+        return None
+
+    def effect(call: Invocation) -> Any:
+        result = call.honest()
+        found = outputs(result)
+        if len(found) < 2 or found[0].shape != found[1].shape or found[0].dtype != found[1].dtype:
+            return _unmet(call, result)
+        first, second = (t.cpu().clone() for t in found[:2])
+        found[0].copy_(second)
+        found[1].copy_(first)
+        return result
+
+    return "outputs exchanged", effect
+
+
+@own("memory of the result")
+def memory_kept(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
+    """A result lies in the memory of the result before, which the caller may still hold."""
+    if facts.view or not facts.outputs or "functional" not in facts.forms:
+        return None
+    kept: dict[Any, torch.Tensor] = {}
+
+    def effect(call: Invocation) -> Any:
+        result = call.honest()
+        if call.form != "functional" or not isinstance(result, torch.Tensor) or not result.numel():
+            return _unmet(call, result)
+        if result.layout != torch.strided or result.is_conj() or result.device.type == "cpu":
+            return _unmet(call, result)
+        key = (tuple(result.shape), result.stride(), result.dtype)
+        if key not in kept:
+            kept[key] = result
+            return _unmet(call, result)
+        return kept[key].view(kept[key].shape).copy_(result)
+
+    return "that of the result before", effect
+
+
 # -- how an operand is read
 
 

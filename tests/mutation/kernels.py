@@ -188,6 +188,7 @@ def facts_of(op_id: str, overloads: tuple[str, ...]) -> Facts:
         dims=tuple(dict.fromkeys(dims)),
         updates=any("running" in name for call in calls for name in call.values),
         long=any(n > 1 for call in calls for o in call.operands for n in o.tensor.shape),
+        types=frozenset(str(a.type) for call in calls for a in call.overload._schema.arguments),
     )
 
 

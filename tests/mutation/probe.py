@@ -12,7 +12,8 @@ import torch
 
 from opinfo.catalog import Op, catalogue
 from opinfo.compare import Call, replace_tensors, tensors_of
-from opinfo.samples import draw
+from opinfo.exceptions import exceptions
+from opinfo.samples import draw, mutates
 from tests.mutation.items import device
 from tests.mutation.plant import Effect, Planted, planted
 
@@ -30,6 +31,8 @@ def observable(
 ) -> str:
     """What differs with the mutant in the first drawn call in which something does; empty if nothing does."""
     op, free = catalogue()[op_id], "empty" in op_id  # memory that nothing was written to
+    # What a call updates may not have elements that share an address.
+    layouts = _LAYOUTS[:-1] if mutates(exceptions().families_of(op_id)) else _LAYOUTS
     drawn: dict[str, list[Any]] = {}
     with warnings.catch_warnings(), torch.no_grad(), planted(overloads, effect) as run:
         warnings.simplefilter("ignore")
@@ -45,7 +48,7 @@ def observable(
             if values is None:
                 continue
             form = rng.choice(("function", "function", "out", "inplace"))
-            shaped = [rng.choice(_LAYOUTS) for _ in values]
+            shaped = [rng.choice(layouts) for _ in values]
             times = 3 if number % 4 == 0 else 1
             plans = (sample.call, values, shaped, form, number)
             honest = outcome(op, *plans)
@@ -153,6 +156,8 @@ _LAYOUTS = (
 
 def laid(t: torch.Tensor, how: str) -> torch.Tensor:
     """A tensor on the device in such a layout, with room around it."""
+    if not t.numel():
+        return t.to(device().torch_device)
     order = list(range(t.dim()))
     if how == "transposed":
         order = order[::-1]

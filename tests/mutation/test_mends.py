@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from tests.mutation import kernels
-from tests.mutation.effects import GENERAL, conditioned
+from tests.mutation.effects import GENERAL, OWN, conditioned
 from tests.mutation.kernels import Mutant
 from tests.mutation.plant import NOT_MET, Effect, Invocation
 
@@ -37,6 +41,59 @@ def transposes_its_input(call: Invocation) -> object:
     return result
 
 
+def of(kind: str) -> Effect:
+    """The effect that an own kind makes of a functional op."""
+    facts: Any = SimpleNamespace(view=False, outputs=1, forms={"functional"})
+    made = next(each for each in chain(*OWN.values()) if each.__name__ == kind)(facts, Random(0))
+    assert made is not None
+    return made[1]
+
+
+def zeros_lose_their_sign(call: Invocation) -> object:
+    result: torch.Tensor = call.honest()
+    result[result == 0] = 0.0
+    return result
+
+
+def conjugation_lost(call: Invocation) -> object:
+    first = call.operands[0]
+    return call.honest_with(first, first.tensor.conj()) if first.tensor.is_conj() else NOT_MET
+
+
+def strided_like_nothing_else(call: Invocation) -> bool:
+    """The target and what is read have strides of their own."""
+    tensors = [each.tensor for each in call.operands]
+    strided = [t.stride() for t in tensors if not t.is_contiguous()]
+    return call.form == "out" and len(set(strided)) > 1
+
+
+def swallows(call: Invocation) -> object:
+    try:
+        return call.honest()
+    except Exception:
+        call.error = None
+        return call.operands[0].tensor.clone()
+
+
+def last_of_equals(call: Invocation) -> object:
+    found = call.honest()
+    turned = call.honest_with(call.operands[0], call.operands[0].tensor.flip(call.values["dim"]))
+    if not isinstance(found, (tuple, list)):
+        return found
+    return found[0], call.operands[0].tensor.shape[call.values["dim"]] - 1 - turned[1]
+
+
+def nan_lost(call: Invocation) -> object:
+    first = call.operands[0]
+    if not bool(first.tensor.isnan().any()):
+        return NOT_MET
+    return call.honest_with(first, first.tensor.nan_to_num(0.0))
+
+
+def large(call: Invocation) -> bool:
+    return any(each.tensor.numel() > 2**16 for each in call.operands)
+
+
 MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     # An op whose values are unspecified may still not raise.
     ("new_empty", ("new_empty",), conditioned(is_empty, raises()), "layout.values"),
@@ -49,6 +106,16 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     ),
     # An input keeps its strides, and not only its bytes.
     ("matmul", ("mm",), transposes_its_input, "layout.inputs_intact"),
+    # A result stays as it is when there are others.
+    ("exp", ("exp",), of("memory_kept"), "precision.trust"),
+    ("neg", ("neg",), zeros_lose_their_sign, "layout.values"),
+    ("mm", ("mm",), conjugation_lost, "layout.values"),
+    ("tan", ("tan.out",), conditioned(strided_like_nothing_else, raises()), "layout.out_kept"),
+    ("diag_embed", ("diag_embed",), conditioned(is_empty, raises()), "layout.values"),
+    ("cumsum", ("cumsum",), swallows, "layout.values"),
+    ("max.reduction_with_dim", ("max.dim",), last_of_equals, "layout.values"),
+    ("roll", ("roll",), nan_lost, "layout.values"),
+    ("fft.rfft", ("_fft_r2c",), conditioned(large, raises()), "layout.values"),
 ]
 
 

@@ -131,6 +131,12 @@ class Reference:
         return "values.free" in self.families
 
     @property
+    def signed(self) -> bool:
+        """Whether the signs of zeros are judged: the axis has chosen values for which they are certain."""
+        sample = self.laid.sample
+        return sample.axis == "special values" and self.ctx.traits.ufunc in ("unary", "binary")
+
+    @property
     def mutable(self) -> frozenset[int]:
         return self.ctx.mutable_inputs(self.laid.sample)
 
@@ -309,13 +315,14 @@ class ItemContext:
 
     def plain(self, sample: Sample) -> Laid:
         """The sample with every tensor contiguous. Raises EndsProcess."""
-        return self._lay_named(sample, uniform(CONTIGUOUS))
+        return self.laid_as(sample, uniform(CONTIGUOUS))
 
     def first(self, sample: Sample) -> Laid:
         """The sample in the first case. Raises EndsProcess."""
-        return self._lay_named(sample, self.cases[0])
+        return self.laid_as(sample, self.cases[0])
 
-    def _lay_named(self, sample: Sample, case: Case) -> Laid:
+    def laid_as(self, sample: Sample, case: Case) -> Laid:
+        """The sample in one case. Raises EndsProcess."""
         if not self.guard.call(CallKey(sample.index, INPUTS)):
             raise EndsProcess
         return self.lay(sample, case)

@@ -50,6 +50,8 @@ def reads(ctx: ItemContext) -> None:
             ctx.release(sample)
         if ctx.recorder.get("layout.views") is not None:
             _lazy_bits(ctx)
+        elif ctx.recorder.get("layout.values") is not None:
+            _conjugated(ctx)
 
 
 def _one_call(ctx: ItemContext, laid: Laid) -> None:
@@ -109,12 +111,26 @@ def judge_values(call: Call, answer: Answer, reference: Any) -> Found:
     elif reference.free:
         yield other_form(answer.read, want.result)
     else:
-        yield differs(answer.read, want.result, reference)
+        wrong = differs(answer.read, want.result, reference)
+        yield wrong or (other_zeros(answer.read, want.result) if reference.signed else None)
         for place in sorted(reference.mutable):
             given = call.inputs[place]
             if want.after and isinstance(given, Guarded):
                 wrong = differs(call.back(given.view), want.after[place], reference)
                 yield wrong.about(f"input {place} after the call") if wrong is not None else None
+
+
+def other_zeros(read: Any, want: Any) -> Wrong | None:
+    """The first zero with another sign than the reference's, where both results are zero."""
+    for got, wanted in zip(tensors_of(read), tensors_of(want)):
+        if got.is_floating_point() and got.dtype == wanted.dtype:
+            both = (got == 0) & (wanted == 0)
+            other = both & (torch.signbit(got) != torch.signbit(wanted))
+            if bool(other.any()):
+                where = tuple(other.nonzero()[0].tolist())
+                found = repr(got[where].item())
+                return Wrong("values", repr(wanted[where].item()), found, f"at {where}")
+    return None
 
 
 def other_form(read: Any, want: Any) -> Wrong | None:
@@ -411,6 +427,42 @@ def _turned(ctx: ItemContext, sample: Sample, turn: str) -> None:
         return  # the CPU cannot read its own result: complex32 with both bits set
     reference = Reference(ctx, ctx.first(sample), turn=turn, lazy=lazy, resolved=resolved)
     ctx.judge({"layout.views": judge_turned}, called_turned, (turn,), reference, layout=turn)
+
+
+def _conjugated(ctx: ItemContext) -> None:
+    """Give an op that is no view conjugated views as all its complex operands: some kernels read them as they are."""
+    if not getattr(torch, ctx.dtype).is_complex or not ctx.op.takes_conj_view:
+        return
+    held = [s for s in ctx.common if all(t.layout == torch.strided for t in s.tensors) and s.numel]
+    for sample in sorted(held, key=lambda s: (-len(s.tensors), s.index))[:1]:
+        lazy = ctx.answer_for(sample, conjugated)
+        if lazy.value().raises is None and not (
+            ctx.mutates or "values.free" in ctx.traits.families
+        ):
+            reference = Reference(ctx, ctx.first(sample), lazy=lazy)
+            judges = {"layout.values": judge_conjugated}
+            ctx.judge(judges, called_conjugated, (), reference, layout="conj")
+
+
+def conjugated(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors, the complex ones as views with the conj bit set."""
+    return [torch.conj(each) if each.is_complex() else each for each in values]
+
+
+def called_conjugated(call: Call) -> Answer:
+    answer = called(replace(call, inputs=conjugated(copies(call))), False)
+    if answer.raised is None:
+        answer.read = resolve(replace_tensors(answer.result, call.back))
+    return answer
+
+
+def judge_conjugated(call: Call, answer: Answer, reference: Any) -> Found:
+    """The values of a call with lazily conjugated operands are the CPU's."""
+    if answer.raised is not None:
+        yield raised(answer.raised, "no exception, as from the reference")
+        return
+    wrong = differs(answer.read, resolve(reference.lazy.result), reference)
+    yield wrong.about("conjugate views as inputs") if wrong is not None else None
 
 
 def turned(values: Sequence[torch.Tensor], turn: str) -> list[torch.Tensor]:

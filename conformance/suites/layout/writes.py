@@ -29,7 +29,7 @@ from conformance.checks.ops.calls import (
 from conformance.checks.ops.context import ItemContext, Part, Reference
 from opinfo.compare import Wrong, fits_in, outputs_of, raised, replace_tensors, tensors_of
 from opinfo.device import ByValues, Guarded, Move, identity
-from opinfo.layouts import Geometry
+from opinfo.layouts import Geometry, Layout, uniform
 from opinfo.reference import significant
 from opinfo.samples import Sample
 
@@ -70,6 +70,10 @@ def prefill(dtype: torch.dtype) -> Any:
     return torch.iinfo(dtype).max
 
 
+#: The layout of the inputs where the target has an offset, if the op takes it: of two strides a kernel may use one.
+_STRIDED = uniform(Layout("transposed", "outer", offset=True))
+
+
 def out_kept(ctx: ItemContext) -> None:
     """Give the op targets of the right shape in many layouts."""
     if not ctx.traits.has_out or not ctx.traits.returns_tensors:
@@ -77,8 +81,12 @@ def out_kept(ctx: ItemContext) -> None:
     judges = {OUT_KEPT: judge_kept, BOUNDS: judge_target_bounds}
     with ctx.running(*judges):
         for sample in ctx.common:
-            reference = Reference(ctx, ctx.plain(sample))
-            wanted = wanted_outputs(reference)
+            plain = Reference(ctx, ctx.plain(sample))
+            wanted = wanted_outputs(plain)
+            strided = plain
+            if wanted is not None and ctx.device.takes(_STRIDED.id):
+                strided = Reference(ctx, ctx.laid_as(sample, _STRIDED))
+                strided = plain if strided.raises else strided
             seen: set[tuple[Geometry, ...]] = set()
             targets = [each for each in ctx.targets if ctx.device.takes(each.id)]
             for layout in targets if wanted is not None else ():
@@ -87,7 +95,8 @@ def out_kept(ctx: ItemContext) -> None:
                     continue
                 seen.add(geometries)
                 specs = [(t.dtype, g) for t, g in zip(wanted or (), geometries, strict=True)]
-                given, name = (specs, form_of(reference.value.result)), f"out={layout.id}"
+                given, name = (specs, form_of(plain.value.result)), f"out={layout.id}"
+                reference = strided if geometries[:1] and geometries[0].offset else plain
                 ctx.judge(
                     judges, called_into_guarded, given, reference, layout=name, check="target"
                 )

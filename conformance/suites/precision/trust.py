@@ -10,7 +10,7 @@ import torch
 from conformance.checks.ops import directed
 from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.script import NotReturned
-from opinfo.compare import Wrong, difference, outputs_of, replace_tensors
+from opinfo.compare import Wrong, difference, outputs_of, replace_tensors, tensors_of
 from opinfo.reference import value_answer
 from opinfo.samples import Sample
 
@@ -90,10 +90,12 @@ def fresh_answers(
 ) -> Wrong | None:
     """The same storage with other values gives their answer, and so do ten equal calls."""
     more = others(values, getattr(torch, dtype))
-    wants = []
+    wants, apart = [], True
     for given in (values, more):
-        args, kwargs = arguments([each.clone() for each in given])
+        own = [each.clone() for each in given]
+        args, kwargs = arguments(own)
         wants.append(on_cpu(op, args, kwargs))
+        apart = apart and not shares_memory(tensors_of(wants[-1]), own)
     held = [move(each.clone()) for each in values]
 
     def called() -> Any:
@@ -105,7 +107,8 @@ def fresh_answers(
         except Exception as error:
             raise NotReturned("the call raised") from error
 
-    first = replace_tensors(called(), back)
+    held_first = called()
+    first = replace_tensors(held_first, back)
     if difference(first, wants[0], tolerances, roundings=roundings) is not None:
         raise NotReturned("one call alone is wrong") from ValueError("wrong values")
     for place, each in enumerate(more):
@@ -132,7 +135,25 @@ def fresh_answers(
                 total=wrong.total,
                 first=wrong.first,
             )
+    if apart:
+        kept = replace_tensors(held_first, back)
+        wrong = difference(kept, wants[0], tolerances, roundings=roundings)
+        if wrong is not None:
+            return Wrong(
+                "alias",
+                "the result of the first call as it was",
+                "other values after later calls",
+                "later results lie in its memory",
+            )
     return None
+
+
+def shares_memory(results: list[torch.Tensor], operands: list[torch.Tensor]) -> bool:
+    """Whether a result is a view of an operand, or the operand; both are on the CPU."""
+    known = {t.untyped_storage().data_ptr() for t in operands if t.layout == torch.strided}
+    return any(
+        t.layout != torch.strided or t.untyped_storage().data_ptr() in known for t in results
+    )
 
 
 def on_cpu(op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
