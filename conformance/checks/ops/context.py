@@ -132,9 +132,9 @@ class Reference:
 
     @property
     def signed(self) -> bool:
-        """Whether the signs of zeros are judged: the axis has chosen values for which they are certain."""
+        """Whether the signs of zeros are judged: where a standard defines them."""
         sample = self.laid.sample
-        return sample.axis == "special values" and self.ctx.traits.ufunc in ("unary", "binary")
+        return sample.axis == "special values" and "zeros.signed" in self.families
 
     @property
     def mutable(self) -> frozenset[int]:

@@ -84,7 +84,8 @@ def out_kept(ctx: ItemContext) -> None:
             plain = Reference(ctx, ctx.plain(sample))
             wanted = wanted_outputs(plain)
             strided = plain
-            if wanted is not None and ctx.device.takes(_STRIDED.id):
+            by_storage = "as_strided.read" in ctx.traits.families
+            if wanted is not None and ctx.device.takes(_STRIDED.id) and not by_storage:
                 strided = Reference(ctx, ctx.laid_as(sample, _STRIDED))
                 strided = plain if strided.raises else strided
             seen: set[tuple[Geometry, ...]] = set()
