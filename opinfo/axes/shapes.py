@@ -167,15 +167,13 @@ def _extents(basis: Basis) -> Variations:
         for number, (base, group, growth) in enumerate(found):
             first = (number + 2 * turn) % len(sizes) if turn else number % 2
             past = (
-                () if turn or narrow or any(n not in sizes for _, n in made) else _past(base, group)
+                () if turn or short or any(n not in sizes for _, n in made) else _past(base, group)
             )
             for size in (*past, *sizes[first:]):
                 if growth * size > (_MOST if size in sizes else MOST) or (number, size) in made:
                     continue
                 call = _lengthened(basis, base, group, size)
                 if call is not None and basis.taken(call) is not None:
-                    if size not in sizes and len(basis.answer(call) or ()) > _OUTPUTS:
-                        continue
                     made.add((number, size))
                     yield base, call
                     break
@@ -215,8 +213,6 @@ def _groups(basis: Basis, base: Sample) -> Iterator[tuple[frozenset[Any], float]
 
 
 _TRIES = 24
-#: Results of a call with many elements: unbind gives one for each step.
-_OUTPUTS = 16
 #: Past 2^16: of the tensor that is largest when one dimension is long.
 _ELEMENTS = 2**16 + 600
 
