@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import select
 import signal
 import warnings
@@ -48,6 +49,8 @@ def sample_of(seed: int, count: int, family: str | None, all_sites: list[Site]) 
     """That many sites, of each family as many as there are or as its share is."""
     rng, by_family = Random(seed), dict[str, list[Site]]()
     for site in all_sites:
+        if site.kind == "condition true" and re.search(r"\(!on\(Fault::\w+\)\) \{$", site.text):
+            continue  # so it is, where no fault is planted
         by_family.setdefault(site.family, []).append(site)
     if family is not None:
         by_family = {family: by_family.get(family, [])}

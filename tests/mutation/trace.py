@@ -118,6 +118,7 @@ def _memory(say: Say) -> None:
     ).library.memory_snapshot()
     for trace in snapshot["device_traces"]:
         say(repr([(e["action"], e["size"], e["stream"]) for e in trace])[:4000])
+        say(repr({tuple(sorted(e)) for e in trace}))
     module.memory._record_memory_history(None)
 
 
@@ -242,6 +243,11 @@ def _random(say: Say) -> None:
     generator.manual_seed(7)
     twin = generator.clone_state()
     shared = generator.graphsafe_get_state()
+    # A state that is shared stays shared, and a clone does not.
+    adopted = torch.Generator(KIND)
+    adopted.graphsafe_set_state(shared)
+    pair = [torch.rand(2, device=KIND, generator=g).tolist() for g in (adopted, generator, twin)]
+    say(repr(pair))
     draws = [
         torch.rand(2, device=KIND, generator=g).tolist()
         for g in (generator, twin, generator, shared)
