@@ -143,6 +143,17 @@ def off_by_one(function: Function) -> Function:
     return faulty
 
 
+def ignores_conj_bits(function: Function) -> Function:
+    def as_it_lies(value: Any) -> Any:
+        lazy = isinstance(value, torch.Tensor) and value.is_conj()
+        return torch.conj(value) if lazy else value  # the same memory, without the bit
+
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        return function(*map(as_it_lies, args), **kwargs)
+
+    return faulty
+
+
 def never_the_same(function: Function) -> Function:
     calls = iter(range(10**9))
 
@@ -277,7 +288,10 @@ FAULTS: list[tuple[str, Wrap, tuple[str, ...]]] = [
     ("squeeze", off_by_one, ("judge_values", "judge_in_place")),
     ("as_strided", off_by_one, ("report_check",)),
     ("sqrt", refuses, ("judge_values", "judge_kept", "judge_unfit", "judge_in_place")),
+    ("dot", ignores_conj_bits, ("judge_conjugated",)),
 ]
+#: The dtype of the others is float32.
+DTYPES = {"dot": "complex64"}
 
 
 def kind_of(script: str) -> str:
@@ -289,8 +303,9 @@ def kind_of(script: str) -> str:
 
 def scripts_of(op_id: str, wrap: Wrap) -> dict[str, str]:
     """Scripts for what fails on the faulty device: by clause and kind, the one of the first failure."""
-    samples = choose(draw(catalogue()[op_id], "float32"), 6)
-    recorder = run_faulty(op_id, "float32", samples, SUITE.op_checks, FaultyDevice(wrap))
+    dtype = DTYPES.get(op_id, "float32")
+    samples = choose(draw(catalogue()[op_id], dtype), 6)
+    recorder = run_faulty(op_id, dtype, samples, SUITE.op_checks, FaultyDevice(wrap))
     found: dict[str, str] = {}
     for clause, record in recorder.cells.items():
         for failure in record.failures:

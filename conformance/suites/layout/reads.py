@@ -208,9 +208,11 @@ def judge_fresh(call: Call, answer: Answer, reference: Any) -> Found:
             wrong = written_to_inputs(call, answer, out, through)
             if answer.unjudged is not None:
                 return
-        yield wrong.about(f"output {place}") if wrong is not None else None
         if wrong is not None:
+            yield wrong.about(f"output {place}")
             return
+        if out.numel():  # no memory shows nothing
+            yield None
 
 
 def written_to_inputs(
