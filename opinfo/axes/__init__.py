@@ -19,8 +19,8 @@ AXES = (
     *(EMPTY, TIES, REFUSED),
 )
 
-#: Upstream's samples that are laid out in the whole covering set of layouts, where a sample of the axes is or none is.
-_WHOLE = (0, 3)
+#: Upstream's samples that are laid out in the whole covering set of layouts, where no sample of the axes is.
+_WHOLE = 3
 #: Dtypes without the arithmetic that values are changed with.
 _STORED_ONLY = ("float8", "float4")
 #: The cases in which the others are laid out: one of each sort, with the one that a device without strides takes.
@@ -41,7 +41,7 @@ def samples_of(op: Op, dtype: str, count: int, declared: Collection[str] = ()) -
     """
     drawn = draw(op, dtype)
     made = list(by_axis(op, dtype, drawn, declared))
-    whole = _WHOLE[all(sample.layouts is not None for sample in made)]
+    whole = 0 if any(sample.layouts is None for sample in made) else _WHOLE
     return [*thinned(choose(drawn, count), whole), *made]
 
 

@@ -166,9 +166,8 @@ def _extents(basis: Basis) -> Variations:
     for turn in range(2):
         for number, (base, group, growth) in enumerate(found):
             first = (number + 2 * turn) % len(sizes) if turn else number % 2
-            past = (
-                () if turn or short or any(n not in sizes for _, n in made) else _past(base, group)
-            )
+            has_past = any(size not in sizes for _, size in made)
+            past = () if turn or short or has_past else _past(base, group)
             for size in (*past, *sizes[first:]):
                 if growth * size > (_MOST if size in sizes else MOST) or (number, size) in made:
                     continue

@@ -50,7 +50,7 @@ def reads(ctx: ItemContext) -> None:
             ctx.release(sample)
         if ctx.recorder.get("layout.views") is not None:
             _lazy_bits(ctx)
-        elif ctx.recorder.get("layout.values") is not None:
+        if ctx.recorder.get("layout.values") is not None and not ctx.traits.declares_view:
             _conjugated(ctx)
 
 
@@ -435,12 +435,12 @@ def _conjugated(ctx: ItemContext) -> None:
     """Give an op that is no view conjugated views as all its complex operands: some kernels read them as they are."""
     if not getattr(torch, ctx.dtype).is_complex or not ctx.op.takes_conj_view:
         return
+    if ctx.mutates or "values.free" in ctx.traits.families:
+        return
     held = [s for s in ctx.common if all(t.layout == torch.strided for t in s.tensors) and s.numel]
     for sample in sorted(held, key=lambda s: (-len(s.tensors), s.index))[:1]:
         lazy = ctx.answer_for(sample, conjugated)
-        if lazy.value().raises is None and not (
-            ctx.mutates or "values.free" in ctx.traits.families
-        ):
+        if lazy.value().raises is None:
             reference = Reference(ctx, ctx.first(sample), lazy=lazy)
             judges = {"layout.values": judge_conjugated}
             ctx.judge(judges, called_conjugated, (), reference, layout="conj")

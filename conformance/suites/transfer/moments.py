@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import SOON, value_behind
 from conformance.suites.allocator.memory import empty_host
+from devices.errors import in_a_line
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -201,8 +200,10 @@ _OTHERS = 4  # blocks that are made after one was freed
 def _nothing_cached(context: Context) -> None:
     """Release the pinned blocks of other cases: what is freed next is then the first to be handed out again."""
     context.settle()
-    with suppress(RuntimeError, AttributeError):  # judged by allocator.host
+    try:
         empty_host(context)
+    except (RuntimeError, AttributeError) as error:  # allocator.host judges it
+        context.note(f"pinned blocks of other cases may be handed out first: {in_a_line(error)}")
 
 
 @cases("transfer.pinned")
