@@ -12,10 +12,13 @@ import torch
 
 from conformance.checks.cells import KEPT, CellRecord, Failed, Recorder
 from conformance.checks.ops.context import ItemContext
+from conformance.suites.layout import SUITE
 from devices.cell import CellKey, CellOutcome, Outcome
 from devices.failure import Difference, Failure, Kind
+from opinfo.catalog import catalogue
 from opinfo.compare import Call
-from opinfo.samples import Sample
+from opinfo.samples import Sample, choose, draw
+from tests.faulty import FaultyDevice, run_faulty
 
 KEY = CellKey("layout.values", "add", "float32")
 
@@ -178,3 +181,16 @@ def test_a_call_that_names_a_dtype_which_is_not_declared_may_be_refused() -> Non
         for call in (Call((torch.ones(2), named), {}), Call((torch.ones(2),), {"dtype": named})):
             found = ItemContext.asks_undeclared(ctx, Sample(0, call, None))
             assert found.startswith(why) and bool(found) == bool(why)
+
+
+@pytest.mark.parametrize("op", ["transpose", "dot"])
+def test_a_cell_means_the_same_whichever_clauses_are_selected(op: str) -> None:
+    samples = choose(draw(catalogue()[op], "complex64"), 4)
+    alone = [check for check in SUITE.op_checks if check.clause == "layout.values"]
+    counts = [
+        run_faulty(op, "complex64", samples, checks, FaultyDevice(lambda function: function))
+        .cells["layout.values"]
+        .checks
+        for checks in (alone, SUITE.op_checks)
+    ]
+    assert counts[0] == counts[1] > 0
