@@ -164,10 +164,14 @@ class StrideReference:
         if any(t.layout != torch.strided for t in call.tensors):
             return StrideAnswer(None, unavailable="an input is not strided")
         with without_modes(), FakeTensorMode():
-            fakes = [
-                fake_strided(t.dtype, g, device, with_offset)
-                for t, g in zip(call.tensors, geometries, strict=True)
-            ]
+            inputs = list(zip((t.dtype for t in call.tensors), geometries, strict=True))
+            try:
+                fakes = [fake_strided(*each, device, with_offset) for each in inputs]
+            except (
+                Exception
+            ):  # of the vendor's factories in Python, which give real tensors here too
+                device = _ELSEWHERE
+                fakes = [fake_strided(*each, device, with_offset) for each in inputs]
             args, kwargs = call.bind(fakes)
             try:
                 result = function(*args, **on_device(kwargs, device))

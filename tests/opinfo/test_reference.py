@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from opinfo import reference as references
 from opinfo.compare import Call
 from opinfo.layouts import Geometry, Layout
 from opinfo.reference import (
@@ -329,3 +330,20 @@ def test_the_cache_is_where_the_variable_says(
     assert cache_root() == Path("/some/where/torch-conformance")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_root() == Path.home() / ".cache" / "torch-conformance"
+
+
+def test_a_device_whose_factories_cannot_be_faked_is_asked_about_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Factories that a vendor wrote in Python give real tensors under FakeTensor too."""
+    wanted = ask(on_cpu(), torch.neg, ONE, layout="transposed")
+    make = references.fake_strided
+
+    def made(dtype: Any, geometry: Any, device: torch.device, with_offset: bool) -> torch.Tensor:
+        if device.type == "cpu":
+            raise RuntimeError("already associated to a python object")
+        return make(dtype, geometry, device, with_offset)
+
+    monkeypatch.setattr(references, "fake_strided", made)
+    found = ask(on_cpu(), torch.neg, ONE, layout="transposed")
+    assert found.outputs is not None and found == wanted

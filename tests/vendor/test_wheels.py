@@ -14,7 +14,7 @@ from examples.vendor import follow_docs
 from tests.plugin.running import CHECKOUT, only_one
 
 PAGE = CHECKOUT / "docs" / "vendors.md"
-OPS = "add,mul,sum,nn.functional.conv2d"
+OPS = "add,mul,sum,nn.functional.conv2d,broadcast_to"
 
 
 @dataclass(frozen=True, slots=True)
