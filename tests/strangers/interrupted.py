@@ -25,6 +25,11 @@ from tests.strangers.bench import MODULES
 _FILES = ("descriptor.py", "expected.toml")
 
 
+def _interruptible() -> None:
+    """Ctrl-C has its usual effect, also where a shell started us in the background and has it ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a stranger is described: a working directory, a home and a folder for temporary files, all of them empty."""
@@ -49,6 +54,7 @@ class Place:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=_interruptible,
         )
 
     def finish(self) -> str:
