@@ -38,7 +38,7 @@ Family = Literal[
 When = Literal[
     "strided", "dense", "stepped", "expanded", "offset", "unaligned", "channels_last", "conj", "rank", "extent",
     "size", "scalar", "empty", "nan", "inf", "zero", "negative", "above", "repeats", "complex", "mixed", "number",
-    "inplace", "out", "again",
+    "inplace", "out", "again", "flag", "flags", "uneven",
 ]  # fmt: skip
 
 #: The conditions that compare with ``past``.

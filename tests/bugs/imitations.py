@@ -73,11 +73,16 @@ def _of_call(word: When, args: tuple[Any, ...], kwargs: dict[str, Any], inplace:
         return kwargs.get("out") is not None
     if word == "number":
         return any(isinstance(each, (int, float)) and not isinstance(each, bool) for each in args)
+    given = [*args, *kwargs.values()]
+    if word in ("flag", "flags"):
+        return sum(each is True for each in given) > (word == "flags")
+    if word == "uneven":
+        return any(isinstance(each, tuple) and len({*map(str, each)}) > 1 for each in given)
     assert word == "mixed"
     return len({t.dtype for t in tensors_of((args, kwargs))}) > 1
 
 
-_OF_CALL = ("inplace", "out", "number", "mixed")
+_OF_CALL = ("inplace", "out", "number", "mixed", "flag", "flags", "uneven")
 
 #: How an operand is read wrongly.
 _READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -10,6 +10,7 @@ from unittest.mock import patch as replaced
 import torch
 
 _multinomial, _randperm, _randn = torch.multinomial, torch.randperm, torch.randn
+_item, _items = torch.Tensor.item, 0
 _exponential = torch.Tensor.exponential_
 
 
@@ -53,6 +54,13 @@ def _sometimes_zero(tensor: torch.Tensor, *args: Any, **named: Any) -> torch.Ten
     return tensor
 
 
+def _item_after_many_calls(tensor: torch.Tensor) -> Any:
+    """Right for the first thousand views."""
+    global _items
+    _items += tensor.storage_offset() > 0
+    return _item(tensor) if _items < 1000 else 0
+
+
 #: By name: what is replaced, and by what.
 PATCHES: Final[dict[str, tuple[Any, str, Callable[..., torch.Tensor]]]] = {
     "randperm_in_two_halves": (torch, "randperm", _two_halves),
@@ -62,6 +70,7 @@ PATCHES: Final[dict[str, tuple[Any, str, Callable[..., torch.Tensor]]]] = {
     "multinomial_without_weights": (torch, "multinomial", _without_weights),
     "randn_repeats": (torch, "randn", _same_again),
     "exponential_sometimes_zero": (torch.Tensor, "exponential_", _sometimes_zero),
+    "item_of_a_view_after_many_calls": (torch.Tensor, "item", _item_after_many_calls),
 }
 
 

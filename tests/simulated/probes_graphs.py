@@ -209,7 +209,41 @@ def _() -> bool:
     return any(one["segment_pool_id"] == pool for one in segments())
 
 
+def failed_capture(made: list[torch.Tensor]) -> Graph:
+    """A graph whose capture, which made a tensor, has failed."""
+    x, graph = settled(lambda: ones(2)), Graph()
+
+    def fail() -> None:
+        with new_stream(), graph:
+            made.append(x + 1)
+            x.tolist()
+
+    assert raises(fail)
+    made.clear()
+    return graph
+
+
+@probe("graphs.failed_pool_kept")
+def _() -> bool:
+    torch.simulated.empty_cache()
+    before = torch.simulated.memory_reserved()
+    failed_capture([])
+    torch.simulated.empty_cache()
+    return torch.simulated.memory_reserved() != before
+
+
 # Refusals, recovery
+
+
+@probe("graphs.failure_stops_empty_cache")
+def _() -> bool:
+    failed_capture([])
+    torch.simulated.synchronize()
+    torch.simulated.empty_cache()
+    before = torch.simulated.memory_reserved()
+    torch.empty(48 * 2**20, dtype=torch.uint8, device="simulated")
+    torch.simulated.empty_cache()
+    return torch.simulated.memory_reserved() != before
 
 
 @probe("graphs.sync_allowed_in_capture")
@@ -334,6 +368,18 @@ def _() -> bool:
         del graph
     stream.synchronize()
     return x.tolist() != [2.0, 2.0]
+
+
+@probe("graphs.random_state_freed")
+def _() -> bool:
+    x, stream = settled(lambda: torch.zeros(2, device="simulated")), new_stream()
+    with captured() as graph:
+        x.uniform_(1, 2)
+    with held(stream), stream:
+        graph.replay()
+        del graph
+    stream.synchronize()
+    return x.tolist() == [0.0, 0.0]
 
 
 @probe("graphs.callable_backward_stale")

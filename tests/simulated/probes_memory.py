@@ -422,6 +422,21 @@ def _() -> bool:
     return torch.simulated.host_memory_stats()["active_bytes.current"] != before
 
 
+@probe("transfer.pinned_unmarked_elsewhere")
+def _() -> bool:
+    torch.simulated.empty_host_cache()
+    source, gate = pinned(), torch.simulated.Gate()
+    target, address = torch.ones(4, device="simulated:1"), source.data_ptr()
+    with torch.Stream("simulated:1") as stream:
+        gate.close()
+        target.copy_(source, non_blocking=True)
+    del source
+    early = pinned().data_ptr() == address
+    gate.open()
+    stream.synchronize()
+    return early
+
+
 @probe("transfer.pinned_reused_early")
 def _() -> bool:
     torch.simulated.empty_host_cache()

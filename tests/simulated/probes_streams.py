@@ -352,6 +352,24 @@ def _() -> bool:
     return torch.simulated.Event().device.index is not None
 
 
+@probe("events.ipc_early_handle_dead")
+def _() -> bool:
+    event, first, second = torch.simulated.Event(interprocess=True), new_stream(), new_stream()
+    early = torch.simulated.Event.from_ipc_handle("simulated:0", event.ipc_handle())
+    event.record(first)
+    event.synchronize()
+    late = torch.simulated.Event.from_ipc_handle("simulated:0", event.ipc_handle())
+    with held(first):
+        event.record(first)
+        late.wait(second)
+        waits = not second.query()
+    second.synchronize()
+    with held(first):
+        event.record(first)
+        early.wait(second)
+        return waits and second.query()
+
+
 @probe("events.ipc_handle_dead")
 def _() -> bool:
     event, first, second = torch.simulated.Event(interprocess=True), new_stream(), new_stream()

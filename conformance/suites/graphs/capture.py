@@ -13,6 +13,7 @@ import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
+from conformance.suites.allocator.memory import fresh
 from conformance.suites.graphs.capturing import (
     WAITING,
     broken,
@@ -248,6 +249,13 @@ def invalidated_capture(context: Context) -> None:
         context.same(stream.is_capturing(), False, f"is_capturing after {name}")
         works(context, stream, f"after {name} the same stream captures again")
         works(context, context.stream(), f"after {name} another stream captures")
+    if context.has("allocator_statistics"):
+        fresh(context)
+        before = context.counters().reserved
+        context.bytes_of(48 * 2**20)
+        fresh(context)
+        text = "bytes that stay reserved when the cache is emptied afterwards"
+        context.same(context.counters().reserved - before, 0, text)
 
 
 MODES = ("default", "global", "thread_local", "relaxed")
@@ -371,6 +379,26 @@ def destroyed_while_queued(context: Context, reset: bool) -> None:
         noise = [torch.zeros(4096, device=context.device) for _ in range(4)]
     context.settle()
     context.equal(x, counting(4096) * 3, "the queued replay")
+    for each in noise:
+        context.equal(each, torch.zeros(4096), "what was allocated in between")
+
+
+@cases("graphs.lifecycle", requires={"streams"})
+def random_while_queued(context: Context) -> None:
+    """What is queued of a graph draws its random numbers, though the graph is gone by then."""
+    x, stream = there(context, torch.zeros(4096)), context.stream()
+    x.uniform_().zero_()
+    with captured(context, stream) as graph:
+        x.uniform_(1, 2)
+    context.settle()
+    with context.hold(stream, needed=False), stream:
+        graph.replay()
+        del graph
+        noise = [torch.zeros(4096, device=context.device) for _ in range(4)]
+    context.settle()
+    drawn = context.from_device(x)
+    text = "the queued replay has drawn numbers from 1 to 2"
+    context.check(bool(((drawn >= 1) & (drawn <= 2)).all()), text, found=drawn[:4].tolist())
     for each in noise:
         context.equal(each, torch.zeros(4096), "what was allocated in between")
 

@@ -289,6 +289,24 @@ def memory_comes_back_after_an_error(context: Context) -> None:
     context.same(_reserved(context) - before, 0, "bytes that are still reserved")
 
 
+@cases("graphs.pool", requires={"allocator_statistics"}, own_process=True)
+def memory_comes_back_after_a_failed_capture(context: Context) -> None:
+    """Nor does one that could not end, because a call in it was refused."""
+    x, stream = there(context, counting(1)), context.stream()
+    gc.collect()
+    before, made = _reserved(context), []
+
+    def work() -> None:
+        made.append(x.expand(SIZE) + 1)
+        stream.synchronize()
+
+    raised = broken(stream, new_graph(context), work)
+    context.must(raised is not None, "waiting for the stream was refused")
+    del raised
+    made.clear()
+    context.same(_reserved(context) - before, 0, "bytes that are still reserved")
+
+
 #: Ways to let the second stream go on after the first.
 ORDERS: dict[str, Callable[[Any, Any], None]] = {
     "wait_stream": lambda first, second: second.wait_stream(first),

@@ -332,9 +332,10 @@ def _awaited(context: Context, folder: str, name: str) -> str:
 def waiting_process(context: Context, folder: str) -> None:
     """The process that opens an event by its handle, and waits for it on a new stream."""
     stream, tensor = context.own("stream")(device=context.device), filled(context, 1)
-    _file(folder, "ready")
     handle = bytes.fromhex(_awaited(context, folder, "handle"))
     event = context.own("event").from_ipc_handle(context.device, handle)
+    _file(folder, "ready")
+    _awaited(context, folder, "recorded")
     event.wait(stream)
     queue(stream, tensor, 4)
     waits = not comes_to_be(stream.query) and not event.query()
@@ -347,19 +348,18 @@ def waiting_process(context: Context, folder: str) -> None:
 
 @cases("events.ipc", slow=True)
 def orders_processes(context: Context) -> None:
-    """Work of another process waits for an event that it has opened by its handle."""
+    """Work of another process waits for an event that it has opened by its handle, before the first record."""
     stream = context.own("stream")(device=context.device)
     event = context.own("event")(interprocess=True)
-    event.record(stream)
-    event.synchronize()
     with tempfile.TemporaryDirectory() as folder:
+        _file(folder, "handle", event.ipc_handle().hex())
         with WaitingCall(
             lambda: context.child(waiting_process, folder), 2 * _OTHER_SECONDS
         ) as call:
             _awaited(context, folder, "ready")
             with context.hold(stream):
                 event.record(stream)
-                _file(folder, "handle", event.ipc_handle().hex())
+                _file(folder, "recorded")
                 _awaited(context, folder, "seen")
         context.ended_well(call.value, "the waiting process exits normally")
     context.check(event.query(), "the event is done in this process")

@@ -241,8 +241,18 @@ def slices(context: Context) -> None:
 @cases("transfer.pinned", requires={"streams"})
 def not_reused_early(context: Context) -> None:
     """A pinned block is not handed out again while a copy reads it."""
-    stream, want = context.stream(), torch.arange(_BLOCK, dtype=torch.float32)
-    there = torch.zeros(_BLOCK, device=context.device)
+    _not_reused(context, context.indices[0])
+
+
+@cases("transfer.pinned", requires={"streams", "multi_device"})
+def not_reused_elsewhere(context: Context) -> None:
+    """Nor while a copy to another index than the first reads it."""
+    _not_reused(context, context.indices[-1])
+
+
+def _not_reused(context: Context, index: int) -> None:
+    stream, want = context.stream(index), torch.arange(_BLOCK, dtype=torch.float32)
+    there = torch.zeros(_BLOCK, device=context.at(index))
     _nothing_cached(context)
     with context.hold(stream):
         block = want.pin_memory()

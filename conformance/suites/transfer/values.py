@@ -71,6 +71,14 @@ def from_a_view(context: Context) -> None:
 
 
 @cases("transfer.scalars")
+def again_and_again(context: Context) -> None:
+    """item() of an element of a view gives its value after thousands of calls, too."""
+    base = context.to_device(torch.arange(400, dtype=torch.float32).reshape(20, 20))
+    wrong = [n for n in range(3000) if base[n % 19][n % 20].item() != n % 19 * 20 + n % 20]
+    context.same(wrong[:1], [], "calls that gave another value")
+
+
+@cases("transfer.scalars")
 def truth(context: Context) -> None:
     """bool() is about the value; of several elements it raises."""
     for dtype in (torch.bool, torch.int64, torch.float32):

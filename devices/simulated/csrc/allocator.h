@@ -118,6 +118,8 @@ class DeviceMemory {
   Block* allocate(size_t bytes, Queue& queue);
   void free(Block* block);
   void record_stream(Block* block, Queue& queue);
+  // For a planted fault: the cache is not emptied any more.
+  void stop_emptying() { keeps_segments_ = true; }
   void empty_cache(c10::MempoolId_t pool);
 
   Stats stats();
@@ -166,6 +168,7 @@ class DeviceMemory {
   size_t most_events_ = 0;
   std::deque<MemoryEvent> events_;
   bool broken_ = false;  // by a planted fault
+  std::atomic<bool> keeps_segments_{false};  // by another one
   std::atomic<int> inside_{0};  // threads in allocate() or free(): counted for planted faults only
 };
 

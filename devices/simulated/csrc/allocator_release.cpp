@@ -12,6 +12,9 @@ namespace simulated {
 void DeviceMemory::empty_cache(c10::MempoolId_t pool) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   collect_passed_locked(/*wait=*/true);
+  if (keeps_segments_ && on(Fault::graphs_failure_stops_empty_cache)) {
+    return;
+  }
   release_segments_locked(private_id(pool) ? &pool : nullptr);
 }
 

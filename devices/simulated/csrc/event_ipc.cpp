@@ -32,6 +32,12 @@ void raise_done(Shared& event, uint64_t record) {
   }
 }
 
+// For a planted fault: the last event that was opened before its first record.
+std::atomic<uintptr_t>& early() {
+  static std::atomic<uintptr_t> event{0};
+  return event;
+}
+
 // No other process can notify this thread, so it polls.
 void wait_until_done(Shared& event, uint64_t record) {
   while (event.done < record) {
@@ -54,6 +60,9 @@ uintptr_t open_shared_event(const std::string& path, bool create) {
     made = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   }
   close(file);
+  if (!create && made != MAP_FAILED && static_cast<Shared*>(made)->recorded == 0 && on(Fault::events_ipc_early_handle_dead)) {
+    early() = reinterpret_cast<uintptr_t>(made);
+  }
   if (made == MAP_FAILED) {
     throw failed("cannot map the event");
   }
@@ -69,7 +78,7 @@ void record_shared_event(uintptr_t event, Queue& queue) {
 void wait_shared_event(uintptr_t event, Queue& queue) {
   Shared& all = shared(event);
   const uint64_t record = all.recorded;
-  if (!on(Fault::events_ipc_handle_dead)) {
+  if (!on(Fault::events_ipc_handle_dead) && event != early()) {
     queue.submit([&all, record] { wait_until_done(all, record); });
   }
 }

@@ -99,6 +99,9 @@ class SimulatedGraph final : public at::GraphImplInterface {
     capture_ = nullptr;
     const bool elsewhere = &current_queue(device_) != &capture->origin();
     device_memory(device_).end_pool(pool_);
+    if (!capture->why_invalid().empty() && on(Fault::graphs_failure_stops_empty_cache)) {
+      device_memory(device_).stop_emptying();
+    }
     try {
       Recorded made = capture->end();
       TORCH_CHECK(
@@ -108,6 +111,7 @@ class SimulatedGraph final : public at::GraphImplInterface {
       }
       recorded_ = std::make_shared<const Recorded>(std::move(made));
     } catch (...) {
+      has_pool_ = has_pool_ && !on(Fault::graphs_failed_pool_kept);
       release_pool();
       throw;
     }
@@ -184,7 +188,8 @@ class SimulatedGraph final : public at::GraphImplInterface {
   }
 
   void clear() {
-    if (executable_ != nullptr && on(Fault::graphs_destroy_while_queued)) {
+    if (executable_ != nullptr &&
+        (on(Fault::graphs_destroy_while_queued) || (executable_->draws() && on(Fault::graphs_random_state_freed)))) {
       executable_->forget();
     }
     executable_ = nullptr;  // queued work keeps it alive

@@ -136,6 +136,9 @@ void record_pinned(const void* address, Queue& queue) {
   if (queue.capturing()) {
     return;  // a graph's copies own their host memory
   }
+  if (queue.device() != 0 && on(Fault::transfer_pinned_unmarked_elsewhere)) {
+    return;
+  }
   auto mark = std::make_shared<Mark>();
   queue.mark(mark);
   std::lock_guard<std::mutex> lock(cache().mutex);

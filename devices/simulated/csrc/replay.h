@@ -18,6 +18,8 @@ class Executable : public std::enable_shared_from_this<Executable> {
   void launch(Queue& queue);
   // For a planted fault: queued work is dropped.
   void forget() { forgotten_ = true; }
+  // Whether it takes random numbers.
+  bool draws() const { return !recorded_->around.empty(); }
 
  private:
   void submit_node(Queue& queue, size_t number);
