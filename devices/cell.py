@@ -124,7 +124,8 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``checks`` counts executed comparisons, ``samples`` the inputs that they were made on. ``layouts`` are the ids of
     the layouts that failed, ``ran_layouts`` of those that ran, both sorted. ``worst_error`` is the largest absolute
     difference seen, None if nothing was compared by value. ``ulps`` is the largest error in units in the last place of
-    the result, of a passing cell too, and ``ulps_at`` the operands; None if none was measured. ``failure`` is the failure that is shown, of ``failed``
+    the result, of a passing cell too, and ``ulps_at`` the operands; None if none was measured. ``reached`` counts the pairs
+    of instructions and the states that the drawn programs of a case reached. ``failure`` is the failure that is shown, of ``failed``
     failing checks; ``also`` are failures of other kinds, one of each. ``note`` says why a cell is unsupported or an error, or what else is worth reporting. ``raises`` is
     the type of the exception that decided the outcome, ``said`` its text, in the device's own words, for a cell
     without a failure. ``blocked_by`` is the clause that must hold before a blocked cell can be judged. ``repro`` is a
@@ -139,6 +140,7 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     worst_error: float | None = None
     ulps: float | None = None
     ulps_at: str = ""
+    reached: str = ""
     raises: str | None = None
     failure: Failure | None = None
     failed: int = 0

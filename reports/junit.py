@@ -224,6 +224,8 @@ def explain(result: CellResult) -> str:
         lines.append(f"worst absolute error: {result.worst_error:g}")
     if result.ulps is not None:
         lines.append(f"largest error: {result.ulps:.4g} ulps at {result.ulps_at}")
+    if result.reached:
+        lines.append(f"drawn programs reached: {result.reached}")
     if result.raises:
         lines.append(f"raised: {result.raises}")
     if result.message:

@@ -64,6 +64,7 @@ class CellRecord:
     unread_by: str = VALUES  # the clause that says so
     unbuilt: list[str] = field(default_factory=list)  # pinned examples that could not be made
     notes: list[str] = field(default_factory=list)  # what a report says of a cell that passes
+    reached: str = ""  # what the drawn programs reached
     undeclared: str = ""  # the capabilities that the clause requires and the descriptor lacks
     untried: str = ""  # why the case takes more than the descriptor declares or the machine has
     seconds: float = 0.0
@@ -208,6 +209,7 @@ class CellRecord:
             worst_error=max(errors, default=None),
             ulps=self.ulps,
             ulps_at=self.ulps_at,
+            reached=self.reached,
             raises=raises,
             failure=failure,
             failed=self.failed,

@@ -58,6 +58,7 @@ def here(
             traceback.clear_frames(error.__traceback__)  # frees tensors, which later cases count
             error.__traceback__ = None
         made.checks, made.notes, made.program = context.checks, context.notes, context.program
+        made.reached = context.reached
         if not made.too_soon:
             break
     return made

@@ -143,6 +143,7 @@ class Context:
     default: Kind = Kind.STATE
     checks: int = 0
     program: tuple[Any, ...] | None = None  # the drawn program that failed, as literals
+    reached: str = ""  # what the drawn programs reached
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -444,6 +445,7 @@ class Attempt:
     refused: str | None = None  # what the device's NotImplementedError said
     program: tuple[Any, ...] | None = None  # the drawn program that failed, as literals
     notes: Sequence[str] = ()
+    reached: str = ""  # what the drawn programs reached
 
     @property
     def passes(self) -> bool:

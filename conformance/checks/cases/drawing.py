@@ -10,17 +10,18 @@ import ast
 import inspect
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec
 
 from conformance.checks.cases.attempts import PATIENCE
 from conformance.checks.cases.cases import Drawn
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.endings import CheckFailed, NotInFlight, NotShown, failure_of
+from conformance.checks.cases.reach import Reach
 from devices.errors import ConformError
 
 Program = tuple[Any, ...]
@@ -144,6 +145,47 @@ class Trial:
                 return True
             self.found = before  # it fails in another way
         return False
+
+    def shorten(
+        self,
+        steps: Sequence[Any],
+        whole: Callable[[Sequence[Any]], Program],
+        run: Callable[[Sequence[Any]], Any],
+    ) -> None:
+        """Leave out steps that a failure does not need, many at once and then one by one. ``whole`` is their program."""
+        at_once = max(1, len(steps) // 2)
+        while True:
+            before = len(steps)
+            for place in reversed(range(0, len(steps), at_once)):
+                fewer = [*steps[:place], *steps[place + at_once :]]
+                if self._is_program(whole(fewer)) and self.fails_alike(
+                    whole(fewer), partial(run, fewer)
+                ):
+                    steps = fewer
+            if (
+                at_once == 1 and len(steps) == before
+            ):  # leaving one out may make another one needless
+                return
+            at_once = max(1, at_once // 2)
+
+    def _is_program(self, program: Program) -> bool:
+        try:
+            self.drawn.validate(*program)
+        except ValueError:
+            return False
+        return True
+
+    def steered(self, programs: Iterable[Any], holds: Callable[[Any], None]) -> None:
+        """Try the programs that reach what those drawn at random left out. Not in a random search, which goes on."""
+        for program in programs if self.context.search is None else ():
+            holds(program)
+
+    def must_have_reached(self, reach: Reach) -> None:
+        """The table of what programs reach is full, and the report says so. Raises NotShown: it is our own mistake."""
+        if self.context.search is None:
+            self.context.reached = str(reach)
+            if reach.missing:
+                raise NotShown(f"the drawn programs reach {reach}")
 
     def must_have_run(self, programs: int) -> None:
         """So many programs are evidence. In a random search each counts for itself."""

@@ -26,6 +26,7 @@ def run_case(case: Case, record: CellRecord, device: Device, where: Where) -> No
     started = time.perf_counter()
     made = attempt(case, device, where)
     record.count(made.checks)
+    record.reached = made.reached
     for text in made.notes:
         record.note(text)
     if made.undeclared:

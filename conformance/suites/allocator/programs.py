@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import count
+from random import Random
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from conformance.checks.cases.drawing import (
     settle,
     straight,
 )
+from conformance.checks.cases.reach import Key, Reach, reached, steered, without
 from conformance.suites.allocator.memory import (
     KIB,
     MIB,
@@ -42,6 +44,7 @@ from conformance.suites.allocator.memory import (
     reset_totals,
     span,
 )
+from conformance.suites.streams.work import priorities
 from devices.descriptor import Descriptor
 from devices.failure import Kind
 
@@ -54,7 +57,7 @@ SIZES = (1, 513, 4 * KIB, 40_001, 300 * KIB, MIB + 1, 3 * MIB)
 #: Live blocks that a program has at most, over all indices.
 MOST = 12
 STEPS = 50
-_FEW, _MORE = (0, 5), (1, 20)  # seed, programs: of every plan, and of those beyond quick
+_FEW, _MORE = (0, 2), (1, 20)  # seed, programs: of every plan, and of those beyond quick
 #: Blocks up to this size are read back after every step, larger ones at the end.
 READ = 64 * KIB
 
@@ -176,6 +179,11 @@ class Running:
         self.pools: dict[int, Any] = {}
         perform(self, self.lowering.begin())
 
+    def let_go(self) -> None:
+        """Free all: the frames of an error refer to the run."""
+        for table in (self.blocks, self.views, self.pools):
+            table.clear()
+
 
 #: How a script names what is in the tables of a run.
 _NAMES = {"streams": "s", "blocks": "b", "views": "view", "pools": "pool"}
@@ -188,6 +196,11 @@ def make_stream(run: Running, index: int, number: int) -> None:
         run.streams[index, number] = run.context.stream(index)
     else:
         run.streams[index, number] = run.context.current_stream(index)
+
+
+@operation
+def make_priority_stream(run: Running, index: int, number: int) -> None:
+    run.streams[index, number] = run.context.stream(index, priority=priorities(run.context)[1])
 
 
 @operation
@@ -219,6 +232,13 @@ def view(run: Running, view: int, block: int, start: int) -> None:
 @operation
 def free(run: Running, block: int) -> None:
     del run.blocks[block]
+
+
+@operation
+def free_on(run: Running, block: int, index: int, stream: int) -> None:
+    """A block is freed while a stream is current, which need not be its own."""
+    with run.streams[index, stream]:
+        del run.blocks[block]
 
 
 @operation
@@ -332,6 +352,7 @@ NUMBERS = {
     "take_and_split": ("stream", "index"),
     "view": ("which",),
     "free": ("which",),
+    "free_on": ("which", "stream"),
     "use_elsewhere": ("which", "stream"),
     "empty_cache": (),
     "reset_peaks": ("index",),
@@ -350,6 +371,7 @@ class Live:
     number: int
     size: int
     index: int
+    stream: int
     views: list[int] = field(default_factory=list)
 
 
@@ -361,16 +383,35 @@ class Lowering:
         self.indices = (0, 1) if descriptor.device_count() > 1 else (0,)
         self.streams = 3 if "streams" in descriptor.capabilities else 0  # of each index
         self.has_pools = "allocator_pools" in descriptor.capabilities
+        self.urgent = 2 if "stream_priority" in descriptor.capabilities else None
         self.live: list[Live] = []
         self.numbers = count(1)  # of blocks, views and pools
         self.pool: int | None = None
 
     def begin(self) -> list[Operation]:
-        return [make_stream(i, number) for i in self.indices for number in range(self.streams)]
+        return [
+            (make_priority_stream if number == self.urgent else make_stream)(index, number)
+            for index in self.indices
+            for number in range(self.streams)
+        ]
+
+    def does(self, step: Step) -> bool:
+        """Whether a step does anything now."""
+        name, room = step[0], MOST - len(self.live)
+        if name in ("free_on", "use_elsewhere") and not self.streams:
+            return False
+        if name in ("view", "free", "free_on", "use_elsewhere"):
+            return bool(self.live)
+        if name == "pool_take" and not self.has_pools:
+            return False
+        if name == "pool_end":
+            return self.pool is not None
+        return room > {"take": 0, "pool_take": 0, "take_and_split": 1}.get(name, -1)
 
     def step(self, step: Step, judged: bool = True) -> Iterator[Operation]:
         """What a step does. After it the counters are seen, and ``judged``: every invariant holds."""
-        yield from self._lowered(step)
+        if self.does(step):
+            yield from self._lowered(step)
         yield settle()
         touched = self.indices
         if "index" in NUMBERS[step[0]]:
@@ -384,34 +425,39 @@ class Lowering:
             yield read(self._blocks())
         while self.live:
             yield from self._freed(self.live.pop())
-        yield from self._lowered(("pool_end",))
+        if self.pool is not None:
+            yield from self._lowered(("pool_end",))
         yield judge((), self.indices)
         yield release()
 
     def _lowered(self, step: Step) -> Iterator[Operation]:
         live = self.live
         match step:
-            case "take", size, stream, index if len(live) < MOST:
+            case "take", size, stream, index:
                 yield self._taken(SIZES[size % len(SIZES)], self._index(index), stream)
-            case "take_and_split", stream, index if len(live) < MOST - 1:
+            case "take_and_split", stream, index:
                 # A large block that is freed, and two small ones that are cut from it.
                 where = self._index(index)
                 yield self._taken(900 * KIB, where, stream)
                 yield from self._freed(live.pop())
                 yield self._taken(4 * KIB, where, stream)
                 yield self._taken(40_001, where, stream)
-            case "view", which if live:
+            case "view", which:
                 block = live[which % len(live)]
                 block.views.append(next(self.numbers))
                 yield view(block.views[-1], block.number, block.size // 3)
-            case "free", which if live:  # one tensor less; the block goes with its last
+            case "free", which:  # one tensor less; the block goes with its last
                 block = live[which % len(live)]
                 if block.views:
                     yield free_view(block.views.pop())
                 else:
                     live.remove(block)
                     yield free(block.number)
-            case "use_elsewhere", which, stream if live and self.streams:
+            case "free_on", which, stream:
+                block = live.pop(which % len(live))
+                yield from map(free_view, block.views)
+                yield free_on(block.number, block.index, stream % self.streams)
+            case "use_elsewhere", which, stream:
                 block = live.pop(which % len(live))
                 yield from map(free_view, block.views)
                 judged = self.clause == "allocator.record_stream"
@@ -424,13 +470,14 @@ class Lowering:
                 yield reset_accumulated(self._index(index))
             case "too_much", index:
                 yield ask_too_much(self._index(index), self.clause == "allocator.oom")
-            case "pool_take", size if self.has_pools and len(live) < MOST:
+            case "pool_take", size:
                 if self.pool is None:
                     self.pool = next(self.numbers)
                     yield make_pool(self.pool)
                 wanted = SIZES[size % len(SIZES)]
-                yield take_from_pool(self._kept(wanted, 0), wanted, self.pool)
-            case ("pool_end",) if self.pool is not None:
+                yield take_from_pool(self._kept(wanted, 0, 0), wanted, self.pool)
+            case ("pool_end",):
+                assert self.pool is not None
                 yield free_pool(self.pool)
                 self.pool = None
             case "threads", size, index:
@@ -442,27 +489,135 @@ class Lowering:
     def _index(self, number: int) -> int:
         return self.indices[number % len(self.indices)]
 
-    def _kept(self, size: int, index: int) -> int:
-        self.live.append(Live(next(self.numbers), size, index))
+    def _kept(self, size: int, index: int, stream: int) -> int:
+        self.live.append(Live(next(self.numbers), size, index, stream))
         return self.live[-1].number
 
     def _taken(self, size: int, index: int, stream: int) -> Operation:
-        block = self._kept(size, index)
+        stream %= self.streams or 1
+        block = self._kept(size, index, stream)
         if not self.streams:
             return take(block, size, index)
-        return take_on(block, size, index, stream % self.streams)
+        return take_on(block, size, index, stream)
 
     def _freed(self, block: Live) -> Iterator[Operation]:
         yield from map(free_view, block.views)
         yield free(block.number)
 
 
-def replay(context: Context, clause: str, program: Sequence[Step]) -> None:
-    """Run a program that was written down."""
+# -- what programs reach
+
+_HIGHEST = {"size": len(SIZES) - 1, "stream": 2, "index": 1, "which": MOST - 1}
+#: Steps drawn of each kind, of a program that is steered.
+_CHOICES = 2
+
+
+class Walk:
+    """A program as it grows, and what its next step would reach."""
+
+    def __init__(self, descriptor: Descriptor) -> None:
+        self.model = Lowering(descriptor, "")
+        self.last = ""
+
+    def reaches(self, step: Step) -> set[Key]:
+        """Nothing, if the step does nothing."""
+        model = self.model
+        if not model.does(step):
+            return set()
+        name, *values = step
+        numbers = dict(zip(NUMBERS[name], values))
+        found: set[Key] = {("pair", self.last, name)} if self.last else set()
+        if "size" in numbers:
+            found.add((name, f"size {numbers['size'] % (4 if name == 'threads' else len(SIZES))}"))
+        if "index" in numbers:
+            found.add((name, f"index {numbers['index'] % len(model.indices)}"))
+        if "stream" in numbers and "which" not in numbers and model.streams:
+            found.add((name, f"stream {numbers['stream'] % model.streams}"))
+        if "which" in numbers:
+            place = numbers["which"] % len(model.live)
+            block = model.live[place]
+            where = "the last" if place == len(model.live) - 1 else "an earlier one"
+            found.add((name, where, "with views" if block.views else "without views"))
+            if name == "use_elsewhere":
+                found.add((name, _own(block.stream == 1 + numbers["stream"] % 2)))
+            elif name == "free_on":
+                found.add((name, _own(block.stream == numbers["stream"] % model.streams)))
+        elif name == "pool_take":
+            found.add((name, "another" if model.pool is not None else "the first"))
+        return found
+
+    def take(self, step: Step) -> None:
+        if self.model.does(step):
+            self.last = step[0]
+            list(self.model.step(step))
+
+    def proposals(self, random: Random) -> list[Step]:
+        drawn = [
+            (name, *(random.randint(0, _HIGHEST[each]) for each in numbers))
+            for name, numbers in NUMBERS.items()
+            for _ in range(_CHOICES)
+        ]
+        return [step for step in drawn if self.model.does(step)]
+
+
+def _own(own: bool) -> str:
+    return "its own stream" if own else "another stream"
+
+
+def table(descriptor: Descriptor) -> frozenset[Key]:
+    """All that programs on a device can reach."""
+    model = Lowering(descriptor, "")
+    names = set(NUMBERS)
+    if not model.streams:
+        names -= {"free_on", "use_elsewhere"}
+    if not model.has_pools:
+        names -= {"pool_take", "pool_end"}
+    found: set[Key] = {("pair", one, other) for one in names for other in names}
+    for name in names:
+        numbers = NUMBERS[name]
+        if "size" in numbers:
+            found |= {
+                (name, f"size {size}") for size in range(4 if name == "threads" else len(SIZES))
+            }
+        if "index" in numbers:
+            found |= {(name, f"index {index}") for index in model.indices}
+        if "stream" in numbers and "which" not in numbers:
+            found |= {(name, f"stream {stream}") for stream in range(model.streams)}
+        if "which" in numbers:
+            views = ("with views", "without views")
+            found |= {
+                (name, which, has) for which in ("the last", "an earlier one") for has in views
+            }
+        if name in ("free_on", "use_elsewhere"):
+            found |= {(name, _own(own)) for own in (True, False)}
+    if not model.has_pools:
+        return frozenset(found)
+    found |= {("pool_take", which) for which in ("the first", "another")}
+    return without(found, {("pair", "pool_end", "pool_end"): "there is one pool"})
+
+
+def all_reached(descriptor: Descriptor, program: Sequence[Step]) -> set[Key]:
+    return reached(Walk(descriptor), program)
+
+
+@cache
+def steered_programs(
+    descriptor: Descriptor, missing: frozenset[Key], seed: int
+) -> tuple[list[Step], ...]:
+    """The programs that reach what is missing: the same ones for every clause."""
+    found = steered(Reach(missing), seed, STEPS, lambda _: (Walk(descriptor), None))
+    return tuple(steps for _, steps in found)
+
+
+def replay(context: Context, clause: str, program: Sequence[Step], judged: bool = True) -> None:
+    """Run a program that was written down. Unless every step is ``judged``, only the last one is, as in a script."""
     run = Running(context, clause)
-    for step in program:
-        perform(run, run.lowering.step(step))
-    perform(run, run.lowering.end())
+    try:
+        for place, step in enumerate(program, 1):
+            perform(run, run.lowering.step(step, judged or place == len(program)))
+        perform(run, run.lowering.end())
+    finally:
+        run.let_go()
 
 
 def source(descriptor: Descriptor, clause: str, program: Sequence[Step]) -> str:
@@ -502,11 +657,34 @@ def _drawn(context: Context, clause: str, seed: int, programs: int) -> None:
     from hypothesis import seed as seeded
     from hypothesis.stateful import run_state_machine_as_test
 
-    trial = Trial(context, _DRAWN)
-    machine: Any = seeded(seed)(partial(_machine(), trial, clause))
+    trial, reach = Trial(context, _DRAWN), Reach(table(context.descriptor))
+    machine = partial(_machine(), trial, clause, reach)
+    drawing: Any = seeded(seed)(machine)
+
+    def holds(program: list[Step]) -> None:
+        made = machine()
+        try:
+            for step in program:  # one by one: a program that fails ends with the step that fails
+                made.do(*step)
+        finally:
+            made.teardown()
+
     with trial.shrunk():
-        run_state_machine_as_test(machine, settings=pinned(programs, stateful_step_count=STEPS))
+        run_state_machine_as_test(drawing, settings=pinned(programs, stateful_step_count=STEPS))
+    with trial.shrunk(lambda found: _shorter(trial, *found)):
+        more = steered_programs(context.descriptor, frozenset(reach.missing), seed)
+        trial.steered(more, holds)
     trial.must_have_run(programs)
+    trial.must_have_reached(reach)
+
+
+def _shorter(trial: Trial, clause: str, program: Sequence[Step]) -> None:
+    """Leave out the steps that a failure does not need."""
+
+    def run(fewer: Sequence[Step]) -> None:
+        replay(trial.context, clause, fewer, judged=False)
+
+    trial.shorten(program, lambda fewer: (clause, list(fewer)), run)
 
 
 @cache
@@ -518,12 +696,11 @@ def _machine() -> Any:
     from hypothesis.stateful import RuleBasedStateMachine, rule
     from hypothesis.strategies import integers
 
-    highest = {"size": len(SIZES) - 1, "stream": 2, "index": 1, "which": MOST - 1}
-
     class Drawing(RuleBasedStateMachine):
-        def __init__(self, trial: Trial, clause: str) -> None:
+        def __init__(self, trial: Trial, clause: str, reach: Reach) -> None:
             super().__init__()
             self.trial = trial
+            self.reach, self.walk = reach, Walk(trial.context.descriptor)
             self.literal = (clause, list[Step]())
             self.running: Running | None = None
             self.goes_on = trial.begin() and trial.run(self.literal, self.set_up)
@@ -532,27 +709,33 @@ def _machine() -> Any:
             self.running = Running(self.trial.context, self.literal[0])
 
         def do(self, *step: Any) -> None:
-            if self.goes_on and (run := self.running) is not None:
+            if self.goes_on:
                 self.literal[1].append(step)
+                self.reach.missing -= self.walk.reaches(step)
+                self.walk.take(step)
                 self.goes_on = False  # where it raises
-                operations = run.lowering.step(step)
-                self.goes_on = self.trial.run(self.literal, partial(perform, run, operations))
+                self.goes_on = self.trial.run(self.literal, partial(self.perform, step))
+
+        def perform(self, step: Step) -> None:
+            assert self.running is not None
+            perform(self.running, self.running.lowering.step(step))
 
         def teardown(self) -> None:
             run, self.running = self.running, None
             if run is None:
                 return
-            if self.goes_on:
-                self.trial.run(self.literal, partial(perform, run, run.lowering.end()))
-            for table in (run.blocks, run.views, run.pools):  # the frames of an error refer to them
-                table.clear()
+            try:
+                if self.goes_on:
+                    self.trial.run(self.literal, partial(perform, run, run.lowering.end()))
+            finally:
+                run.let_go()
 
     def rule_of(step: str, name: str) -> Any:
         def act(self: Drawing, **numbers: int) -> None:
             self.do(step, *(numbers[each] for each in NUMBERS[step]))
 
         act.__name__ = name  # hypothesis switches rules off by their names
-        drawn: Any = {each: integers(0, highest[each]) for each in NUMBERS[step]}
+        drawn: Any = {each: integers(0, _HIGHEST[each]) for each in NUMBERS[step]}
         decorated: Any = rule(**drawn)
         return decorated(act)
 

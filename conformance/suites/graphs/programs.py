@@ -14,9 +14,10 @@ Values are small and whole, so that every order of a sum gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from random import Random
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ import torch
 from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.drawing import Operation, Trial, operation, perform, search, straight
-from conformance.checks.cases.endings import NotShown
+from conformance.checks.cases.reach import Key, Reach, reached, steered, without
 from conformance.suites.graphs.capturing import captured, give, replay, there
 from devices.descriptor import Descriptor
 from devices.failure import Kind
@@ -40,7 +41,8 @@ INPUTS = 3
 SIDES = 2
 REPLAYS = 3
 STEPS = (12, 24)  # of a program: fewer do little, and are what shrinking is for
-_FEW, _MORE = (0, 10), (1, 90)  # seed, programs: of every plan, and of those beyond quick
+_FEW, _MORE = (0, 8), (1, 90)  # seed, programs: of every plan, and of those beyond quick
+_CHOICES = 3  # steps drawn of each kind, of a program that is steered
 
 MAKES: tuple[Make, ...] = (
     lambda a, b: a + b,
@@ -229,9 +231,126 @@ def source(descriptor: Descriptor, program: Sequence[Step]) -> str:
     return f"{queue}\n\n{eager}\n\n{head}    check(context, queue, eager)\n"
 
 
-def works_aside(program: Sequence[Step]) -> bool:
-    """Whether a side stream makes a value."""
-    return any(each.name == "make_aside" for each in lowered(program, streams=True).operations)
+# -- what programs reach
+
+
+class Walk:
+    """A program as it grows, and what its next step would reach."""
+
+    def __init__(self, forks: bool) -> None:
+        self.forks = forks
+        self.model = Lowering(streams=True)
+        self.last = ""
+
+    def reaches(self, step: Step) -> set[Key]:
+        """Nothing, if the step does nothing."""
+        model, sides = self.model, self.model.sides
+        name, *numbers = step
+        made = range(INPUTS, len(model.main))
+        does = {
+            "make": True,
+            "write": not sides,
+            "fork": numbers[0] not in sides,
+            "join": numbers[0] in sides,
+            "free": not sides and bool(made),
+        }
+        if not does[name]:
+            return set()
+        found: set[Key] = set()
+        if name == "make":
+            stream, kind, a, b = numbers
+            aside = stream in sides
+            name = "make aside" if aside else "make"
+            sees = model.sides[stream][0] if aside else model.main
+            one, other = a % len(sees), b % len(sees)
+            what = _value(one, sees[one]), "itself" if one == other else _value(other, sees[other])
+            found = {(name, f"kind {kind % len(MAKES)}"), (name, *what)}
+        elif name == "write":
+            kind, a, b = numbers
+            one, other = (model.main[number % len(model.main)] for number in (a, b))
+            what = _value(one, one), "itself" if one == other else _value(other, other)
+            found = {(name, f"kind {kind % len(WRITES)}"), (name, *what)}
+        elif name == "free":
+            place = numbers[0] % len(made)
+            found = {(name, "the last" if place == len(made) - 1 else "an earlier one")}
+        elif name == "fork":
+            found = {(name, str(numbers[0]), f"{len(sides)} open")}
+        elif name == "join":
+            sees, given = sides[numbers[0]]
+            found = {(name, str(numbers[0]), "with a value" if len(sees) > given else "empty")}
+        return found | ({("pair", self.last, name)} if self.last else set())
+
+    def take(self, step: Step) -> None:
+        if self.reaches(step):
+            aside = step[0] == "make" and step[1] in self.model.sides
+            self.last = "make aside" if aside else step[0]
+        self.model.step(step)
+
+    def proposals(self, random: Random) -> list[Step]:
+        def place() -> int:
+            return random.randrange(12)
+
+        found: list[Step] = []
+        for _ in range(_CHOICES):
+            stream = random.randrange(SIDES + 1) if self.forks else 0
+            found.append(("make", stream, random.randrange(len(MAKES)), place(), place()))
+            found.append(("write", random.randrange(len(WRITES)), place(), place()))
+            found.append(("free", place()))
+            if self.forks:
+                side = random.randrange(SIDES) + 1
+                found += [("fork", side), ("join", side)]
+        return [step for step in found if self.reaches(step)]
+
+
+def _value(place: int, number: int) -> str:
+    return "an input" if number < INPUTS else "a value"
+
+
+@cache
+def table(forks: bool) -> frozenset[Key]:
+    """All that programs can reach, with forks or without."""
+    names = ["make", "write", "free", *(["make aside", "fork", "join"] if forks else [])]
+    found: set[Key] = {("pair", one, other) for one in names for other in names}
+    given = {
+        (one, other)
+        for one in ("an input", "a value")
+        for other in ("an input", "a value", "itself")
+    }
+    for name, kinds in (("make", MAKES), ("write", WRITES), ("make aside", MAKES if forks else ())):
+        found |= {(name, f"kind {kind}") for kind in range(len(kinds))}
+        found |= {(name, *each) for each in given} if kinds else set()
+    found |= {("free", "the last"), ("free", "an earlier one")}
+    if not forks:
+        return frozenset(found)
+    sides = [str(side) for side in range(1, SIDES + 1)]
+    found |= {("fork", side, f"{others} open") for side in sides for others in range(SIDES)}
+    found |= {("join", side, what) for side in sides for what in ("with a value", "empty")}
+    main = "nothing is written or freed while a fork is open"
+    return without(
+        found,
+        {
+            **{
+                ("pair", one, other): main
+                for one in ("fork", "make aside")
+                for other in ("write", "free")
+            },
+            **{
+                ("pair", one, other): main
+                for one in ("write", "free")
+                for other in ("make aside", "join")
+            },
+        },
+    )
+
+
+def all_reached(forks: bool, program: Sequence[Step]) -> set[Key]:
+    return reached(Walk(forks), program)
+
+
+def steered_programs(forks: bool, reach: Reach, seed: int) -> Iterator[list[Step]]:
+    """The programs that reach what is missing."""
+    for _, steps in steered(reach, seed, STEPS[1], lambda _: (Walk(forks), None)):
+        yield steps
 
 
 #: How many numbers each step takes.
@@ -271,31 +390,23 @@ _DRAWN = Drawn(run_program, told, validate, source)
 
 def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
     """Drawn programs leave after each replay what they leave when they are run eagerly, in one order."""
-    trial = Trial(context, _DRAWN)
-    forking = 0
+    trial, reach = Trial(context, _DRAWN), Reach(table(forks))
 
     def holds(program: list[Step]) -> None:
-        nonlocal forking
         if trial.begin():
-            forking += works_aside(program)
+            reach.missing -= all_reached(forks, program)
             trial.run((program,), lambda: run_program(context, program))
 
     with trial.shrunk(lambda found: _shorter(trial, *found)):
         search(_programs(forks), holds, seed, programs)
+        trial.steered(steered_programs(forks, reach, seed), holds)
     trial.must_have_run(programs)
-    if forks and context.search is None and forking < programs // 2:  # our own mistake
-        raise NotShown(f"{forking} of {programs} programs work on side streams: half should")
+    trial.must_have_reached(reach)
 
 
 def _shorter(trial: Trial, program: list[Step]) -> None:
     """Leave out the steps that a failure does not need."""
-    steps = 0
-    while steps != len(program):  # leaving one out may make another one needless
-        steps = len(program)
-        for place in reversed(range(steps)):
-            fewer = program[:place] + program[place + 1 :]
-            if trial.fails_alike((fewer,), partial(run_program, trial.context, fewer)):
-                program = fewer
+    trial.shorten(program, lambda fewer: (list(fewer),), partial(run_program, trial.context))
 
 
 _SLOW: dict[str, Any] = {"slow": True, "drawn": _DRAWN}
