@@ -14,7 +14,11 @@ import torch
 @contextmanager
 def fresh_memory(device: torch.device, byte: int) -> Iterator[None]:
     """What memory fresh from the allocator holds: ``byte`` everywhere. Only for the CPU over glibc, whose
-    mallopt(3) can do it (M_PERTURB); nothing changes elsewhere."""
+    mallopt(3) can do it (M_PERTURB); nothing changes elsewhere.
+
+    Raises ValueError for 0xFF, which mallopt(3) cannot do: its complement is the value that turns the filling off."""
+    if not 0 <= byte < 0xFF:
+        raise ValueError(f"glibc fills fresh memory with a byte from 0 to 254, not with {byte}")
     perturb = mallopt() if device.type == "cpu" else None
     if perturb is None:
         yield

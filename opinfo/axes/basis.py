@@ -206,7 +206,7 @@ class Basis:
         if self.elementwise or self.free:
             return call if self.answer(call) is not None else None
         answers = []
-        for byte in (0x00, 0xFF):  # zeros, and NaN
+        for byte in (0x00, 0x7F):  # zeros, and the largest numbers
             with fresh_memory(torch.device("cpu"), byte):
                 again = self.rebound(call, [each.clone() for each in call.tensors])
                 answers.append(self.answer(again))

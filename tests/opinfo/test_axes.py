@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from opinfo.axes import AXES, FEW, by_axis, samples_of, table
+from opinfo.axes.basis import Basis
 from opinfo.catalog import catalogue
+from opinfo.compare import Call
 from opinfo.exceptions import exceptions
 from opinfo.layouts import covering_set
+from opinfo.memory import fresh_memory, mallopt
 from opinfo.samples import Sample, draw
 from tests.opinfo.test_samples import described
 
@@ -225,3 +228,22 @@ def test_dtypes_that_are_only_stored_keep_upstream_s_samples() -> None:
     """There is no arithmetic in float8 to change values with."""
     found = samples_of(catalogue()["torch._scaled_mm"], "float8_e4m3fn", 16)
     assert found and not any(sample.axis for sample in found)
+
+
+@pytest.mark.skipif(mallopt() is None, reason="fresh memory can be filled over glibc only")
+def test_a_call_whose_answer_is_what_memory_held_is_not_taken() -> None:
+    """The mean over an empty batch is never written (ATen/native/LossMultiMargin.cpp)."""
+    op = catalogue()["nn.functional.multi_margin_loss"]
+    basis = Basis(op, "float32", draw(op, "float32"), exceptions().families_of(op.id))
+    call = Call((torch.empty(0, 5), torch.empty(0, dtype=torch.int64)), {})
+    assert basis.answer(call) is not None
+    left = torch.zeros(())
+    del (
+        left
+    )  # by luck, memory that was not filled holds the zeros of a tensor that has just been freed
+    assert basis.taken(call) is None
+
+
+def test_fresh_memory_refuses_the_byte_that_glibc_cannot_fill_in() -> None:
+    with pytest.raises(ValueError, match="from 0 to 254"), fresh_memory(torch.device("cpu"), 0xFF):
+        pass
