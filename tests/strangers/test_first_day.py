@@ -12,18 +12,21 @@ from tests.strangers.bench import STRANGERS, FirstDay
 
 #: Two ops that every stranger has, one of them with the fault of the vendor's next version.
 OPS = "mul,neg"
+#: One more: without int64 it cannot be given indices, and is not blamed for it; without kernels of slices a call that the
+#: CPU refuses is all that `layout.bounds` could see of a view, and is not blamed either.
+ONE_MORE = {"slim": "index_select", "carrier": "view_as"}
 
 BY_DEVICE = {each.device: each for each in STRANGERS}
 
 
 @pytest.mark.parametrize(
-    "device", ["fragile", "draft", "fatal", "greedy", "auto", "slim", "tardy", "simulated"]
+    "device",
+    ["fragile", "draft", "fatal", "greedy", "auto", "slim", "tardy", "simulated", "carrier"],
 )
 def test_init_leads_to_a_green_gate(device: str, tmp_path: Path, cache: Path) -> None:
     """Those whose manners need a mend of their own; ``python -m tests.strangers.bench`` takes all of them."""
     stranger = BY_DEVICE[device]
-    # One without int64 cannot be given indices, and is not blamed for it.
-    ops = f"{OPS},index_select" if device == "slim" else OPS
+    ops = ",".join(filter(None, (OPS, ONE_MORE.get(device))))
     day = FirstDay(stranger, tmp_path, cache, ops)
     day.init("--fast")
     if device == "slim":  # one that was interrupted before its last file goes on where it was
