@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from dataclasses import replace
+from itertools import islice, zip_longest
 from typing import Any
 
 import torch
 
 from opinfo.axes.basis import Axis, Basis, Variations, asking
 from opinfo.axes.shapes import MAIN
-from opinfo.compare import Call
+from opinfo.compare import Call, difference
 from opinfo.samples import Sample
 
 
 def _ends(basis: Basis) -> Variations:
     known = {basis.arguments(s) for s in basis.drawn}
     for base in basis.bases:
-        for call in _other(base):
+        if basis.multiplies:  # sums of products times a factor are exact
+            given = enumerate(base.tensors)
+            whole = {p: basis.fill(base, p, t.shape) for p, t in given if t.dtype == basis.kind}
+            base = replace(base, call=basis.rebuilt(base, whole))
+        before = basis.answer(base.call)
+        for call in islice(_in_turn(base), _TURNS):
             changed = repr_of(basis, base, call)
-            if changed not in known and basis.taken(call) is not None:
+            if changed in known or (answer := basis.answer(call)) is None:
+                continue
+            told = before is None or difference(before, answer, {}) is not None
+            if not told and "-1" not in changed:
+                continue  # ignoring it would not show; a negative dimension is another way to name one
+            if basis.taken(call) is not None:
                 known.add(changed)
                 yield base, call
+
+
+#: Changes of one sample that are tried.
+_TURNS = 6
 
 
 def repr_of(basis: Basis, base: Sample, call: Call) -> str:
@@ -29,16 +44,23 @@ def repr_of(basis: Basis, base: Sample, call: Call) -> str:
     return basis.arguments(Sample(0, call, base.process))
 
 
-def _other(base: Sample) -> Iterator[Call]:
+def _in_turn(base: Sample) -> Iterator[Call]:
     """The call with one argument changed: a flag turned, a number at an end of a dimension, 0 or negative."""
     args, kwargs = base.call.args, base.call.kwargs
     extents = sorted({n for t in base.tensors for n in t.shape}, reverse=True)
-    for place, value in enumerate(args):
-        for other in _values(value, extents):
-            yield Call((*args[:place], other, *args[place + 1 :]), dict(kwargs))
-    for name, value in kwargs.items():
-        for other in _values(value, extents):
-            yield Call(args, {**kwargs, name: other})
+    changed = [
+        [
+            Call((*args[:place], other, *args[place + 1 :]), dict(kwargs))
+            for other in _values(value, extents)
+        ]
+        for place, value in enumerate(args)
+    ]
+    changed += [
+        [Call(args, {**kwargs, name: other}) for other in _values(value, extents)]
+        for name, value in kwargs.items()
+    ]
+    for calls in zip_longest(*changed):  # each argument in turn, not all values of the first one
+        yield from (call for call in calls if call is not None)
 
 
 def _values(value: Any, extents: list[int]) -> Iterator[Any]:
@@ -46,6 +68,8 @@ def _values(value: Any, extents: list[int]) -> Iterator[Any]:
         yield not value
     elif isinstance(value, int):
         yield from (each for each in dict.fromkeys((*extents[:2], 0, -1, 1)) if each != value)
+    elif isinstance(value, tuple) and value and all(type(each) is int for each in value):
+        yield from (other for n in (1, 0, 2) if (other := (*value[:-1], n)) != value)
     elif isinstance(value, float):
         yield from (each for each in (0.0, 2.0, -1.5) if each != value)
 
@@ -66,6 +90,9 @@ ENDS = Axis(
 
 
 def _operands(basis: Basis) -> Variations:
+    if basis.op.ufunc != "binary":
+        yield from _of_another_kind(basis)
+        return
     for base in basis.bases:
         args = base.call.args
         if len(args) < 2 or not all(isinstance(each, torch.Tensor) for each in args[:2]):
@@ -79,6 +106,31 @@ def _operands(basis: Basis) -> Variations:
                 if pair[1] is not other:
                     break
         return
+
+
+def _of_another_kind(basis: Basis) -> Variations:
+    """The calls of ops of other operands, where the CPU takes one of them as a number or in another dtype."""
+    tried = [(base, place) for base in basis.bases[:2] for place in range(len(base.tensors))]
+    made: set[tuple[int, str]] = set()
+    for base, place in tried if not basis.keeps_values else ():
+        given = base.tensors[place]
+        if len(base.tensors) < 2 or not given.numel():
+            continue
+        wide = [torch.complex128] if basis.kind.is_complex else [torch.float64, torch.int64]
+        kinds = {basis.kind: wide, torch.int64: [torch.int32]}
+        others = [("0-d", given.reshape(-1)[0].clone())] if given.dim() else []
+        others += [
+            (str(kind), given.to(kind))
+            for kind in kinds.get(given.dtype, [])
+            if kind != given.dtype
+        ]
+        for name, other in others:
+            if (place, name) in made:
+                continue
+            call = basis.rebuilt(base, {place: other})
+            if basis.taken(call) is not None:
+                made.add((place, name))
+                yield base, call
 
 
 def _kinds(basis: Basis, number: torch.Tensor) -> Iterator[Any]:
@@ -97,7 +149,7 @@ OPERANDS = Axis(
     bugs=("ROCm/legacy-rocm-build#1432", "pytorch/pytorch#84364"),
     budget=5,
     layouts=("contiguous", "transposed+step_outer+offset"),
-    applies=lambda basis: basis.op.ufunc == "binary" and "axes.loops" not in basis.families,
+    applies=lambda basis: not basis.free and "axes.loops" not in basis.families,
     vary=_operands,
 )
 

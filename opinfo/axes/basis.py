@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -22,6 +23,8 @@ from opinfo.torch_private import without_modes
 MOST = 2**18
 #: Tensors that a changed call may return: each is judged.
 _MOST_RESULTS = 64
+#: Terms of a sum beyond which dtypes of 16 bits hold exactly only that of ones.
+_NARROW = 300
 #: Upstream's samples that changes start from. They differ in their arguments.
 _BASES = 4
 
@@ -35,6 +38,8 @@ class Basis:
     drawn: Sequence[Sample]
     families: frozenset[str]
     name: str = ""  # of the axis that asks: part of the seed
+    #: What grows together in each of the bases.
+    groups: dict[int, list[tuple[frozenset[Any], float]]] = field(default_factory=dict)
     _generator: torch.Generator = field(default_factory=torch.Generator)
 
     @property
@@ -145,9 +150,10 @@ class Basis:
 
     def whole_numbers(self, shape: Sequence[int], kind: torch.dtype) -> torch.Tensor:
         """Small whole numbers other than 0: sums and products of them are exact, whatever their order."""
-        among = torch.tensor([*range(-8, 0), *range(1, 9)]).to(kind)
-        found = among[self.choice(16, shape)]
-        return found + 1j * among[self.choice(16, shape)] if kind.is_complex else found
+        most = 1 if kind.itemsize <= 2 and max(shape, default=1) > _NARROW else 8
+        among = torch.tensor([*range(-most, 0), *range(1, most + 1)]).to(kind)
+        found = among[self.choice(len(among), shape)]
+        return found + 1j * among[self.choice(len(among), shape)] if kind.is_complex else found
 
     def distinct(self, shape: Sequence[int]) -> torch.Tensor:
         """Values that all differ, in random order, where the dtype has as many: no tie has to be broken."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice, product
 from typing import Any
 
@@ -29,8 +29,10 @@ _LARGE = (257, 261)
 _EXTENTS = (4099, 1031, 261, 37)
 #: Elements of a call in which one dimension is long.
 _MOST = 110_000
-#: For 16 bits, which hold sums of so many whole numbers exactly, and where work grows with the square.
+#: Where work grows with the square.
 _SHORT_EXTENTS = (261, 37)
+#: Of 16 bits and fewer: sums of as many ones of both signs are exact.
+_NARROW_EXTENTS = (1031, 261, 37)
 
 
 def _same(basis: Basis, base: Sample) -> list[int]:
@@ -65,6 +67,8 @@ def _ranks(basis: Basis) -> Variations:
             main = base
             yield base, call
             break
+    if main is None and reshapes:
+        yield from _trailed(basis, bases)
     if main is not None and len(_same(basis, main)) > 1:
         yield from _each(basis, ((main, shapes) for shapes in _BROADCAST))
     if reshapes and bases:
@@ -95,6 +99,17 @@ def _batched(basis: Basis) -> Variations:
                 for place in places
                 if base.tensors[place].dim()
             }
+            if (call := basis.taken(basis.rebuilt(base, tensors))) is not None:
+                yield base, call
+                break
+
+
+def _trailed(basis: Basis, bases: Sequence[Sample]) -> Variations:
+    """More dimensions at the end: of all tensors that are as large as the largest, so that rows become images."""
+    for tail in ((3, 5), (3,)):
+        for base in bases:
+            shapes = {place: (*base.tensors[place].shape, *tail) for place in _same(basis, base)}
+            tensors = {p: basis.fill(base, p, shape) for p, shape in shapes.items()}
             if (call := basis.taken(basis.rebuilt(base, tensors))) is not None:
                 yield base, call
                 break
@@ -150,12 +165,13 @@ SIZE = Axis(
 
 
 def _extents(basis: Basis) -> Variations:
-    short = basis.kind.itemsize <= 2 or "axes.quadratic" in basis.families
-    sizes = _SHORT_EXTENTS if short else _EXTENTS
+    sizes: Sequence[int] = _NARROW_EXTENTS if basis.kind.itemsize <= 2 else _EXTENTS
+    if "axes.quadratic" in basis.families:
+        sizes = _SHORT_EXTENTS
     found: list[tuple[Sample, frozenset[Any], float]] = []
     seen: set[Any] = set()
     for base in basis.bases:
-        for group, growth in _groups(basis, base):
+        for group, growth in _groups_of(basis, base):
             sign = (basis.arguments(base), *sorted(map(str, group)))
             if sign not in seen:
                 seen.add(sign)
@@ -166,10 +182,8 @@ def _extents(basis: Basis) -> Variations:
     for turn in range(2):
         for number, (base, group, growth) in enumerate(found):
             first = (number + 2 * turn) % len(sizes) if turn else number % 2
-            has_past = any(size not in sizes for _, size in made)
-            past = () if turn or short or has_past else _past(base, group)
-            for size in (*past, *sizes[first:]):
-                if growth * size > (_MOST if size in sizes else MOST) or (number, size) in made:
+            for size in sizes[first:]:
+                if growth * size > _MOST or (number, size) in made:
                     continue
                 call = _lengthened(basis, base, group, size)
                 if call is not None and basis.taken(call) is not None:
@@ -178,14 +192,11 @@ def _extents(basis: Basis) -> Variations:
                     break
 
 
-def _past(base: Sample, group: frozenset[Any]) -> tuple[int, ...]:
-    """The odd extent of a dimension with which its tensor has more than 65,536 elements. Not of dimensions of several
-    tensors: some kernels look at each pair of their elements."""
-    if len(group) > 1 or not (places := [each for each in group if not isinstance(each, int)]):
-        return ()
-    tensor, dim = base.tensors[places[0][0]], places[0][1]
-    rest = tensor.numel() // tensor.shape[dim]
-    return (_ELEMENTS // rest | 1,) if rest else ()
+def _groups_of(basis: Basis, base: Sample) -> list[tuple[frozenset[Any], float]]:
+    """Those groups, which two axes ask for."""
+    if base.index not in basis.groups:
+        basis.groups[base.index] = [*_groups(basis, base)]
+    return basis.groups[base.index]
 
 
 def _groups(basis: Basis, base: Sample) -> Iterator[tuple[frozenset[Any], float]]:
@@ -212,8 +223,6 @@ def _groups(basis: Basis, base: Sample) -> Iterator[tuple[frozenset[Any], float]
 
 
 _TRIES = 24
-#: Past 2^16: of the tensor that is largest when one dimension is long.
-_ELEMENTS = 2**16 + 600
 
 
 def _candidates(
@@ -236,15 +245,27 @@ def _candidates(
     yield frozenset([*same, extent])
 
 
-def _lengthened(basis: Basis, base: Sample, group: frozenset[Any], size: int) -> Call | None:
-    """The call with these dimensions of this size; a number in the group is an extent that arguments name."""
+def _dims(group: Collection[Any]) -> list[tuple[int, int]]:
+    return [each for each in group if not isinstance(each, int)]
+
+
+def _lengthened(
+    basis: Basis,
+    base: Sample,
+    group: frozenset[Any],
+    size: int,
+    shortened: Sequence[Collection[Any]] = (),
+) -> Call | None:
+    """The call with these dimensions of this size, and the ``shortened`` ones of size 1; a number in the group is an
+    extent that arguments name."""
     shapes = {place: list(each.shape) for place, each in enumerate(base.tensors) if each.dim()}
     extents = [each for each in group if isinstance(each, int)]
-    for place, dim in (each for each in group if not isinstance(each, int)):
-        shapes[place][dim] = size
-    if any(math.prod(shape) > _MOST for shape in shapes.values()):
+    for each, extent in (*((g, 1) for g in shortened), (group, size)):
+        for place, dim in _dims(each):
+            shapes[place][dim] = extent
+    if any(math.prod(shape) > (MOST if shortened else _MOST) for shape in shapes.values()):
         return None
-    grown = {each[0] for each in group if not isinstance(each, int)}
+    grown = {place for each in (group, *shortened) for place, _ in _dims(each)}
     numbers = (torch.int32, torch.int64)
     if basis.unique_indices and any(base.tensors[place].dtype in numbers for place in grown):
         return None
@@ -281,14 +302,14 @@ def _lengthened(basis: Basis, base: Sample, group: frozenset[Any], size: int) ->
 EXTENT = Axis(
     number=3,
     name="extent",
-    finds="A kernel that is wrong where one dimension is longer than a warp, a block or a tile, or does not divide into them; of one sample, beyond 65,536 elements.",
+    finds="A kernel that is wrong where one dimension is longer than a warp, a block or a tile, or does not divide into them.",
     bugs=(
         "pytorch/pytorch#181133",
         "pytorch/pytorch#163597",
         "pytorch/pytorch#129207",
         "pytorch/pytorch#38764",
     ),
-    budget=6,
+    budget=5,
     layouts=("contiguous", "transposed+step_outer+offset", "contiguous+step_inner+offset"),
     applies=lambda basis: not basis.elementwise and not basis.keeps_values and not basis.free,
     vary=_extents,
@@ -355,4 +376,86 @@ EMPTY = Axis(
     layouts=("contiguous",),
     applies=lambda basis: True,
     vary=_empties,
+)
+
+
+# -- one dimension past 16 bits, the others of size 1
+
+#: Samples of an op.
+_LONGEST = 3
+#: Past 65,536 and 32,768; odd.
+_LENGTHS = (65_551, 32_783)
+#: Past 2^16: of the tensor that is largest, where no dimension is that long.
+_ELEMENTS = 2**16 + 600
+
+
+def _longest(basis: Basis) -> Variations:
+    found = [*islice(_alone(basis), _LONGEST)]
+    if not any(n == _LENGTHS[0] for _, call in found for t in call.tensors for n in t.shape):
+        yield from islice(_among(basis), 1)
+    yield from found
+
+
+def _alone(basis: Basis) -> Variations:
+    """Calls with one dimension as long as it may be: first all others of size 1, else those that may change."""
+    seen: set[str] = set()
+    for base in basis.bases:
+        dims = {(p, d) for p, t in enumerate(base.tensors) for d in range(t.dim())}
+        groups = [group for group, _ in _groups_of(basis, base)]
+        for group in groups:
+            sign = str(sorted(map(str, group)))
+            named = [each for each in groups if each != group and _dims(each) == [*each]]
+            for others in ([dims - group], named) if sign not in seen else ():
+                if (call := _stretched(basis, base, group, others)) is not None:
+                    seen.add(sign)
+                    yield base, call
+                    break
+
+
+def _stretched(
+    basis: Basis, base: Sample, group: frozenset[Any], others: Sequence[Collection[Any]]
+) -> Call | None:
+    """The call with one group of dimensions as long as it may be, and the others of size 1."""
+    held = []
+    for size in _EXTENTS[-1], _EXTENTS[-2]:
+        call = _lengthened(basis, base, group, size, others)
+        answer = basis.answer(call) if call is not None else None
+        if call is None or answer is None:
+            return None
+        held.append(sum(t.numel() for t in (*call.tensors, *answer)))
+    if held[1] * _EXTENTS[-1] > 2 * held[0] * _EXTENTS[-2]:
+        return None  # the result grows with the square
+    growth = (held[1] - held[0]) / (_EXTENTS[-2] - _EXTENTS[-1])
+    length = next((each for each in _LENGTHS if growth * each <= MOST), None)
+    call = _lengthened(basis, base, group, length, others) if length else None
+    return basis.taken(call) if call is not None else None
+
+
+def _among(basis: Basis) -> Variations:
+    """Calls with a tensor of more than 65,536 elements, the other dimensions as they are. Not where dimensions of several
+    tensors grow together: some kernels look at each pair of their elements."""
+    for base in basis.bases:
+        for group, growth in _groups_of(basis, base):
+            if len(group) > 1 or not (dims := _dims(group)):
+                continue
+            tensor, dim = base.tensors[dims[0][0]], dims[0][1]
+            size = _ELEMENTS // (tensor.numel() // tensor.shape[dim]) | 1
+            call = _lengthened(basis, base, group, size) if growth * size <= MOST else None
+            if call is not None and basis.taken(call) is not None:
+                yield base, call
+
+
+LONG = Axis(
+    number=12,
+    name="long",
+    finds="A kernel that counts elements, rows or the steps of a dimension in 16 bits, or as blocks of a grid.",
+    bugs=("pytorch/pytorch#129207", "pytorch/pytorch#195163", "pytorch/pytorch#40022"),
+    budget=_LONGEST,
+    layouts=("contiguous",),
+    applies=lambda basis: (
+        EXTENT.applies(basis)
+        and basis.dtype in ("float32", "int64")
+        and "axes.quadratic" not in basis.families
+    ),
+    vary=_longest,
 )

@@ -170,7 +170,8 @@ def _rounded(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
 
 def _planted(basis: Basis) -> Variations:
     """Some special values among those of calls of ops that are not elementwise: ordinary ones in all operands, NaN in
-    one operand at a time, infinities in the first. Where sums are drawn up in blocks NaN and infinities spread."""
+    one operand at a time, infinities in the first, and a row that is masked. Where sums are drawn up in blocks NaN and
+    infinities spread."""
     if "axes.products" in basis.families:
         return
     family = op_family(basis.op.id, basis.op.ufunc)
@@ -178,7 +179,7 @@ def _planted(basis: Basis) -> Variations:
     ordinary = [0.5, 101.5, -101.5, 2.5, about.tiny / 4, -0.0]
     wanted: list[tuple[int | None, list[float]]] = [(None, ordinary)]
     if family not in ("fft", "conv", "resampling", "linalg"):
-        wanted += [(0, [math.nan]), (1, [math.nan])]
+        wanted += [(number, [math.nan]) for number in range(4)]
         if not {"values.sums", "fp32_precision"} & basis.families:
             wanted.append((0, [-math.inf, math.inf]))
     for which, among in wanted:
@@ -195,6 +196,21 @@ def _planted(basis: Basis) -> Variations:
             if tensors and _settled(basis, call) and basis.taken(call) is not None:
                 yield base, call
                 break
+    if "axes.masked_row" in basis.families:
+        yield from islice(_masked(basis), 1)
+
+
+def _masked(basis: Basis) -> Variations:
+    """A row of minus infinity in the last operand, which may be a mask, or else the only one."""
+    for base in sorted(basis.bases, key=lambda s: -len(s.tensors)):
+        places = [p for p, t in enumerate(base.tensors) if t.dtype == basis.kind and t.dim()]
+        if not places:
+            continue
+        found = basis.fill(base, places[-1], base.tensors[places[-1]].shape)
+        found[(0,) * (found.dim() - 1)] = -math.inf
+        call = basis.rebuilt(base, {places[-1]: found})
+        if _settled(basis, call) and basis.taken(call) is not None:
+            yield base, call
 
 
 def _with(basis: Basis, base: Sample, place: int, among: Sequence[float]) -> torch.Tensor:
@@ -226,9 +242,9 @@ def _settled(basis: Basis, call: Call) -> bool:
 SPECIAL = Axis(
     number=4,
     name="special values",
-    finds="A kernel that loses NaN, infinities, signs of zeros, halves or subnormal numbers, in any operand, in the body or in the tail of a vectorised loop.",
-    bugs=("pytorch/pytorch#67428", "pytorch/pytorch#188147"),
-    budget=4,
+    finds="A kernel that loses NaN, infinities, signs of zeros, halves or subnormal numbers, in any operand, in the body or in the tail of a vectorised loop, or is wrong where a row is masked.",
+    bugs=("pytorch/pytorch#67428", "pytorch/pytorch#188147", "pytorch/pytorch#147460"),
+    budget=7,
     layouts=("contiguous", "contiguous+step_inner+offset"),
     applies=lambda basis: (
         basis.kind.is_floating_point

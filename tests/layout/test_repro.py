@@ -288,7 +288,7 @@ FAULTS: list[tuple[str, Wrap, tuple[str, ...]]] = [
     ("squeeze", off_by_one, ("judge_values", "judge_in_place")),
     ("as_strided", off_by_one, ("report_check",)),
     ("sqrt", refuses, ("judge_values", "judge_kept", "judge_unfit", "judge_in_place")),
-    ("dot", ignores_conj_bits, ("judge_conjugated",)),
+    ("dot", ignores_conj_bits, ("judge_turned_values",)),
 ]
 #: The dtype of the others is float32.
 DTYPES = {"dot": "complex64"}

@@ -96,6 +96,39 @@ def scalar_first(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
     return len(tensors) == 1 and tensors[0].dim() > 3 and not isinstance(args[1], torch.Tensor)
 
 
+def past_16_bits(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return any(n > 2**15 for t in tensors for n in t.shape)
+
+
+def nan_in_the_first(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return bool(tensors) and bool(tensors[0].isnan().any())
+
+
+def far_apart(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return bool(tensors) and bool((tensors[0].abs() > 99).any())
+
+
+def int32_index(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return any(t.dtype == torch.int32 for t in tensors)
+
+
+def scalar_last(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return len(tensors) > 2 and tensors[-1].dim() == 0 and tensors[0].dim() > 0
+
+
+def negated_last(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return len(tensors) > 1 and tensors[-1].is_neg()
+
+
+def conjugated_last(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return len(tensors) > 1 and tensors[-1].is_conj()
+
+
+def index_expanded(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    index = tensors[1] if len(tensors) > 1 else None
+    return index is not None and 0 in index.stride() and index.dtype == torch.int64
+
+
 #: The fault, the dtype, ops.
 FAULTS: list[tuple[Any, str, tuple[str, ...]]] = [
     (of_rank_6, "float32", ("tan", "nn.functional.silu", "atan2", "cumsum")),
@@ -108,8 +141,30 @@ FAULTS: list[tuple[Any, str, tuple[str, ...]]] = [
     (negative_index, "float32", ("take", "index_put")),
     (second_alone_strided, "float32", ("addcmul", "lerp")),
     (scalar_first, "float32", ("fmod", "true_divide", "eq")),
+    (past_16_bits, "float32", ("nn.functional.conv1d", "argmin", "bmm", "sort")),
+    (
+        nan_in_the_first,
+        "float32",
+        ("nn.functional.layer_norm", "mm", "cumsum", "nn.functional.max_pool1d"),
+    ),
+    (far_apart, "float32", ("log_softmax", "logsumexp")),
+    (int32_index, "float32", ("index_select", "nn.functional.embedding")),
+    (scalar_last, "float32", ("index_put", "addcmul")),
+    (negated_last, "float32", ("mm", "where")),
+    (conjugated_last, "complex64", ("mm", "mul")),
 ]
 CASES = [(fault, dtype, op) for fault, dtype, ops in FAULTS for op in ops]
+
+
+def test_an_expanded_index_is_given_to_ops_that_add() -> None:
+    """What a repeated index names is added, and so documented."""
+    samples, checks = (
+        samples_of(catalogue()["scatter_add"], "float32", 16),
+        [check for check in SUITE.op_checks if check.clause == "layout.expanded_read"],
+    )
+    device = FaultyDevice(where(index_expanded))
+    found = run_faulty("scatter_add", "float32", samples, checks, device)
+    assert next(iter(found.cells.values())).outcome() is Outcome.FAIL
 
 
 def outcome(op: str, dtype: str, samples: list[Sample], fault: Any) -> Outcome:

@@ -51,7 +51,7 @@ def reads(ctx: ItemContext) -> None:
         if ctx.recorder.get("layout.views") is not None:
             _lazy_bits(ctx)
         if ctx.recorder.get("layout.values") is not None and not ctx.traits.declares_view:
-            _conjugated(ctx)
+            _lazy_operands(ctx)
 
 
 def _one_call(ctx: ItemContext, laid: Laid) -> None:
@@ -407,19 +407,44 @@ READS = ("layout.values", *_EXPANDED)
 
 def _lazy_bits(ctx: ItemContext) -> None:
     """Give the op conjugated and negated views: the bits are the CPU's, and so are the values."""
-    kind = getattr(torch, ctx.dtype)
-    turns = ["conj"] if kind.is_complex and ctx.op.takes_conj_view else []
-    turns += (
-        ["neg"] if (kind.is_complex or kind.is_floating_point) and ctx.op.takes_neg_view else []
-    )
-    for turn, sample in product(turns, ctx.common):
+    for turn, sample in product(_turns(ctx), ctx.common):
         first = sample.call.args[0]
         if isinstance(first, torch.Tensor) and first.numel():
-            _turned(ctx, sample, turn)
+            _turned(ctx, sample, turn, (0,), {"layout.views": judge_turned})
 
 
-def _turned(ctx: ItemContext, sample: Sample, turn: str) -> None:
-    lazy, resolved = (ctx.answer_for(sample, make, turn) for make in (turned, turned_and_resolved))
+def _lazy_operands(ctx: ItemContext) -> None:
+    """Give an op that is no view each operand as such a view, and all of them: some kernels read them as they are. Of
+    one sample of each number of operands, as the bits are read, or resolved, before anything that depends on the
+    sample."""
+    if ctx.mutates or "values.free" in ctx.traits.families:
+        return
+    kind, seen = getattr(torch, ctx.dtype), set()
+    for sample in ctx.common:
+        places = [p for p, t in enumerate(sample.tensors) if t.dtype == kind and t.numel()]
+        strided = all(t.layout == torch.strided for t in sample.tensors)
+        if not places or len(places) in seen or not strided or ctx.mutable_inputs(sample):
+            continue
+        seen.add(len(places))
+        groups = dict.fromkeys([*((place,) for place in places), tuple(places)])
+        for turn, group in product(_turns(ctx), groups):
+            _turned(ctx, sample, turn, group, _LAZY_OPERANDS)
+
+
+def _turns(ctx: ItemContext) -> list[str]:
+    """The bits that operands may have: the CPU's op takes them."""
+    kind = getattr(torch, ctx.dtype)
+    turns = ["conj"] if kind.is_complex and ctx.op.takes_conj_view else []
+    real = kind.is_complex or kind.is_floating_point
+    return [*turns, "neg"] if real and ctx.op.takes_neg_view else turns
+
+
+def _turned(
+    ctx: ItemContext, sample: Sample, turn: str, group: tuple[int, ...], judges: dict[str, Judge]
+) -> None:
+    lazy, resolved = (
+        ctx.answer_for(sample, make, turn, group) for make in (turned, turned_and_resolved)
+    )
     if any(each.value().raises is not None for each in (lazy, resolved)):
         return
     try:
@@ -428,54 +453,20 @@ def _turned(ctx: ItemContext, sample: Sample, turn: str) -> None:
     except NotImplementedError:
         return  # the CPU cannot read its own result: complex32 with both bits set
     reference = Reference(ctx, ctx.first(sample), turn=turn, lazy=lazy, resolved=resolved)
-    ctx.judge({"layout.views": judge_turned}, called_turned, (turn,), reference, layout=turn)
+    ctx.judge(judges, called_turned, (turn, group), reference, layout=turn)
 
 
-def _conjugated(ctx: ItemContext) -> None:
-    """Give an op that is no view conjugated views as all its complex operands: some kernels read them as they are."""
-    if not getattr(torch, ctx.dtype).is_complex or not ctx.op.takes_conj_view:
-        return
-    if ctx.mutates or "values.free" in ctx.traits.families:
-        return
-    held = [s for s in ctx.common if all(t.layout == torch.strided for t in s.tensors) and s.numel]
-    for sample in sorted(held, key=lambda s: (-len(s.tensors), s.index))[:1]:
-        lazy = ctx.answer_for(sample, conjugated)
-        if lazy.value().raises is None:
-            reference = Reference(ctx, ctx.first(sample), lazy=lazy)
-            judges = {"layout.values": judge_conjugated}
-            ctx.judge(judges, called_conjugated, (), reference, layout="conj")
+def turned(values: Sequence[torch.Tensor], turn: str, group: Sequence[int]) -> list[torch.Tensor]:
+    """The tensors, some of them as views with the conj or neg bit set."""
+    view = torch.conj if turn == "conj" else negated
+    return [view(each) if place in group else each for place, each in enumerate(values)]
 
 
-def conjugated(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors, the complex ones as views with the conj bit set."""
-    return [torch.conj(each) if each.is_complex() else each for each in values]
-
-
-def called_conjugated(call: Call) -> Answer:
-    answer = called(replace(call, inputs=conjugated(copies(call))), False)
-    if answer.raised is None:
-        answer.read = resolve(replace_tensors(answer.result, call.back))
-    return answer
-
-
-def judge_conjugated(call: Call, answer: Answer, reference: Any) -> Found:
-    """The values of a call with lazily conjugated operands are the CPU's."""
-    if answer.raised is not None:
-        yield raised(answer.raised, "no exception, as from the reference")
-        return
-    wrong = differs(answer.read, resolve(reference.lazy.result), reference)
-    yield wrong.about("conjugate views as inputs") if wrong is not None else None
-
-
-def turned(values: Sequence[torch.Tensor], turn: str) -> list[torch.Tensor]:
-    """The tensors, the first of them as a view with the conj or neg bit set."""
-    return [torch.conj(values[0]) if turn == "conj" else negated(values[0]), *values[1:]]
-
-
-def turned_and_resolved(values: Sequence[torch.Tensor], turn: str) -> list[torch.Tensor]:
-    """The same values without the bit."""
-    first, *rest = turned(values, turn)
-    return [first.resolve_conj().resolve_neg(), *rest]
+def turned_and_resolved(
+    values: Sequence[torch.Tensor], turn: str, group: Sequence[int]
+) -> list[torch.Tensor]:
+    """The same values without the bits."""
+    return [each.resolve_conj().resolve_neg() for each in turned(values, turn, group)]
 
 
 def resolve(result: Any) -> Any:
@@ -483,9 +474,9 @@ def resolve(result: Any) -> Any:
     return replace_tensors(result, lambda t: t.resolve_conj().resolve_neg())
 
 
-def called_turned(call: Call, turn: str) -> Answer:
-    """Make the call with the first tensor as such a view."""
-    answer = called(replace(call, inputs=turned(copies(call), turn)), False)
+def called_turned(call: Call, turn: str, group: Sequence[int]) -> Answer:
+    """Make the call with some tensors as such views."""
+    answer = called(replace(call, inputs=turned(copies(call), turn, group)), False)
     if answer.raised is None:
         answer.read = resolve(replace_tensors(answer.result, call.back))
     return answer
@@ -493,6 +484,17 @@ def called_turned(call: Call, turn: str) -> Answer:
 
 def judge_turned(call: Call, answer: Answer, reference: Any) -> Found:
     """The result of a call with a lazily conjugated or negated input has the CPU's bits and values."""
+    if answer.raised is None:
+        pairs = zip(tensors_of(answer.result), tensors_of(reference.lazy.result))
+        wrong = next(filter(None, (other_bits(out, cpu) for out, cpu in pairs)), None)
+        if wrong is not None:
+            yield wrong.about(f"{reference.turn} view as input")
+            return
+    yield from judge_turned_values(call, answer, reference)
+
+
+def judge_turned_values(call: Call, answer: Answer, reference: Any) -> Found:
+    """The result of a call with lazily conjugated or negated inputs has the CPU's values."""
     what = f"{reference.turn} view as input"
     if answer.raised is not None:
         if isinstance(answer.raised, NotImplementedError) or not reference.raises:
@@ -500,11 +502,11 @@ def judge_turned(call: Call, answer: Answer, reference: Any) -> Found:
         else:  # FakeTensor raises too: the call is not one for this device
             yield None
         return
-    pairs = zip(tensors_of(answer.result), tensors_of(reference.lazy.result))
-    wrong = next(filter(None, (other_bits(out, cpu) for out, cpu in pairs)), None)
-    if wrong is None:
-        wrong = differs(answer.read, resolve(reference.resolved.result), reference)
+    wrong = differs(answer.read, resolve(reference.resolved.result), reference)
     yield wrong.about(what) if wrong is not None else None
+
+
+_LAZY_OPERANDS: dict[str, Judge] = {"layout.values": judge_turned_values}
 
 
 # -- layout.determinism: with deterministic algorithms on, repeated calls are bit-equal or raise RuntimeError
