@@ -62,14 +62,15 @@ _ELSEWHERE: dict[str, Any] = {"requires": {"pointers"}}
 
 @cases("allocator.record_stream", over={"on_the_default_stream": ("default",)}, **_ELSEWHERE)
 @cases("allocator.record_stream", over={"marked_before_the_work": ("early",)}, **_ELSEWHERE)
+@cases("allocator.record_stream", over={"by_a_view": ("view",)}, **_ELSEWHERE)
 @cases(
     "allocator.record_stream",
     over={"of_a_pool": ("pool",)},
     requires={"pointers", "allocator_pools"},
 )
 def until_its_free(context: Context, what: str) -> None:
-    """So is a block that is marked for the default stream, one of a pool, and one whose stream gets the work after the
-    mark: what counts is the work at the time of the free."""
+    """So is a block that is marked for the default stream, one of a pool, one that a view of it marks, and one whose stream
+    gets the work after the mark: what counts is the work at the time of the free."""
     mine = context.stream()
     other = context.current_stream() if what == "default" else context.stream()
     context.must(mine != other, "the streams differ", by="streams.identity")
@@ -82,7 +83,7 @@ def until_its_free(context: Context, what: str) -> None:
             block.record_stream(other)
         with context.hold(other) as hold:
             if what != "early":
-                block.record_stream(other)
+                (block[KIB:] if what == "view" else block).record_stream(other)
             del block
             taken = [context.bytes_of(64 * KIB) for _ in range(3)]
             hold.must_be_in_flight()
@@ -138,6 +139,31 @@ def bytes_stay(context: Context, size: int) -> None:
     keeps(context, result, 11, "the other stream reads what was there when its work was queued")
 
 
+@cases("allocator.record_stream", requires={"allocator_statistics"})
+def spared_by_empty_cache(context: Context) -> None:
+    """empty_cache leaves a marked block alone while the other stream has still to read it, or waits for that."""
+    size = 5 * MIB  # a segment of its own
+    mine, other = context.streams()
+    with other:
+        result = context.bytes_of(size).fill_(0)
+    with mine:
+        block = filled(context, size, 11)
+    context.settle()
+    with (
+        other
+    ):  # not held by a gate: torch waits in empty_cache without letting another thread open it
+        for _ in range(40):
+            result.fill_(0)
+        result.copy_(block)
+    block.record_stream(other)
+    del block
+    torch.accelerator.memory.empty_cache()
+    with mine:
+        context.bytes_of(size).fill_(255)
+    context.settle()
+    keeps(context, result, 11, "the other stream reads what was there when its work was queued")
+
+
 @cases("allocator.cross_stream", requires={"pointers", "allocator_statistics"}, over=_SIZES)
 def own_stream_only(context: Context, size: int) -> None:
     """A freed block goes to requests on the stream that it was allocated on, and to no other."""
@@ -178,6 +204,25 @@ def freed_elsewhere(context: Context, size: int) -> None:
         again = [context.bytes_of(size) for _ in range(2)]
     there = any(inside(each, [place]) for each in again)
     context.check(there, "a request on its own stream gets it")
+
+
+@cases("allocator.cross_stream", requires={"pointers", "allocator_statistics"})
+def remainder(context: Context) -> None:
+    """What is left of a freed block when a smaller one is cut from it stays with the stream that it was allocated on."""
+    mine, other = context.streams()
+    fresh(context)
+    with mine:
+        block = context.bytes_of(900 * KIB)
+        place, held = span(block), context.counters().reserved
+        del block
+        if context.counters().reserved < held:
+            context.check(True, "its segment is released at once")
+            return
+        cut = context.bytes_of(4 * KIB)  # of the block, or of another one
+    with other:
+        others = [context.bytes_of(size * KIB) for size in (700, 300, 40, 4)]
+    none_inside(context, others, place, "no request on another stream gets a part of it")
+    none_inside(context, others, span(cut), "nor the block that was cut from it")
 
 
 @cases("allocator.cross_stream", requires={"allocator_statistics"})

@@ -10,6 +10,7 @@ import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
+from conformance.checks.cases.in_flight import value_behind
 from conformance.suites.allocator.memory import fresh, inside, span
 from conformance.suites.graphs.capturing import (
     broken,
@@ -97,6 +98,48 @@ def with_the_stream_held(context: Context) -> None:
             graph.replay()
     context.settle()
     context.equal(x, counting(4) + 3, "three queued replays")
+
+
+@cases("graphs.replay_equals_eager", requires={"streams"})
+def on_two_streams(context: Context) -> None:
+    """Replays of one graph come one after the other, on two streams too: a graph does not run beside itself."""
+    x, streams = there(context, counting(4)), context.streams()
+    with captured(context, streams[0]) as graph:
+        x.add_(1)
+        x.mul_(2)
+    context.settle()
+
+    def replays() -> None:
+        with streams[0]:
+            x.fill_(5)
+            graph.replay()
+        with streams[1]:
+            graph.replay()
+
+    value_behind(context.hold(streams[0], needed=False), replays)
+    context.settle()
+    context.equal(x, torch.full((4,), 26.0), "what two replays leave, the first of them held")
+
+
+@cases("graphs.replay_equals_eager")
+def host_scalar(context: Context) -> None:
+    """A CPU tensor of no dimensions is recorded by its value at the capture."""
+    x, scalar = there(context, counting(4)), torch.tensor(3.0)
+    graph, made = new_graph(context), []
+
+    def work() -> None:
+        made.append(x * scalar)
+        x.add_(scalar)
+
+    refused = broken(context.stream(), graph, work)
+    if refused is not None:
+        context.check(isinstance(refused, RuntimeError), "a capture that refuses it raises")
+        return
+    (y,) = made
+    scalar.fill_(100)
+    replay(context, graph)
+    context.equal(y, counting(4) * 3, "the product with the scalar")
+    context.equal(x, counting(4) + 3, "the sum with the scalar")
 
 
 @cases("graphs.replay_equals_eager", requires={"pinned_memory"})
@@ -514,6 +557,78 @@ def two_graphs_take_turns(context: Context) -> None:
     for step, (graph, drawn) in enumerate([first, second, second, first]):
         replay(context, graph)
         context.equal(drawn, eager[step], f"draw {step} in turn")
+
+
+@cases("graphs.random", requires={"streams"})
+def two_streams_take_turns(context: Context) -> None:
+    """They do so on two streams, of which the first is held, and an eager draw comes after both."""
+    eager, streams = _eager(context, "uniform", 3), context.streams()
+    graphs = [_capture(context, "uniform") for _ in streams]
+    _seed()
+
+    def replays() -> torch.Tensor:
+        for (graph, _), stream in zip(graphs, streams):
+            with stream:
+                graph.replay()
+        with streams[1]:
+            return DRAWS["uniform"](context.device, None)
+
+    later = value_behind(
+        context.hold(streams[0]), replays
+    )  # what they write before a replay may be one
+    context.settle()
+    for step, drawn in enumerate([*(drawn for _, drawn in graphs), later]):
+        context.equal(drawn, eager[step], f"draw {step} in turn")
+
+
+@cases("graphs.random")
+def two_branches_draw(context: Context) -> None:
+    """Branches of one capture draw in the order of the calls, as eager ones do."""
+    eager, (stream, side) = _eager(context, "uniform", 6), context.streams()
+    with captured(context, stream) as graph:
+        side.wait_stream(stream)
+        first = DRAWS["uniform"](context.device, None)
+        with side:
+            second = DRAWS["uniform"](context.device, None)
+        third = DRAWS["uniform"](context.device, None)
+        stream.wait_stream(side)
+    _seed()
+    for step in range(2):
+        replay(context, graph)
+        for place, drawn in enumerate((first, second, third)):
+            context.equal(drawn, eager[3 * step + place], f"draw {place} of replay {step}")
+
+
+@cases("graphs.random")
+def shared_state(context: Context) -> None:
+    """A generator that is given another one's state by graphsafe_set_state shares it: each continues where the other
+    stopped."""
+    first, second = (torch.Generator(device=context.device) for _ in range(2))
+    eager = _eager(context, "uniform", 3, first)
+    second.graphsafe_set_state(first.graphsafe_get_state())
+    _seed(first)
+    for step, generator in enumerate((second, first, second)):
+        drawn = DRAWS["uniform"](context.device, generator)
+        context.equal(drawn, eager[step], f"draw {step} in turn")
+
+
+@cases("graphs.random", requires={"streams"})
+def state_while_queued(context: Context) -> None:
+    """The state of a generator is that after all replays that were called, though they are still queued."""
+    generator, stream = torch.Generator(device=context.device), context.stream()
+    _eager(context, "uniform", 1, generator)
+    want = generator.get_state()
+    graph, _ = _capture(context, "uniform", generator)
+    _seed(generator)
+
+    def state() -> torch.Tensor:
+        with stream:
+            graph.replay()
+        return generator.get_state()
+
+    found = value_behind(context.hold(stream, needed=False), state)
+    context.settle()
+    context.equal(found, want, "the state after the replay")
 
 
 @cases("graphs.random")

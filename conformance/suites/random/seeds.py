@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
+from conformance.checks.cases.in_flight import value_behind
 from conformance.suites.device.processes import fresh, source
 from conformance.suites.random.distribution import FILLS, KNOWN, named
 from devices.failure import Kind
@@ -63,6 +64,53 @@ def every_bit(context: Context) -> None:
         text = f"seeds {seen.get(values)} and {seed} give other values"
         context.check(values not in seen, text)
         seen[values] = seed
+
+
+@cases(
+    "random.reproducible",
+    requires={"streams"},
+    over={"on_two_streams": (True,), "default_on_two_streams": (False,)},
+)
+def on_two_streams(context: Context, own: bool) -> None:
+    """Two streams draw what one does, in the order of the calls, though the first one is held; a seed that is given
+    while draws are queued is for those after it."""
+    generator = _generator(context, 1) if own else None
+    seed = torch.manual_seed if generator is None else generator.manual_seed
+    device, streams = context.named(), context.streams()
+
+    def drawn(*order: int) -> list[torch.Tensor]:
+        seed(7)
+        made = []
+        for place in order:
+            with streams[place]:
+                made.append(KNOWN["rand"][0](_COUNT, device, **named(generator)))
+            if len(made) == 3:
+                seed(8)
+        return made
+
+    want = [context.from_device(each) for each in drawn(0, 0, 0, 0)]
+    context.settle()
+    found = value_behind(context.hold(streams[0], needed=False), lambda: drawn(0, 1, 0, 1))
+    context.settle()
+    for place, (got, wanted) in enumerate(zip(found, want)):
+        context.equal(got, wanted, "a draw is as on one stream", at=f"draw {place}")
+
+
+@cases("random.reproducible", requires={"streams"})
+def state_of_queued_draws(context: Context) -> None:
+    """The state of a generator is that after all draws that were called, though they are still queued."""
+    generator, stream = _generator(context, 7), context.stream()
+    _draw(context, generator)
+    want = generator.get_state()
+
+    def state() -> torch.Tensor:
+        generator.manual_seed(7)
+        with stream:
+            KNOWN["rand"][0](_COUNT, generator.device, **named(generator))
+        return generator.get_state()
+
+    found = value_behind(context.hold(stream, needed=False), state)
+    context.equal(found, want, "the state after the draw")
 
 
 @cases("random.reproducible")

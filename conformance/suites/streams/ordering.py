@@ -200,6 +200,21 @@ def all_streams(context: Context, named: bool) -> None:
     context.same([each.query() for each in events], [True, True], "the work of both is done")
 
 
+@cases("streams.synchronize", indices=2)
+def device_that_is_current(context: Context) -> None:
+    """Synchronising without an index waits for the one that is current, which need not be the first."""
+    stream = context.stream(1)
+
+    def synchronize() -> None:
+        torch.accelerator.set_device_index(1)  # a thread begins wherever it does
+        torch.accelerator.synchronize()
+
+    with held(context, stream) as hold:
+        hold.keeps_waiting(
+            synchronize, "synchronize waits while a stream of the current index is busy"
+        )
+
+
 @cases("streams.synchronize", over={"device_waits_for_the_default": ("default",)})
 @cases(
     "streams.synchronize",

@@ -42,6 +42,27 @@ def source_may_change(context: Context, way: str) -> None:
         context.equal(made, _numbers(start), "the copy has what was there at the call")
 
 
+@cases("transfer.snapshot", requires={"streams"})
+def host_scalar(context: Context) -> None:
+    """What the host does to a tensor of no dimensions after a kernel was called with it does not reach the kernel."""
+    stream, source = context.stream(), _to_device(context, _numbers())
+    context.settle()
+
+    def called() -> list[torch.Tensor]:
+        scalar = torch.tensor(3.0)
+        with stream:
+            made = [source * scalar, source.clone().add_(scalar)]
+        scalar.fill_(100)
+        return made
+
+    found = value_behind(context.hold(stream, needed=False), called)
+    context.settle()
+    for place, (got, want) in enumerate(zip(found, (_numbers() * 3, _numbers() + 3))):
+        context.equal(
+            got, want, "a kernel has the scalar's value at the call", at=f"kernel {place}"
+        )
+
+
 @cases("transfer.snapshot", over={"to_host": ("to",), "cpu": ("cpu",), "copy_to_host": ("copy",)})
 def device_may_change(context: Context, way: str) -> None:
     """A copy to the host is whole at once, and what the device does after it does not reach it."""
