@@ -17,7 +17,7 @@ ROOMS = ("memory", "streams", "transfer", "device", "calls", "graphs")
 
 def trace(index: int = 0) -> Iterator[str]:
     """The lines of the program. Times and addresses are left out, but for their order."""
-    for part in (_memory, _streams, _events, _graphs, _random, _transfer, _device):
+    for part in (_memory, _streams, _events, _graphs, _random, _queued, _transfer, _device):
         lines: list[str] = []
         try:
             part(lines.append)
@@ -257,6 +257,70 @@ def _random(say: Say) -> None:
     _tried(say, "other", lambda: torch.rand(2, device=KIND, generator=torch.Generator("cpu")))
     _tried(say, "index", lambda: torch.rand(2, device=f"{KIND}:1", generator=generator))
     say(repr(torch.randperm(9, device=f"{KIND}:1").tolist()))
+
+
+def _queued(say: Say) -> None:
+    """What is asked while work is queued on the first of two streams."""
+    module = _module()
+    one, two = torch.Stream(KIND), torch.Stream(KIND)
+    big = torch.zeros(2**18, device=KIND)
+    generator = torch.Generator(KIND)
+
+    def busy() -> None:
+        with one:
+            for _ in range(50):
+                big.add_(1)
+
+    def draw(stream: torch.Stream) -> torch.Tensor:
+        with stream:
+            return torch.rand(4, device=KIND, generator=generator)
+
+    x = torch.ones(4, device=KIND)
+    torch.accelerator.synchronize()
+    graph, branches = torch.accelerator.Graph(), torch.accelerator.Graph()
+    with one, graph:
+        x.add_(1)
+        x.mul_(2)
+        drawn = torch.rand(4, device=KIND)
+    with one, branches:
+        two.wait_stream(one)
+        made = [torch.rand(4, device=KIND)]
+        with two:
+            made.append(torch.rand(4, device=KIND))
+        made.append(torch.rand(4, device=KIND))
+        one.wait_stream(two)
+    torch.accelerator.synchronize()
+    module.manual_seed(3)
+    busy()
+    with one:
+        x.fill_(5)
+        graph.replay()
+    with two:
+        graph.replay()
+    say(repr(module.get_rng_state().sum().item()))
+    torch.accelerator.synchronize()
+    say(repr((x.tolist(), drawn.tolist())))
+    busy()
+    with one:
+        graph.replay()
+    with two:
+        branches.replay()
+        later = torch.rand(4, device=KIND)
+    torch.accelerator.synchronize()
+    say(repr([each.tolist() for each in (drawn, *made, later)]))
+    generator.manual_seed(9)
+    busy()
+    eager = [draw(stream) for stream in (one, two, one)]
+    generator.manual_seed(10)
+    eager.append(draw(two))
+    say(repr(generator.get_state().sum().item()))
+    scalar = torch.tensor(3.0)
+    busy()
+    with one:
+        y = x * scalar
+    scalar.fill_(7)
+    torch.accelerator.synchronize()
+    say(repr(([each.tolist() for each in eager], y.tolist())))
 
 
 def _transfer(say: Say) -> None:
