@@ -209,7 +209,7 @@ def freed_elsewhere(context: Context, size: int) -> None:
 @cases("allocator.cross_stream", requires={"pointers", "allocator_statistics"})
 def remainder(context: Context) -> None:
     """What is left of a freed block when a smaller one is cut from it stays with the stream that it was allocated on."""
-    mine, other = context.streams()
+    default, (mine, other) = context.current_stream(), context.streams()
     fresh(context)
     with mine:
         block = context.bytes_of(900 * KIB)
@@ -219,10 +219,11 @@ def remainder(context: Context) -> None:
             context.check(True, "its segment is released at once")
             return
         cut = context.bytes_of(4 * KIB)  # of the block, or of another one
-    with other:
-        others = [context.bytes_of(size * KIB) for size in (700, 300, 40, 4)]
-    none_inside(context, others, place, "no request on another stream gets a part of it")
-    none_inside(context, others, span(cut), "nor the block that was cut from it")
+    for stream in (default, other):
+        with stream:
+            others = [context.bytes_of(size * KIB) for size in (700, 300, 40, 4)]
+        none_inside(context, others, place, "no request on another stream gets a part of it")
+        none_inside(context, others, span(cut), "nor the block that was cut from it")
 
 
 @cases("allocator.cross_stream", requires={"allocator_statistics"})

@@ -213,6 +213,7 @@ def device_that_is_current(context: Context) -> None:
         hold.keeps_waiting(
             synchronize, "synchronize waits while a stream of the current index is busy"
         )
+    context.check(stream.query(), "its work is done when synchronize returns")
 
 
 @cases("streams.synchronize", over={"device_waits_for_the_default": ("default",)})
