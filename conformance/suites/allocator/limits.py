@@ -288,6 +288,13 @@ def no_split(context: Context) -> None:
     context.must(rise() == 0, "by default a small one is cut from it")
     change("max_split_size_mb:21")
     context.check(rise() > 0, "now a small one is not cut from it")
+    if kept(context, "oversize_allocations"):
+        name = "oversize_allocations.current"
+        before = context.counters().get(name)
+        block = context.bytes_of(40 * MIB)
+        context.same(context.counters().get(name) - before, 1, f"{name} counts a larger block")
+        del block
+        context.same(context.counters().get(name), before, f"{name} is as before when it is freed")
 
 
 @cases("allocator.settings", own_process=True, slow=True)

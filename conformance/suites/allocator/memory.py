@@ -28,14 +28,14 @@ def granule(context: Context, size: int) -> int:
 
 
 def ordered(context: Context, now: Counters) -> None:
-    """reserved >= active >= allocated >= 0, and no current value above its peak."""
+    """reserved >= active >= allocated >= 0, and no current value above its peak or below 0."""
     names = [n for n in ("reserved_bytes", "active_bytes", "allocated_bytes") if kept(context, n)]
     for pool in ("all", "small_pool", "large_pool"):
         values = [now.get(f"{name}.{pool}.current") for name in names]
         falls = values == sorted(values, reverse=True) and min(values) >= 0
         context.check(falls, f"{' >= '.join(names)} >= 0 in {pool}", found=values)
-    wrong = [stem for stem, current, peak in peaks(now) if current > peak]
-    context.same(wrong, [], "no current value is above its peak")
+    wrong = [stem for stem, current, peak in peaks(now) if not 0 <= current <= peak]
+    context.same(wrong, [], "no current value is above its peak or below 0")
 
 
 def peaks(now: Counters) -> Iterator[tuple[str, int, int]]:
