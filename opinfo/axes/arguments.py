@@ -109,15 +109,20 @@ def _operands(basis: Basis) -> Variations:
 
 
 def _of_another_kind(basis: Basis) -> Variations:
-    """The calls of ops of other operands, where the CPU takes one of them as a number or in another dtype."""
+    """The calls of ops of other operands, where the CPU takes one of them as a number; or in another dtype, where the
+    documentation says that it may have one: kernels of other devices may refuse what the CPU's take besides."""
+    wide = [torch.complex128] if basis.kind.is_complex else [torch.float64, torch.int64]
+    kinds: dict[torch.dtype, list[torch.dtype]] = {}
+    if "axes.promotes" in basis.families:
+        kinds[basis.kind] = wide
+    if "axes.int32_index" in basis.families:
+        kinds[torch.int64] = [torch.int32]
     tried = [(base, place) for base in basis.bases[:2] for place in range(len(base.tensors))]
     made: set[tuple[int, str]] = set()
     for base, place in tried if not basis.keeps_values else ():
         given = base.tensors[place]
         if len(base.tensors) < 2 or not given.numel():
             continue
-        wide = [torch.complex128] if basis.kind.is_complex else [torch.float64, torch.int64]
-        kinds = {basis.kind: wide, torch.int64: [torch.int32]}
         others = [("0-d", given.reshape(-1)[0].clone())] if given.dim() else []
         others += [
             (str(kind), given.to(kind))
