@@ -29,7 +29,8 @@ def special_values(kind: torch.dtype) -> torch.Tensor:
 
 
 def _specials(basis: Basis) -> Variations:
-    return islice(_vectors(basis), 3) if basis.elementwise else _planted(basis)
+    vectors = list(islice(_vectors(basis), 3)) if basis.elementwise else []
+    yield from vectors or _planted(basis)
 
 
 def _vectors(basis: Basis) -> Variations:
@@ -168,36 +169,53 @@ def _rounded(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
     return torch.where(large, tensor * (1 - torch.finfo(kind).eps), tensor)
 
 
+#: Families in which NaN and infinities spread: sums of them are drawn up in blocks. LAPACK may not end for them.
+_SPREADS = ("fft", "conv", "resampling", "linalg")
+
+
 def _planted(basis: Basis) -> Variations:
-    """Some special values among those of calls of ops that are not elementwise: ordinary ones in all operands, NaN in
-    one operand at a time, infinities in the first, and a row that is masked. Where sums are drawn up in blocks NaN and
-    infinities spread."""
+    """Some special values among those of calls of ops that are not elementwise: ordinary ones in all operands, or else
+    in one at a time, NaN and infinities in one operand at a time, and a row that is masked."""
     if "axes.products" in basis.families:
         return
+    small = [0.5, torch.finfo(basis.kind).tiny / 4, -0.0, 2.5, 0.0]
+    ordinary = [*small[:3], 101.5, -101.5, *small[3:]]
+    every = [_plant(basis, None, among, turn) for among in (ordinary, small) for turn in (0, 1)]
+    found = list(islice(filter(None, every), 2))
+    if not found:
+        each = (_plant(basis, place, among) for place in range(3) for among in (ordinary, small))
+        found = list(islice(filter(None, each), 2))
+    yield from found
     family = op_family(basis.op.id, basis.op.ufunc)
-    about = torch.finfo(basis.kind)
-    ordinary = [0.5, 101.5, -101.5, 2.5, about.tiny / 4, -0.0]
-    wanted: list[tuple[int | None, list[float]]] = [(None, ordinary)]
-    if family not in ("fft", "conv", "resampling", "linalg"):
-        wanted += [(number, [math.nan]) for number in range(4)]
-        if not {"values.sums", "fp32_precision"} & basis.families:
-            wanted.append((0, [-math.inf, math.inf]))
-    for which, among in wanted:
-        for base in basis.bases:
-            places = [
-                p
-                for p, t in enumerate(base.tensors)
-                if t.dtype == basis.kind and t.numel() > 2 * len(among) and not is_sorted(t)
-            ]
-            if which is not None:
-                places = places[which : which + 1]
-            tensors = {place: _with(basis, base, place, among) for place in places}
-            call = basis.rebuilt(base, tensors)
-            if tensors and _settled(basis, call) and basis.taken(call) is not None:
-                yield base, call
-                break
+    if family not in _SPREADS and not basis.keeps_values:
+        infinities = () if "values.sums" in basis.families else (math.inf, -math.inf)
+        for among, places in ([math.nan], 4), (infinities, 3):
+            planted = (_plant(basis, place, among) for place in range(places) if among)
+            yield from filter(None, planted)
     if "axes.masked_row" in basis.families:
         yield from islice(_masked(basis), 1)
+
+
+def _plant(
+    basis: Basis, which: int | None, among: Sequence[float], turn: int = 0
+) -> tuple[Sample, Call] | None:
+    """A call with these values in all its operands or in one of them, by number; None if the CPU's answer is not settled,
+    or if the operands held all values before this turn. A small operand takes some of them, others each turn."""
+    for base in basis.bases:
+        places = [
+            p
+            for p, t in enumerate(base.tensors)
+            if t.dtype == basis.kind and t.numel() > 1 and not is_sorted(t)
+        ]
+        if which is not None:
+            places = places[which : which + 1]
+        if turn and all(base.tensors[p].numel() >= 2 * len(among) for p in places):
+            continue
+        tensors = {place: _with(basis, base, place, among, turn) for place in places}
+        call = basis.rebuilt(base, tensors)
+        if tensors and _settled(basis, call) and basis.taken(call) is not None:
+            return base, call
+    return None
 
 
 def _masked(basis: Basis) -> Variations:
@@ -213,14 +231,21 @@ def _masked(basis: Basis) -> Variations:
             yield base, call
 
 
-def _with(basis: Basis, base: Sample, place: int, among: Sequence[float]) -> torch.Tensor:
-    """A tensor of the shape of this one that holds these values, one of them last."""
-    found = basis.fill(base, place, base.tensors[place].shape)
+def _with(
+    basis: Basis, base: Sample, place: int, among: Sequence[float], turn: int
+) -> torch.Tensor:
+    """A tensor of the shape of this one in which these values, or as many of them as are not more than half of it, are
+    some elements, the last one among them."""
+    given = base.tensors[place]
+    found = given.clone(memory_format=torch.contiguous_format) if basis.keeps_values else basis.fill(base, place, given.shape)
     flat = found.view(-1)
+    count = min(len(among), len(flat) // 2)
+    planted = [among[(turn * count + n) % len(among)] for n in range(count)]
     if basis.orders:  # no two are the same: there is one zero
         flat[flat == 0] = 0.25
-    where = torch.cat([basis.permutation(len(flat) - 1)[: len(among) - 1], torch.tensor([-1])])
-    flat[where] = torch.tensor(among, dtype=torch.float64).to(found.dtype)
+        planted = [each for each in planted if each or math.copysign(1, each) < 0]
+    where = torch.cat([basis.permutation(len(flat) - 1)[: len(planted) - 1], torch.tensor([-1])])
+    flat[where[: len(planted)]] = torch.tensor(planted, dtype=torch.float64).to(found.dtype)
     return found
 
 
@@ -244,11 +269,11 @@ SPECIAL = Axis(
     name="special values",
     finds="A kernel that loses NaN, infinities, signs of zeros, halves or subnormal numbers, in any operand, in the body or in the tail of a vectorised loop, or is wrong where a row is masked.",
     bugs=("pytorch/pytorch#67428", "pytorch/pytorch#188147", "pytorch/pytorch#147460"),
-    budget=7,
+    budget=9,
     layouts=("contiguous", "contiguous+step_inner+offset"),
+    writes=1,
     applies=lambda basis: (
         basis.kind.is_floating_point
-        and not basis.keeps_values
         and not basis.free
         and basis.dtype in DEFAULT_TOLERANCES
         and "axes.loops" not in basis.families
