@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import islice
 
+from opinfo.axes.alike import EQUAL, SIGNS
 from opinfo.axes.arguments import ENDS, OPERANDS, REFUSED
 from opinfo.axes.basis import Basis
 from opinfo.axes.shapes import EMPTY, EXTENT, LONG, RANK, SIZE
@@ -16,7 +17,7 @@ from opinfo.samples import Sample, choose, draw
 
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
-    *(EMPTY, TIES, REFUSED, LONG),
+    *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS),
 )
 
 #: Upstream's samples that are laid out in the whole covering set of layouts, where no sample of the axes is.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from opinfo.catalog import Op
-from opinfo.compare import Call, difference, replace_tensors, tensors_of
+from opinfo.compare import DEFAULT_TOLERANCES, Call, difference, replace_tensors, tensors_of
 from opinfo.memory import fresh_memory
 from opinfo.reference import ValueAnswer, value_answer
 from opinfo.samples import Sample, choose, direct_seeding, draw, mutates, seed_everything
@@ -219,6 +219,20 @@ class Basis:
             if answers[-1] is None:
                 return None
         return call if difference(answers[0], answers[1], {}) is None else None
+
+    def settled(self, call: Call) -> bool:
+        """Whether the CPU's answer is that of float64, and that of the same operands in another layout."""
+        found = self.answer(call)
+        turned = [t.mT.contiguous().mT if t.dim() > 1 else t for t in call.tensors]
+        wide = [t.double() if t.dtype == self.kind else t for t in call.tensors]
+        for tensors in (turned, wide):
+            other = self.answer(self.rebound(call, tensors))
+            if not found or other is None or len(other) != len(found):
+                return False
+            same = [want.to(got.dtype) for got, want in zip(found, other)]
+            if difference(same, found, DEFAULT_TOLERANCES) is not None:
+                return False
+        return True
 
     @staticmethod
     def rebound(call: Call, tensors: list[torch.Tensor]) -> Call:

@@ -9,7 +9,7 @@ from itertools import islice
 import torch
 
 from opinfo.axes.basis import Axis, Basis, Variations, asking, is_sorted
-from opinfo.compare import DEFAULT_TOLERANCES, Call, difference, tensors_of
+from opinfo.compare import DEFAULT_TOLERANCES, Call, tensors_of
 from opinfo.exceptions import op_family
 from opinfo.samples import Sample, seed_everything
 
@@ -213,7 +213,7 @@ def _plant(
             continue
         tensors = {place: _with(basis, base, place, among, turn) for place in places}
         call = basis.rebuilt(base, tensors)
-        if tensors and _settled(basis, call) and basis.taken(call) is not None:
+        if tensors and basis.settled(call) and basis.taken(call) is not None:
             return base, call
     return None
 
@@ -227,7 +227,7 @@ def _masked(basis: Basis) -> Variations:
         found = basis.fill(base, places[-1], base.tensors[places[-1]].shape)
         found[(0,) * (found.dim() - 1)] = -math.inf
         call = basis.rebuilt(base, {places[-1]: found})
-        if _settled(basis, call) and basis.taken(call) is not None:
+        if basis.settled(call) and basis.taken(call) is not None:
             yield base, call
 
 
@@ -237,7 +237,11 @@ def _with(
     """A tensor of the shape of this one in which these values, or as many of them as are not more than half of it, are
     some elements, the last one among them."""
     given = base.tensors[place]
-    found = given.clone(memory_format=torch.contiguous_format) if basis.keeps_values else basis.fill(base, place, given.shape)
+    found = (
+        given.clone(memory_format=torch.contiguous_format)
+        if basis.keeps_values
+        else basis.fill(base, place, given.shape)
+    )
     flat = found.view(-1)
     count = min(len(among), len(flat) // 2)
     planted = [among[(turn * count + n) % len(among)] for n in range(count)]
@@ -247,21 +251,6 @@ def _with(
     where = torch.cat([basis.permutation(len(flat) - 1)[: len(planted) - 1], torch.tensor([-1])])
     flat[where[: len(planted)]] = torch.tensor(planted, dtype=torch.float64).to(found.dtype)
     return found
-
-
-def _settled(basis: Basis, call: Call) -> bool:
-    """Whether the CPU's answer is that of float64, and that of the same operands in another layout."""
-    found = basis.answer(call)
-    turned = [t.mT.contiguous().mT if t.dim() > 1 else t for t in call.tensors]
-    wide = [t.double() if t.dtype == basis.kind else t for t in call.tensors]
-    for tensors in (turned, wide):
-        other = basis.answer(basis.rebound(call, tensors))
-        if not found or other is None or len(other) != len(found):
-            return False
-        same = [want.to(got.dtype) for got, want in zip(found, other)]
-        if difference(same, found, DEFAULT_TOLERANCES) is not None:
-            return False
-    return True
 
 
 SPECIAL = Axis(
