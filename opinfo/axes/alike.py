@@ -41,10 +41,11 @@ def _extents(basis: Basis) -> Variations:
 
 def _equal(basis: Basis, base: Sample) -> Iterator[Call]:
     """The call with one extent in all dimensions, or in those of the first operand and what grows with them."""
-    dims = {(p, d) for p, t in enumerate(base.tensors) for d, n in enumerate(t.shape) if n > 1}
+    every = {(p, d): n for p, t in enumerate(base.tensors) for d, n in enumerate(t.shape)}
+    longer = {dim for dim, n in every.items() if n > 1}
     groups = [group for group, _ in groups_of(basis, base)]
-    first = frozenset().union(*(g for g in groups if any(d[0] == 0 for d in g if d in dims)))
-    for group in frozenset(dims), first:
+    first = frozenset().union(*(g for g in groups if any(d[0] == 0 for d in g if d in longer)))
+    for group in frozenset(every), frozenset(longer), first:
         if group and (call := lengthened(basis, base, group, _EQUAL)) is not None:
             yield call
 

@@ -31,6 +31,15 @@ def special_values(kind: torch.dtype) -> torch.Tensor:
 def _specials(basis: Basis) -> Variations:
     vectors = list(islice(_vectors(basis), 3)) if basis.elementwise else []
     yield from vectors or _planted(basis)
+    # An operand that is no vector where another is one, as the weight of prelu.
+    varied = max((len(_floating(basis, base)) for base, _ in vectors), default=0)
+    if vectors and varied < max(len(_floating(basis, base)) for base in basis.bases):
+        yield from islice(_planted(basis), 1)
+
+
+def _floating(basis: Basis, base: Sample) -> list[int]:
+    """The places of a call's tensors of the dtype that special values can be given to."""
+    return [p for p, t in enumerate(base.tensors) if t.dtype == basis.kind and t.dim()]
 
 
 def _vectors(basis: Basis) -> Variations:
@@ -188,7 +197,8 @@ def _planted(basis: Basis) -> Variations:
     yield from found
     family = op_family(basis.op.id, basis.op.ufunc)
     if family not in _SPREADS and not basis.keeps_values:
-        infinities = () if "values.sums" in basis.families else (math.inf, -math.inf)
+        summed = {"values.sums", "fp32_precision"} & basis.families  # maybe in parts: inf - inf
+        infinities = () if summed else (math.inf, -math.inf)
         for among, places in ([math.nan], 4), (infinities, 3):
             planted = (_plant(basis, place, among) for place in range(places) if among)
             yield from filter(None, planted)

@@ -52,6 +52,28 @@ def long(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
     return any(n > 1000 for t in tensors for n in t.shape)
 
 
+def square(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return tensors[0].dim() > 1 and tensors[0].shape[-1] == tensors[0].shape[-2] == 6
+
+
+def last_is_1(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return tensors[0].dim() > 1 and tensors[0].shape[-1] == 1 < tensors[0].shape[-2]
+
+
+def none_positive(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return tensors[0].numel() > 3 and bool((tensors[0] < 0).all())
+
+
+def ascending(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    flat = tensors[0].reshape(-1)
+    return len(flat) > 3 and bool((flat[1:] > flat[:-1]).all())
+
+
+def half_in_the_second(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    second = [t for t in tensors if t.dtype.is_floating_point][1:2]
+    return any(bool((t == 0.5).any()) for t in second)
+
+
 def of_rank_6(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
     return any(t.dim() == 6 for t in tensors)
 
@@ -152,6 +174,13 @@ FAULTS: list[tuple[Any, str, tuple[str, ...]]] = [
     (scalar_last, "float32", ("index_put", "addcmul")),
     (negated_last, "float32", ("mm", "where")),
     (conjugated_last, "complex64", ("mm", "mul")),
+]
+FAULTS += [
+    (square, "float32", ("mm", "amax", "add")),
+    (last_is_1, "float32", ("cumsum", "mm", "mul")),
+    (none_positive, "float32", ("nn.functional.max_pool2d", "amax", "index_add")),
+    (ascending, "float32", ("median", "nn.functional.l1_loss", "sub")),
+    (half_in_the_second, "float32", ("nn.functional.prelu", "linalg.solve", "index_add")),
 ]
 CASES = [(fault, dtype, op) for fault, dtype, ops in FAULTS for op in ops]
 
