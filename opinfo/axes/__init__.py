@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from opinfo.axes.alike import EQUAL, SIGNS
 from opinfo.axes.arguments import ENDS, OPERANDS, REFUSED
 from opinfo.axes.basis import Basis
-from opinfo.axes.shapes import EMPTY, EXTENT, LONG, RANK, SIZE
-from opinfo.axes.values import INDICES, INTEGERS, SPECIAL, TIES
+from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, LONG, RANK, SIZE
+from opinfo.axes.values import INDICES, INTEGERS, SIGNS, SPECIAL, TIES
 from opinfo.catalog import Op, dtype_name
 from opinfo.exceptions import exceptions
 from opinfo.samples import Sample, choose, draw

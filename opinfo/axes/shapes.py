@@ -46,7 +46,7 @@ def _same(basis: Basis, base: Sample) -> list[int]:
     ]
 
 
-def shaped(basis: Basis, base: Sample, shapes: Sequence[Sequence[int]]) -> Call:
+def _shaped(basis: Basis, base: Sample, shapes: Sequence[Sequence[int]]) -> Call:
     """The call with its tensors in these shapes, of which the last is that of all further tensors."""
     places = _same(basis, base)
     return basis.rebuilt(
@@ -63,7 +63,7 @@ def _ranks(basis: Basis) -> Variations:
     main = None
     reshapes = not basis.keeps_values
     for base in bases if reshapes else ():
-        if (call := basis.taken(shaped(basis, base, [MAIN]))) is not None:
+        if (call := basis.taken(_shaped(basis, base, [MAIN]))) is not None:
             main = base
             yield base, call
             break
@@ -85,7 +85,7 @@ def _rotated(bases: Sequence[Sample]) -> Iterator[tuple[Sample, Sequence[Sequenc
 
 def _each(basis: Basis, wanted: Iterator[tuple[Sample, Sequence[Sequence[int]]]]) -> Variations:
     for base, shapes in wanted:
-        if (call := basis.taken(shaped(basis, base, shapes))) is not None:
+        if (call := basis.taken(_shaped(basis, base, shapes))) is not None:
             yield base, call
 
 
@@ -142,7 +142,7 @@ RANK = Axis(
 
 def _sizes(basis: Basis) -> Variations:
     for base in basis.bases:
-        call = basis.taken(shaped(basis, base, [_LARGE]))
+        call = basis.taken(_shaped(basis, base, [_LARGE]))
         if call is not None:
             yield base, call
             return
@@ -171,7 +171,7 @@ def _extents(basis: Basis) -> Variations:
     found: list[tuple[Sample, frozenset[Any], float]] = []
     seen: set[Any] = set()
     for base in basis.bases:
-        for group, growth in groups_of(basis, base):
+        for group, growth in _groups_of(basis, base):
             sign = (basis.arguments(base), *sorted(map(str, group)))
             if sign not in seen:
                 seen.add(sign)
@@ -185,14 +185,14 @@ def _extents(basis: Basis) -> Variations:
             for size in sizes[first:]:
                 if growth * size > _MOST or (number, size) in made:
                     continue
-                call = lengthened(basis, base, group, size)
+                call = _lengthened(basis, base, group, size)
                 if call is not None and basis.taken(call) is not None:
                     made.add((number, size))
                     yield base, call
                     break
 
 
-def groups_of(basis: Basis, base: Sample) -> list[tuple[frozenset[Any], float]]:
+def _groups_of(basis: Basis, base: Sample) -> list[tuple[frozenset[Any], float]]:
     """Those groups, which two axes ask for."""
     if base.index not in basis.groups:
         basis.groups[base.index] = [*_groups(basis, base)]
@@ -212,7 +212,7 @@ def _groups(basis: Basis, base: Sample) -> Iterator[tuple[frozenset[Any], float]
         for group in _candidates(base, dims, dim):
             if (tried := tried + 1) > _TRIES:
                 return
-            call = lengthened(basis, base, group, small)
+            call = _lengthened(basis, base, group, small)
             answer = basis.answer(call) if call is not None else None
             if call is None or answer is None or not any(t.numel() for t in answer):
                 continue
@@ -249,7 +249,7 @@ def _dims(group: Collection[Any]) -> list[tuple[int, int]]:
     return [each for each in group if not isinstance(each, int)]
 
 
-def lengthened(
+def _lengthened(
     basis: Basis,
     base: Sample,
     group: frozenset[Any],
@@ -339,7 +339,7 @@ def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
     """Calls in which some dimension has size 0: for each dimension those of which the first that is taken will do.
     A dimension that has another tensor's extent is not emptied alone: some kernels do not check that."""
     if basis.shape_free and not basis.keeps_values:
-        yield from (iter([shaped(basis, base, shapes)]) for shapes in _EMPTY)
+        yield from (iter([_shaped(basis, base, shapes)]) for shapes in _EMPTY)
         return
     dims = [(p, d) for p, t in enumerate(base.tensors) for d in range(t.dim())]
     extents = {(p, d): base.tensors[p].shape[d] for p, d in dims}
@@ -401,7 +401,7 @@ def _alone(basis: Basis) -> Variations:
     seen: set[str] = set()
     for base in basis.bases:
         dims = {(p, d) for p, t in enumerate(base.tensors) for d in range(t.dim())}
-        groups = [group for group, _ in groups_of(basis, base)]
+        groups = [group for group, _ in _groups_of(basis, base)]
         for group in groups:
             sign = str(sorted(map(str, group)))
             named = [each for each in groups if each != group and _dims(each) == [*each]]
@@ -418,7 +418,7 @@ def _stretched(
     """The call with one group of dimensions as long as it may be, and the others of size 1."""
     held = []
     for size in _EXTENTS[-1], _EXTENTS[-2]:
-        call = lengthened(basis, base, group, size, others)
+        call = _lengthened(basis, base, group, size, others)
         answer = basis.answer(call) if call is not None else None
         if call is None or answer is None:
             return None
@@ -427,7 +427,7 @@ def _stretched(
         return None  # the result grows with the square
     growth = (held[1] - held[0]) / (_EXTENTS[-2] - _EXTENTS[-1])
     length = next((each for each in _LENGTHS if growth * each <= MOST), None)
-    call = lengthened(basis, base, group, length, others) if length else None
+    call = _lengthened(basis, base, group, length, others) if length else None
     return basis.taken(call) if call is not None else None
 
 
@@ -435,12 +435,12 @@ def _among(basis: Basis) -> Variations:
     """Calls with a tensor of more than 65,536 elements, the other dimensions as they are. Not where dimensions of several
     tensors grow together: some kernels look at each pair of their elements."""
     for base in basis.bases:
-        for group, growth in groups_of(basis, base):
+        for group, growth in _groups_of(basis, base):
             if len(group) > 1 or not (dims := _dims(group)):
                 continue
             tensor, dim = base.tensors[dims[0][0]], dims[0][1]
             size = _ELEMENTS // (tensor.numel() // tensor.shape[dim]) | 1
-            call = lengthened(basis, base, group, size) if growth * size <= MOST else None
+            call = _lengthened(basis, base, group, size) if growth * size <= MOST else None
             if call is not None and basis.taken(call) is not None:
                 yield base, call
 
@@ -458,4 +458,66 @@ LONG = Axis(
         and "axes.quadratic" not in basis.families
     ),
     vary=_longest,
+)
+
+
+# -- equal extents, and extents of 1
+
+#: A matrix that is square, a row and a column of one, and a number.
+_MATRICES = ((6, 6), (1, 9), (9, 1), ())
+#: The extent that all dimensions are given.
+_SIDE = 6
+
+
+def _equal_extents(basis: Basis) -> Variations:
+    if basis.shape_free:
+        for shape in _MATRICES:
+            for base in basis.bases:
+                if (call := basis.taken(_shaped(basis, base, [shape]))) is not None:
+                    yield base, call
+                    break
+        return
+    bases = sorted(basis.bases, key=lambda s: -max(t.dim() for t in s.tensors))
+    for calls in (_equal, _single):
+        seen: set[str] = set()
+        for base in bases:
+            for call in calls(basis, base):
+                sign = str([tuple(t.shape) for t in call.tensors])
+                if sign not in seen and basis.taken(call) is not None:
+                    seen.add(sign)
+                    yield base, call
+                    break
+            if seen:
+                break
+
+
+def _equal(basis: Basis, base: Sample) -> Iterator[Call]:
+    """The call with one extent in all dimensions, or in those of the first operand and what grows with them."""
+    every = {(p, d): n for p, t in enumerate(base.tensors) for d, n in enumerate(t.shape)}
+    longer = {dim for dim, n in every.items() if n > 1}
+    groups = [group for group, _ in _groups_of(basis, base)]
+    first = frozenset().union(*(g for g in groups if any(d[0] == 0 for d in g if d in longer)))
+    for group in frozenset(every), frozenset(longer), first:
+        if group and (call := _lengthened(basis, base, group, _SIDE)) is not None:
+            yield call
+
+
+def _single(basis: Basis, base: Sample) -> Iterator[Call]:
+    """The call with one dimension, and what grows with it, of size 1: the last one first."""
+    for group, _ in reversed(_groups_of(basis, base)):
+        if (call := _lengthened(basis, base, group, 1)) is not None:
+            yield call
+
+
+EQUAL = Axis(
+    number=13,
+    name="equal extents",
+    finds="A kernel that takes a matrix for its transpose, or a dimension of size 1 for the last one, where sizes do not tell.",
+    bugs=("pytorch/pytorch#116333", "pytorch/pytorch#78611"),
+    budget=4,
+    layouts=("contiguous", "transposed+step_outer+offset"),
+    applies=lambda basis: (
+        basis.dtype in ("float32", "int64") and not basis.keeps_values and not basis.free
+    ),
+    vary=_equal_extents,
 )

@@ -471,3 +471,47 @@ TIES = Axis(
     applies=lambda basis: "axes.ties" in basis.families,
     vary=_ties,
 )
+
+
+# -- elements of one sign
+
+
+#: Between the elements of one operand and the next: no quotient of two is near a whole number, where a rounding decides.
+_APART = 128 / 137
+
+
+def _signs(basis: Basis) -> Variations:
+    """Calls in which the elements ascend from above 0, and in which none is positive."""
+    for values in (_ascending, _negative):
+        for base in basis.bases:
+            tensors = {
+                place: (values(t.numel()) * _APART**place).reshape(t.shape)
+                for place, t in enumerate(base.tensors)
+                if t.dtype == basis.kind and t.numel() > 2
+            }
+            call = basis.rebuilt(base, tensors)
+            if tensors and basis.settled(call) and basis.taken(call) is not None:
+                yield base, call
+                break
+
+
+def _ascending(count: int) -> torch.Tensor:
+    """From above 0 to below 2, all different: in the domain of most functions."""
+    return torch.arange(1, count + 1) * (1.9 / (count + 1))
+
+
+def _negative(count: int) -> torch.Tensor:
+    """Multiples of 1/8 below 0, in no order, each more than once where there are more than 40."""
+    return -((torch.arange(count) * 7) % 41 + 1) / 8
+
+
+SIGNS = Axis(
+    number=14,
+    name="one sign",
+    finds="A kernel that begins a maximum at zero, or takes a short cut for elements that are in order.",
+    bugs=("uxlfoundation/oneDNN#1094",),
+    budget=2,
+    layouts=("contiguous",),
+    applies=lambda basis: basis.dtype == "float32" and not basis.keeps_values and not basis.free,
+    vary=_signs,
+)

@@ -36,6 +36,8 @@ def _clones_in_place() -> bool:
     clauses=("output_fresh",),
     ops=("clone",),
     at=(aten.clone.default,),
+    # A negative view is resolved in a copy.
+    radius=("values::*",),
     probe=_clones_in_place,
 )
 def output_aliases_input(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
@@ -50,6 +52,8 @@ def output_aliases_input(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
     clauses=("output_fresh",),
     ops=("clone",),
     at=(aten.clone.default,),
+    # A negative view is resolved in a copy.
+    radius=("values::*",),
     probe=_clones_in_place,
 )
 def output_overlaps_input(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
