@@ -1,10 +1,10 @@
 """The same verdicts on a crowded machine: runs while other processes spin are compared with a run on the quiet machine.
 
-``python -m tests.strangers.loaded [NAME…] [--ops GLOB,…] [--clauses GLOB,…] [--spinners 20] [--times 3]`` takes the
-simulated device (``simulated-device``) and strangers (device strings; ``sleepy`` and the C++ one, ``simulated``, by
-default). Of each it runs the ops, and then the cases of the clauses, once in peace and so many times while the spinners
-run. The exit status is 1 if a cell ended otherwise. A stranger is described by ``conform init`` first. Not a test: it
-takes minutes, and makes the machine slow for everybody else.
+``python -m tests.strangers.loaded [NAME…] [--ops GLOB,…] [--clauses GLOB,…] [--spinners 20] [--times 3] [-n 2]``
+takes the simulated device (``simulated-device``) and strangers (device strings; ``sleepy`` and the C++ one,
+``simulated``, by default). Of each it runs the ops, and then the cases of the clauses, once in peace and so many times
+while the spinners run. The exit status is 1 if a cell ended otherwise. A stranger is described by ``conform init``
+first. Not a test: it takes minutes, and makes the machine slow for everybody else.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ def differences(
     ]
 
 
-def _simulated(cache: Path, folder: Path) -> Run:
+def _simulated(cache: Path, folder: Path, workers: str) -> Run:
     def run(options: tuple[str, ...], results: Path) -> object:
-        given = ("run", "-q", "--tb=no", "-n", "1", "--device=simulated", f"--results={results}")
+        given = ("run", "-q", "--tb=no", workers, "--device=simulated", f"--results={results}")
         return run_conform(*given, *options, cache=cache, cwd=folder)
 
     return run
 
 
-def _stranger(name: str, cache: Path, folder: Path, ops: str) -> Run:
+def _stranger(name: str, cache: Path, folder: Path, ops: str, workers: str) -> Run:
     stranger = next(each for each in STRANGERS if each.device == name)
     day = FirstDay(stranger, folder, cache, ops)
     day.init("--fast")
 
     def run(options: tuple[str, ...], results: Path) -> object:
-        given = ("run", "-q", "--tb=no", "-n", "1", f"--descriptor={folder / stranger.name}")
+        given = ("run", "-q", "--tb=no", workers, f"--descriptor={folder / stranger.name}")
         return day.conform(*given, f"--results={results}", *options)
 
     return run
@@ -87,6 +87,7 @@ def main() -> int:
     parser.add_argument("--clauses", default="", help="then the cases of these clauses")
     parser.add_argument("--spinners", type=int, default=20)
     parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("-n", type=int, default=2, dest="workers", help="workers of each run")
     parser.add_argument("--cache", type=Path, default=None)
     parser.add_argument("--keep", type=Path, help="work here, and leave it there")
     asked = parser.parse_args()
@@ -99,7 +100,12 @@ def main() -> int:
         folder = top / name
         folder.mkdir(parents=True, exist_ok=True)
         ours = name == SIMULATED
-        run = _simulated(cache, folder) if ours else _stranger(name, cache, folder, asked.ops)
+        workers = f"-n{asked.workers}"
+        run = (
+            _simulated(cache, folder, workers)
+            if ours
+            else _stranger(name, cache, folder, asked.ops, workers)
+        )
         for number, options in enumerate(selections):
             print(f"{name} {' '.join(options)}", flush=True)
             quiet = _ran(run, options, folder / f"quiet-{number}")
