@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from devices.cell import CellKey
-from reports.model import CellResult
-from tests.plugin.running import cells_of, run_conform
+from reports.model import CellResult, RunError
+from tests.plugin.running import Ran, cells_of, run_conform
 from tests.strangers.bench import STRANGERS, FirstDay
 
 #: Spins until it is killed, or the process that started it has ended.
@@ -30,7 +30,7 @@ _SPINS = "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL)\nwhi
 SIMULATED = "simulated-device"
 
 #: Runs with these options into this folder.
-Run = Callable[[tuple[str, ...], Path], object]
+Run = Callable[[tuple[str, ...], Path], Ran]
 
 
 @contextlib.contextmanager
@@ -61,7 +61,7 @@ def differences(
 
 
 def _simulated(cache: Path, folder: Path, workers: str) -> Run:
-    def run(options: tuple[str, ...], results: Path) -> object:
+    def run(options: tuple[str, ...], results: Path) -> Ran:
         given = ("run", "-q", "--tb=no", workers, "--device=simulated", f"--results={results}")
         return run_conform(*given, *options, cache=cache, cwd=folder)
 
@@ -73,7 +73,7 @@ def _stranger(name: str, cache: Path, folder: Path, ops: str, workers: str) -> R
     day = FirstDay(stranger, folder, cache, ops)
     day.init("--fast")
 
-    def run(options: tuple[str, ...], results: Path) -> object:
+    def run(options: tuple[str, ...], results: Path) -> Ran:
         given = ("run", "-q", "--tb=no", workers, f"--descriptor={folder / stranger.name}")
         return day.conform(*given, f"--results={results}", *options)
 
@@ -122,8 +122,11 @@ def main() -> int:
 def _ran(run: Run, options: tuple[str, ...], results: Path) -> dict[CellKey, CellResult]:
     """The cells of a run. Says how long it took."""
     began = time.monotonic()
-    run(options, results)
-    cells = cells_of(results)
+    ran = run(options, results)
+    try:
+        cells = cells_of(results)
+    except RunError:
+        sys.exit(f"a run wrote no results:\n{ran.text.strip()}")
     print(f"  {results.name}: {len(cells)} cells in {time.monotonic() - began:.0f} s", flush=True)
     return cells
 

@@ -418,10 +418,9 @@ def _lazy_operands(ctx: ItemContext) -> None:
     """Give an op that is no view each operand as such a view, and all of them: some kernels read them as they are. Of
     one sample of each number of operands, as the bits are read, or resolved, before anything that depends on the
     sample."""
-    given = (
-        ctx.cases[:1] == covering_set().cases[:1]
-    )  # and not one layout, of a pinned or minimised call
-    if not given or ctx.mutates or "values.free" in ctx.traits.families:
+    if ctx.cases[:1] != covering_set().cases[:1]:
+        return  # one layout is asked for: that of a pinned or minimised call
+    if ctx.mutates or "values.free" in ctx.traits.families:
         return
     kind, seen = getattr(torch, ctx.dtype), set()
     for sample in ctx.common:
