@@ -8,7 +8,7 @@ from itertools import islice
 
 from opinfo.axes.arguments import ENDS, OPERANDS, REFUSED
 from opinfo.axes.basis import Basis
-from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, LONG, RANK, SIZE
+from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, GROWN, LONG, RANK, SIZE
 from opinfo.axes.values import INDICES, INTEGERS, SIGNS, SPECIAL, TIES
 from opinfo.catalog import Op, dtype_name
 from opinfo.exceptions import exceptions
@@ -16,7 +16,7 @@ from opinfo.samples import Sample, choose, draw
 
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
-    *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS),
+    *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN),
 )
 
 #: Upstream's samples that are laid out in the whole covering set of layouts, where no sample of the axes is.

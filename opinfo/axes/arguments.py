@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -16,6 +17,7 @@ from opinfo.samples import Sample
 
 
 def _ends(basis: Basis) -> Variations:
+    yield from islice(_idle(basis), 1)
     known = {basis.arguments(s) for s in basis.drawn}
     for base in basis.bases:
         if basis.multiplies:  # sums of products times a factor are exact
@@ -39,6 +41,31 @@ def _ends(basis: Basis) -> Variations:
 _TURNS = 6
 
 
+def _idle(basis: Basis) -> Variations:
+    """Calls that have nothing to do: the result is what the first operand holds."""
+    if basis.dtype != ("float32" if "float32" in basis.op.dtypes else "int64"):
+        return
+    for base in basis.bases[:2]:
+        first = base.tensors[0]
+        others = partial(_nothing, shape=first.shape)
+        for call in islice(_changed(base, others), 2 * _TURNS):
+            answer = basis.answer(call)
+            if answer and difference(answer[:1], [first], {}) is None and basis.taken(call):
+                yield base, call
+
+
+def _nothing(value: Any, shape: torch.Size) -> Iterator[Any]:
+    """What says to do nothing: no steps, one copy, the extents that there are."""
+    if isinstance(value, tuple) and value and all(type(each) is int for each in value):
+        count = len(value)
+        among: tuple[Any, ...] = (tuple(shape[-count:]), (0,) * count, (1,) * count)
+    elif type(value) is int:
+        among = (0, 1, *shape[-1:])
+    else:
+        among = (0.0, 1.0) if isinstance(value, float) else ()
+    yield from (each for each in among if each != value)
+
+
 def repr_of(basis: Basis, base: Sample, call: Call) -> str:
     """The arguments of a call that are no tensors."""
     return basis.arguments(Sample(0, call, base.process))
@@ -46,17 +73,19 @@ def repr_of(basis: Basis, base: Sample, call: Call) -> str:
 
 def _in_turn(base: Sample) -> Iterator[Call]:
     """The call with one argument changed: a flag turned, a number at an end of a dimension, 0 or negative."""
-    args, kwargs = base.call.args, base.call.kwargs
     extents = sorted({n for t in base.tensors for n in t.shape}, reverse=True)
+    return _changed(base, lambda value: _values(value, extents))
+
+
+def _changed(base: Sample, others: Callable[[Any], Iterator[Any]]) -> Iterator[Call]:
+    """The call with one argument changed to each of the others that there are for it."""
+    args, kwargs = base.call.args, base.call.kwargs
     changed = [
-        [
-            Call((*args[:place], other, *args[place + 1 :]), dict(kwargs))
-            for other in _values(value, extents)
-        ]
+        [Call((*args[:place], other, *args[place + 1 :]), dict(kwargs)) for other in others(value)]
         for place, value in enumerate(args)
     ]
     changed += [
-        [Call(args, {**kwargs, name: other}) for other in _values(value, extents)]
+        [Call(args, {**kwargs, name: other}) for other in others(value)]
         for name, value in kwargs.items()
     ]
     for calls in zip_longest(*changed):  # each argument in turn, not all values of the first one
@@ -77,9 +106,9 @@ def _values(value: Any, extents: list[int]) -> Iterator[Any]:
 ENDS = Axis(
     number=7,
     name="arguments",
-    finds="A kernel that ignores an argument, or that is wrong where it is 0, negative, or as large as a dimension.",
+    finds="A kernel that ignores an argument, that is wrong where it is 0, negative, or as large as a dimension, or that returns its operand where there is nothing to do.",
     bugs=("pytorch/pytorch#189664",),
-    budget=4,
+    budget=5,
     layouts=("contiguous", "transposed+step_outer+offset"),
     applies=lambda basis: not basis.free and not basis.keeps_values,
     vary=_ends,

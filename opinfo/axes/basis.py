@@ -75,8 +75,10 @@ class Basis:
 
     @cached_property
     def bases(self) -> list[Sample]:
-        """A few of upstream's samples that hold elements, the ones with long dimensions first."""
+        """A few of upstream's samples that hold elements, in all tensors if there are such, the ones with long dimensions
+        first."""
         held = [s for s in self.drawn if _plain(s) and 0 < s.numel <= MOST]
+        held = [s for s in held if all(t.numel() for t in s.tensors)] or held
         chosen = choose(held, _BASES)
         return sorted(chosen, key=lambda s: (-max(len(_long(t)) for t in s.tensors), s.index))
 

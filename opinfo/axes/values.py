@@ -481,8 +481,8 @@ _APART = 128 / 137
 
 
 def _signs(basis: Basis) -> Variations:
-    """Calls in which the elements ascend from above 0, and in which none is positive."""
-    for values in (_ascending, _negative):
+    """Calls in which the elements ascend from above 0, in which none is positive, and in which there are only two."""
+    for values in (_ascending, _negative, _two):
         for base in basis.bases:
             tensors = {
                 place: (values(t.numel()) * _APART**place).reshape(t.shape)
@@ -505,12 +505,17 @@ def _negative(count: int) -> torch.Tensor:
     return -((torch.arange(count) * 7) % 41 + 1) / 8
 
 
+def _two(count: int) -> torch.Tensor:
+    """Two positive values, the first of which is rare."""
+    return torch.where(torch.arange(count) % 5 == 2, 1.25, 0.5)
+
+
 SIGNS = Axis(
     number=14,
     name="one sign",
-    finds="A kernel that begins a maximum at zero, or takes a short cut for elements that are in order.",
+    finds="A kernel that begins a maximum at zero, or takes a short cut for elements that are in order or the same.",
     bugs=("uxlfoundation/oneDNN#1094",),
-    budget=2,
+    budget=3,
     layouts=("contiguous",),
     applies=lambda basis: basis.dtype == "float32" and not basis.keeps_values and not basis.free,
     vary=_signs,

@@ -242,6 +242,11 @@ FLOATING = ("NaN", "infinity", "-0", "zero", "negative", "large", "subnormal", "
 INTEGER = ("beyond 2^24", "beyond 2^53", "the end of the dtype", "negative", "zero")
 
 
+def comparable(t: torch.Tensor) -> torch.Tensor:
+    """The values in a dtype that the CPU compares: it has no such kernels for most unsigned ones."""
+    return t if t.is_floating_point() or t.dtype.is_signed else t.double()
+
+
 def holds(t: torch.Tensor, what: str) -> torch.Tensor | None:
     """Which elements are of a class; on the CPU. None where the dtype has none such."""
     t = t.cpu()
@@ -254,7 +259,7 @@ def holds(t: torch.Tensor, what: str) -> torch.Tensor | None:
         fits = t.dtype == torch.int64
     if not fits or t.dtype.itemsize == 1:
         return None
-    return VALUES[what](t)
+    return VALUES[what](comparable(t))
 
 
 @axis("values")
@@ -513,6 +518,7 @@ def uniform(facts: Facts, rng: Random) -> Drawn:
         t = operand.tensor.cpu().reshape(-1)
         if t.is_complex() or t.dtype == torch.bool or t.dtype.itemsize == 1:
             return False
+        t = comparable(t)
         if how in ("positive", "negative"):
             return bool((t > 0).all() if how == "positive" else (t < 0).all())
         if how == "sorted":

@@ -6,6 +6,9 @@ import warnings
 from functools import cache, lru_cache
 
 from conformance import contract
+from conformance.checks.cases.cases import Case
+from conformance.checks.cases.context import Where
+from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import Recorder
 from conformance.checks.ops.context import ItemContext, run_checks
 from conformance.plan.planner import untried_with
@@ -80,3 +83,10 @@ def dtypes_of(op: str, plan: str) -> list[str]:
     mine = device().descriptor.dtypes_of(op) & catalogue()[op].dtypes
     taken = [d for d in plan_spec(plan).dtypes if d in mine]
     return sorted(taken, key=lambda d: (d != "float32", taken.index(d)))
+
+
+def outcome_of(case: Case, on: Device) -> Outcome:
+    """The outcome of one case, run in this process."""
+    recorder = Recorder(case.name, "", [case.clause])
+    run_case(case, recorder.cells[case.clause], on, Where(device="simulated"))
+    return recorder.cells[case.clause].outcome()

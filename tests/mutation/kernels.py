@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import islice
 from random import Random
 from typing import Any
@@ -13,13 +13,16 @@ from typing import Any
 import msgspec
 import torch
 
+from conformance import contract
+from conformance.checks.cases.cases import Case
+from conformance.suites import planned_cases
 from opinfo.catalog import catalogue
 from opinfo.compare import replace_tensors, tensors_of
 from opinfo.exceptions import op_family
 from opinfo.samples import Sample, choose, draw
 from tests.mutation.conditions import AXES, Facts
 from tests.mutation.effects import OWN, drawn
-from tests.mutation.items import device, dtypes_of, subject
+from tests.mutation.items import RED, device, dtypes_of, outcome_of, subject
 from tests.mutation.plant import Effect, Invocation, Seen, planted
 from tests.mutation.probe import observable
 
@@ -246,6 +249,38 @@ def tried(seed: int, number: int, op_id: str, bred: Callable[[Result], None]) ->
     return judged(mutant, lambda: again() or mutant, Random(f"{seed} {number}"))
 
 
+def drawn_at_random(overloads: Iterable[str]) -> bool:
+    """Whether one of them draws random numbers: what is drawn is the business of the cases of ``random``."""
+    found = ((name.partition(".")) for name in overloads)
+    return any(
+        torch.Tag.nondeterministic_seeded
+        in getattr(getattr(torch.ops.aten, packet), overload or "default").tags
+        for packet, _, overload in found
+    )
+
+
+@cache
+def random_cases() -> dict[Case, frozenset[str]]:
+    """The green cases of ``random``, with the overloads that each reaches."""
+    found = {}
+    for case in planned_cases(contract.load(), more=False):
+        if case.clause.startswith("random.") and not case.own_process:
+            with Seen() as seen:
+                outcome = outcome_of(case, device())
+            if outcome not in RED:
+                found[case] = frozenset(seen.calls)
+    return found
+
+
+def noticed_by_cases(mutant: Mutant) -> tuple[list[str], int]:
+    """The clause of the first case of ``random`` that is red now, and how often the mutant was reached."""
+    with planted(mutant.overloads, mutant.effect) as run:
+        for case, reaches in random_cases().items():
+            if reaches & {*mutant.overloads} and outcome_of(case, device()) in RED:
+                return [case.clause], run.reached
+    return [], run.reached
+
+
 def judged(mutant: Mutant, again: Callable[[], Mutant], rng: Random) -> Result:
     """Run a mutant against its op's items: plan quick's, then the other dtypes of plan core. Where nothing notices it,
     its probe says whether there is anything to be noticed. ``again`` gives the mutant as new: it may count calls."""
@@ -259,6 +294,12 @@ def judged(mutant: Mutant, again: Callable[[], Mutant], rng: Random) -> Result:
         failures += run.failures[:1]
         if found.by:
             found.result, found.plan = "noticed", "quick" if dtype in quick else "core"
+            return found
+    if drawn_at_random(mutant.overloads):
+        found.by, reached = noticed_by_cases(again())
+        found.reached += reached
+        if found.by:
+            found.result, found.plan = "noticed", "quick"
             return found
     new, dtypes = again(), dtypes_of(mutant.op, "core")
     found.note = observable(new.overloads, new.effect, mutant.op, dtypes, rng)

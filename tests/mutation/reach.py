@@ -38,7 +38,7 @@ def reaches(name: str, site: int) -> bool:
 
 def _noted(path: Path) -> Iterator[tuple[str, list[int]]]:
     from tests.mutation import runtime
-    from tests.mutation.items import device
+    from tests.mutation.items import device, outcome_of
 
     device()
     runtime.library().simulated_set_mutant(NOTING)
@@ -55,7 +55,7 @@ def _noted(path: Path) -> Iterator[tuple[str, list[int]]]:
             yield op, since()
         for case in runtime.cases_for(""):
             since()
-            runtime.outcome_of(case)
+            outcome_of(case, device())
             yield f"{case.clause}::{case.name}", since()
 
 

@@ -17,14 +17,10 @@ import msgspec
 
 from conformance import contract
 from conformance.checks.cases.cases import Case
-from conformance.checks.cases.context import Where
-from conformance.checks.cases.run_case import run_case
-from conformance.checks.cells import Recorder
 from conformance.suites import planned_cases
-from devices.cell import Outcome
 from devices.simulated.backend import build
 from opinfo.catalog import catalogue
-from tests.mutation.items import RED, device, subject
+from tests.mutation.items import RED, device, outcome_of, subject
 from tests.mutation.kernels import Result
 from tests.mutation.reach import reaches
 from tests.mutation.sources import SITES, Site
@@ -132,12 +128,6 @@ def cases_for(family: str) -> list[Case]:
     return sorted(found, key=late)
 
 
-def outcome_of(case: Case) -> Outcome:
-    recorder = Recorder(case.name, "", [case.clause])
-    run_case(case, recorder.cells[case.clause], device(), Where(device="simulated"))
-    return recorder.cells[case.clause].outcome()
-
-
 def red_clause(op: str) -> str:
     """The first clause of an op that is red; empty if none is."""
     clean = subject(op, "float32").clean
@@ -162,7 +152,7 @@ def _noticed(site: Site, say: Say, only: str = "") -> str:
         name = f"{case.clause}::{case.name}"
         if (name == only) if only else reaches(name, site.number):
             say()
-            if outcome_of(case) in RED:
+            if outcome_of(case, device()) in RED:
                 return name
     return found or ("" if only else ops())
 

@@ -69,6 +69,7 @@ CASES = [
     "contiguous/contiguous/transposed",
     "contiguous/contiguous+step_inner/contiguous",
     "contiguous/free:order=1.2.0,offset=1",
+    "transposed/contiguous+step_inner/free:order=1.2.0,offset=1",
 ]
 TARGETS = [
     "contiguous",

@@ -30,7 +30,7 @@ from conformance.checks.ops.context import ItemContext, Part, Reference
 from opinfo.compare import Wrong, fits_in, outputs_of, raised, replace_tensors, tensors_of
 from opinfo.device import ByValues, Guarded, Move, identity
 from opinfo.layouts import Geometry, Layout, uniform
-from opinfo.reference import significant
+from opinfo.reference import significant, value_answer
 from opinfo.samples import Sample
 
 BOUNDS = "layout.bounds"
@@ -427,9 +427,12 @@ def refuses_to_grow(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
 
 
 def variants(ctx: ItemContext) -> None:
-    """Compare every variant with the function, on copies of the same inputs."""
+    """Compare every variant with the function, on copies of the same inputs. Samples that only reads take are given to
+    those that write, which may have kernels of their own, and so is what is refused."""
     with ctx.running(VARIANTS) as record:
-        for sample in ctx.common:
+        for sample in ctx.samples:
+            if sample.reads_only and not (ctx.op.has_out or ctx.op.inplace):
+                continue
             laid = ctx.plain(sample)
             how: dict[str, Any] = {"layout": FUNCTION, "refusable": False}
             nothing = {VARIANTS: judged_elsewhere}
@@ -442,9 +445,12 @@ def variants(ctx: ItemContext) -> None:
                 continue
             result = plain.read
             if plain.raised is not None:  # layout.values judges whether the function may raise here
-                if ctx.expected(laid).raises is not None:
+                expected = ctx.expected(laid)
+                if expected.raises is not None:
+                    if sample.reads_only:
+                        _refused_by_variants(ctx, laid, plain)
                     continue
-                result = ctx.expected(laid).result
+                result = expected.result
             code = "called_on_copies(replace_call(call, op))"
             function = Part(plain, code, (called_on_copies, replace_call))
             lazy = {
@@ -455,21 +461,38 @@ def variants(ctx: ItemContext) -> None:
                 reference = Reference(ctx, laid, variant=name, function=function, **lazy)
                 judges = {VARIANTS: judge_variant}
                 ctx.judge(judges, procedure, given, reference, function=variant, layout=name)
+            ctx.release(sample)
+
+
+def _refused_by_variants(ctx: ItemContext, laid: Laid, plain: Answer) -> None:
+    """What the function refuses, the variants that write refuse, where the CPU's do."""
+    base = next(iter(ctx.common), laid.sample)
+    usual = value_answer(ctx.op.function, base.call.on, base.tensors, mutates=ctx.mutates).result
+    code = "called_on_copies(replace_call(call, op))"
+    function = Part(plain, code, (called_on_copies, replace_call))
+    for name, variant, procedure, given in _others(ctx, laid.sample, usual, refused=True):
+        if procedure(replace_call(on_cpu(ctx, laid), variant), *given).raised is None:
+            continue
+        reference = Reference(ctx, laid, variant=name, function=function)
+        judges = {VARIANTS: judge_variant}
+        ctx.judge(judges, procedure, given, reference, function=variant, layout=name)
 
 
 def _others(
-    ctx: ItemContext, sample: Sample, result: Any
+    ctx: ItemContext, sample: Sample, result: Any, *, refused: bool = False
 ) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Answer], tuple[Any, ...]]]:
-    """The name of each variant that can be called, its function, how it is called, and what that takes."""
+    """The name of each variant that can be called, its function, how it is called, and what that takes, for a call with
+    this ``result``, or, where the call is ``refused``, for one with such a result."""
     op, first = ctx.op, sample.call.args[0]
+    both = not sample.reads_only
     plain = len(sample.call.args) == 2 and not sample.call.kwargs
     if isinstance(first, torch.Tensor):
-        fits = fits_in(first, result)
+        fits = refused or op.restrides_in_place or fits_in(first, result)
         for name, variant, possible in (
-            ("method", op.method, True),
-            ("operator", op.operator, plain),
+            ("method", op.method, both),
+            ("operator", op.operator, both and plain),
             ("inplace", op.inplace, fits),
-            ("inplace_operator", op.inplace_operator, fits and plain),
+            ("inplace_operator", op.inplace_operator, both and fits and plain),
         ):
             if variant is not None and possible:
                 yield name, variant, called_on_copies, ()
@@ -490,12 +513,24 @@ def called_on_copies(call: Call) -> Answer:
     return called(replace(call, inputs=copies(call)))
 
 
+def old_values(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """What a target holds before: values of each sort in turn."""
+    among = [prefill(dtype), 0, 1, 5]
+    if dtype.is_floating_point or dtype.is_complex:
+        among += [-1.5, 101.5, float("inf"), -0.0, torch.finfo(dtype).tiny / 4]
+    elif dtype.is_signed:
+        among += [-7]
+    values = torch.tensor(among, dtype=torch.complex128 if dtype.is_complex else None).to(dtype)
+    count = torch.Size(shape).numel()
+    return values.repeat(count // len(values) + 1)[:count].reshape(shape)
+
+
 def called_into_prefilled(
     call: Call, specs: Sequence[tuple[tuple[int, ...], torch.dtype]], form: str
 ) -> Answer:
     """Make the call on copies, into targets that hold known values: fresh memory may hold the right result by
     chance."""
-    targets = [call.move(torch.full(shape, prefill(dtype), dtype=dtype)) for shape, dtype in specs]
+    targets = [call.move(old_values(shape, dtype)) for shape, dtype in specs]
     answer = called(replace(call, inputs=copies(call)), False, targets, form)
     if answer.raised is None:
         answer.result = container(form, targets)

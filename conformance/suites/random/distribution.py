@@ -89,31 +89,56 @@ def _poisson(rate: float) -> Law:
 _TENTHS = [math.comb(10, k) * 0.3**k * 0.7 ** (10 - k) for k in range(11)]
 
 
+#: Fills in place, and their parameters.
+FILLS: dict[str, tuple[float, ...]] = {
+    "uniform_": (2.25, 5.5),
+    "normal_": (1, 2.5),
+    "exponential_": (2.5,),
+    "log_normal_": (0.5, 0.75),
+    "cauchy_": (0.75, 1.5),
+    "geometric_": (0.3,),
+    "bernoulli_": (0.3,),
+    "random_": (3, 9),
+}
+#: Functions that draw a tensor like another, with their parameters, and the law that they share.
+LIKE: dict[str, tuple[tuple[int, ...], str]] = {
+    "rand_like": ((), "rand"),
+    "randn_like": ((), "randn"),
+    "randint_like": ((-3, 9), "randint"),
+}
+
+
 #: By name, a way to draw and what is documented of it.
 KNOWN: dict[str, tuple[Draw, Law]] = {
     "rand": (lambda n, d, **g: torch.rand(n, device=d, **g), _uniform(0, 1)),
     "randn": (lambda n, d, **g: torch.randn(n, device=d, **g), _normal(0, 1)),
     "randint": (lambda n, d, **g: torch.randint(-3, 9, (n,), device=d, **g), _integers(-3, 9)),
-    "uniform_": (_filled("uniform_", 2, 5), _uniform(2, 5)),
-    "normal_": (_filled("normal_", 1, 3), _normal(1, 3)),
+    "uniform_": (_filled("uniform_", *FILLS["uniform_"]), _uniform(*FILLS["uniform_"])),
+    "normal_": (_filled("normal_", *FILLS["normal_"]), _normal(*FILLS["normal_"])),
     "normal_narrow": (_filled("normal_", -2, 0.25), _normal(-2, 0.25)),
-    "normal": (lambda n, d, **g: torch.normal(_full(n, 1, d), _full(n, 3, d), **g), _normal(1, 3)),
+    "normal": (
+        lambda n, d, **g: torch.normal(_full(n, 1, d), _full(n, 2.5, d), **g),
+        _normal(1, 2.5),
+    ),
     "exponential_": (
-        _filled("exponential_", 2.5),
+        _filled("exponential_", *FILLS["exponential_"]),
         Law(lambda x: 1 - torch.exp(-2.5 * x.clamp(min=0)), low=0),
     ),
     "log_normal_": (
-        _filled("log_normal_", 0.5, 0.75),
+        _filled("log_normal_", *FILLS["log_normal_"]),
         Law(lambda x: _normal(0.5, 0.75).cdf(x.clamp(min=1e-300).log()), low=0),
     ),
-    "cauchy_": (_filled("cauchy_", 1, 2), Law(lambda x: 0.5 + torch.atan((x - 1) / 2) / math.pi)),
+    "cauchy_": (
+        _filled("cauchy_", *FILLS["cauchy_"]),
+        Law(lambda x: 0.5 + torch.atan((x - 0.75) / 1.5) / math.pi),
+    ),
     "geometric_": (
-        _filled("geometric_", 0.3),
+        _filled("geometric_", *FILLS["geometric_"]),
         Law(lambda x: 1 - torch.pow(0.7, x.floor().clamp(min=0)), True, 1),
     ),
-    "bernoulli_": (_filled("bernoulli_", 0.3), _two(0.3)),
+    "bernoulli_": (_filled("bernoulli_", *FILLS["bernoulli_"]), _two(0.3)),
     "bernoulli": (lambda n, d, **g: torch.bernoulli(_full(n, 0.3, d), **g), _two(0.3)),
-    "random_": (_filled("random_", 3, 9, dtype=torch.int64), _integers(3, 9)),
+    "random_": (_filled("random_", *FILLS["random_"], dtype=torch.int64), _integers(3, 9)),
     "multinomial": (
         lambda n, d, **g: torch.multinomial(_full(7, 1, d), n, True, **g),
         _integers(0, 7),
@@ -135,14 +160,6 @@ KNOWN: dict[str, tuple[Draw, Law]] = {
     ),
 }
 
-#: Fills in place, and their parameters.
-FILLS: dict[str, tuple[float, ...]] = {
-    name: (0.3,) if name in ("geometric_", "bernoulli_") else ()
-    for name in KNOWN
-    if name.endswith("_")
-}
-
-
 # -- random.distribution: samples are distributed as documented, and stay inside their view
 # The test is Kolmogorov's distance with the bound of Dvoretzky, Kiefer, Wolfowitz and Massart, which holds for every
 # distribution and every number of samples: a right device exceeds it with a probability of at most ``FALSE_ALARM`` a
@@ -150,7 +167,14 @@ FILLS: dict[str, tuple[float, ...]] = {
 
 SAMPLES = 20_000
 FALSE_ALARM = 1e-9
-BOUND = math.sqrt(math.log(2 / FALSE_ALARM) / (2 * SAMPLES))
+
+
+def bound(count: int) -> float:
+    """The distance that so many samples are allowed."""
+    return math.sqrt(math.log(2 / FALSE_ALARM) / (2 * count))
+
+
+BOUND = bound(SAMPLES)
 
 
 def distance(name: str, values: torch.Tensor) -> float:
@@ -167,10 +191,15 @@ def distance(name: str, values: torch.Tensor) -> float:
 @cases("random.distribution", over={name: (name,) for name in KNOWN})
 def as_documented(context: Context, name: str) -> None:
     """Samples are distributed as the function documents, by its parameters."""
-    draw, law = KNOWN[name]
     torch.manual_seed(20_240)
-    values = context.from_device(draw(SAMPLES, context.device)).clone()
+    values = context.from_device(KNOWN[name][0](SAMPLES, context.device)).clone()
     context.same(values.numel(), SAMPLES, "as many numbers as requested")
+    _judge(context, name, values)
+
+
+def _judge(context: Context, name: str, values: torch.Tensor) -> None:
+    """Whether these are samples of the law of this name."""
+    law, count = KNOWN[name][1], values.numel()
     context.check(not values.isnan().any(), "no sample is NaN")
     numbers = values.double()
     least, most = float(numbers.min()), float(numbers.max())
@@ -181,11 +210,36 @@ def as_documented(context: Context, name: str) -> None:
         context.check(torch.equal(numbers, numbers.floor()), "samples are whole numbers")
     found = distance(name, values)
     context.check(
-        found <= BOUND,
-        f"{SAMPLES} samples of {name} are distributed as documented: Kolmogorov's distance is at "
-        f"most {BOUND:.4f} (false alarms: {FALSE_ALARM:g})",
+        found <= bound(count),
+        f"{count} samples of {name} are distributed as documented: Kolmogorov's distance is at "
+        f"most {bound(count):.4f} (false alarms: {FALSE_ALARM:g})",
         found=round(found, 4),
     )
+
+
+#: More than 2^16 elements in rows; five dimensions.
+_SHAPES = ((4099, 17), (3, 5, 7, 11, 13))
+
+
+@cases("random.distribution", over={f"shaped_{n}": (n,) for n in (*FILLS, *LIKE)})
+def shaped(context: Context, name: str) -> None:
+    """A large tensor, one of five dimensions and transposed ones are filled with samples, and then with others."""
+    for shape in _SHAPES:
+        for turned in (False, True):
+            base = torch.full(shape, -7.0, device=context.device)
+            given = base.mT if turned else base
+            torch.manual_seed(20_246)
+            drawn = []
+            for _ in range(2):
+                made = (
+                    getattr(given, name)(*FILLS[name])
+                    if name in FILLS
+                    else getattr(torch, name)(given, *LIKE[name][0])
+                )
+                drawn.append(context.from_device(made).clone().reshape(-1))
+            _judge(context, LIKE[name][1] if name in LIKE else name, drawn[0])
+            differ = not torch.equal(*drawn)
+            context.check(differ, f"the next samples of shape {tuple(given.shape)} are others")
 
 
 @cases("random.distribution")
