@@ -165,12 +165,10 @@ def test_two_threads_capture_beside_one_another() -> None:
     both, results = threading.Barrier(2), {}
 
     def work(start: float) -> None:
-        graph, x = (
-            Graph(capture_error_mode="thread_local"),
-            torch.full((2,), start, device="simulated"),
-        )
+        graph = Graph(capture_error_mode="thread_local")
         with torch.Stream("simulated") as stream:
-            both.wait()  # before either begins: __enter__ synchronises the device
+            x = torch.full((2,), start, device="simulated")  # on the stream that reads it
+            both.wait()  # neither capture has begun: making x may take memory from the device
             graph.capture_begin()
             both.wait()
             y = x * 2
