@@ -139,7 +139,7 @@ class Basis:
         """A tensor of this shape with values that upstream gives to this tensor of a call: in the op's domain, and
         sorted where upstream's are. What may be summed up is whole numbers, where the domain has negative ones."""
         given, pool = base.tensors[place], self.pool(base, place)
-        signed = not given.is_complex() and given.is_floating_point() and bool((given < 0).any())
+        signed = not given.is_complex() and given.is_floating_point() and place in self._signed
         if given.dtype == self.kind and self.orders:
             found = self.distinct(shape)
         elif not self.elementwise and (signed or given.is_complex()):
@@ -149,6 +149,16 @@ class Basis:
         if is_sorted(given) and found.dim():
             found = found.sort(dim=-1).values
         return found.contiguous()
+
+    @cached_property
+    def _signed(self) -> frozenset[int]:
+        """The tensors that are negative somewhere in upstream's calls."""
+        return frozenset(
+            place
+            for sample in self.drawn
+            for place, t in enumerate(sample.tensors)
+            if t.is_floating_point() and bool((t < 0).any())
+        )
 
     def whole_numbers(self, shape: Sequence[int], kind: torch.dtype) -> torch.Tensor:
         """Small whole numbers other than 0: sums and products of them are exact, whatever their order."""

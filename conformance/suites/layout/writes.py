@@ -520,7 +520,7 @@ def old_values(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         among += [-1.5, 101.5, float("inf"), -0.0, torch.finfo(dtype).tiny / 4]
     elif dtype.is_signed:
         among += [-7]
-    values = torch.tensor(among, dtype=torch.complex128 if dtype.is_complex else None).to(dtype)
+    values = torch.stack([torch.full((), each, dtype=dtype) for each in among])
     count = torch.Size(shape).numel()
     return values.repeat(count // len(values) + 1)[:count].reshape(shape)
 
