@@ -463,10 +463,10 @@ LONG = Axis(
 
 # -- equal extents, and extents of 1
 
-#: A matrix that is square, a row and a column of one, and a number.
-_MATRICES = ((6, 6), (1, 9), (9, 1), ())
-#: The extent that all dimensions are given.
-_SIDE = 6
+#: The extent that all dimensions are given, and that of a matrix of whole tiles: nothing is left over.
+_SIDE, _TILES = 6, 128
+#: Matrices that are square, a row and a column of one, and a number.
+_MATRICES = ((_SIDE, _SIDE), (1, 9), (9, 1), (), (_TILES, _TILES))
 
 
 def _equal_extents(basis: Basis) -> Variations:
@@ -478,7 +478,7 @@ def _equal_extents(basis: Basis) -> Variations:
                     break
         return
     bases = sorted(basis.bases, key=lambda s: -max(t.dim() for t in s.tensors))
-    for calls in (_equal, _single):
+    for calls in (_equal, _single, _tiled):
         seen: set[str] = set()
         for base in bases:
             for call in calls(basis, base):
@@ -509,12 +509,21 @@ def _single(basis: Basis, base: Sample) -> Iterator[Call]:
             yield call
 
 
+def _tiled(basis: Basis, base: Sample) -> Iterator[Call]:
+    """The call with the last two dimensions of the first operand, and what grows with them, of whole tiles."""
+    first = base.tensors[0].dim() if base.tensors else 0
+    last = {(0, first - 1), (0, first - 2)}
+    group = frozenset().union(*(g for g, _ in _groups_of(basis, base) if g & last))
+    if last <= group and (call := _lengthened(basis, base, group, _TILES)) is not None:
+        yield call
+
+
 EQUAL = Axis(
     number=13,
     name="equal extents",
-    finds="A kernel that takes a matrix for its transpose, or a dimension of size 1 for the last one, where sizes do not tell.",
+    finds="A kernel that takes a matrix for its transpose, or a dimension of size 1 for the last one, where sizes do not tell; or that is wrong where tiles divide a matrix.",
     bugs=("pytorch/pytorch#116333", "pytorch/pytorch#78611"),
-    budget=4,
+    budget=5,
     layouts=("contiguous", "transposed+step_outer+offset"),
     applies=lambda basis: (
         basis.dtype in ("float32", "int64") and not basis.keeps_values and not basis.free
@@ -525,8 +534,8 @@ EQUAL = Axis(
 
 # -- matrices of more rows, columns and batches, whose values must stay what they are
 
-#: Extents that are passed: of a matrix, of the columns beside it, and of a batch.
-_MATRIX, _COLUMNS, _BATCH = 64, 1024, 1024
+#: Extents that are passed: of a matrix, and of the columns beside it. Batches come in whole blocks of 64.
+_MATRIX, _COLUMNS, _BATCH = 64, 1024, 1088
 
 
 def _grown(basis: Basis) -> Variations:
@@ -584,9 +593,9 @@ def _columns(base: Sample, basis: Basis) -> Iterator[Call]:
 
 def _batches(base: Sample, basis: Basis) -> Iterator[Call]:
     held = [t for t in base.tensors if t.dim()]
-    if held and sum(t.numel() for t in held) <= _MOST // (_BATCH + 1):
+    if held and sum(t.numel() for t in held) <= _MOST // _BATCH:
         yield basis.rebuilt(
-            base, {p: _scaled(t, _BATCH + 1) for p, t in enumerate(base.tensors) if t.dim()}
+            base, {p: _scaled(t, _BATCH) for p, t in enumerate(base.tensors) if t.dim()}
         )
 
 

@@ -262,11 +262,11 @@ def drawn_at_random(overloads: Iterable[str]) -> bool:
 @cache
 def random_cases() -> dict[Case, frozenset[str]]:
     """The green cases of ``random``, with the overloads that each reaches."""
-    found = {}
+    found, on = {}, device()
     for case in planned_cases(contract.load(), more=False):
         if case.clause.startswith("random.") and not case.own_process:
             with Seen() as seen:
-                outcome = outcome_of(case, device())
+                outcome = outcome_of(case, on)
             if outcome not in RED:
                 found[case] = frozenset(seen.calls)
     return found
@@ -274,11 +274,23 @@ def random_cases() -> dict[Case, frozenset[str]]:
 
 def noticed_by_cases(mutant: Mutant) -> tuple[list[str], int]:
     """The clause of the first case of ``random`` that is red now, and how often the mutant was reached."""
+    known = random_cases()
     with planted(mutant.overloads, mutant.effect) as run:
-        for case, reaches in random_cases().items():
+        for case, reaches in known.items():
             if reaches & {*mutant.overloads} and outcome_of(case, device()) in RED:
                 return [case.clause], run.reached
     return [], run.reached
+
+
+def namesakes(mutant: Mutant) -> list[str]:
+    """Other ops that have the name of the kernel: a plan runs them, too."""
+    packet = mutant.overloads[0].partition(".")[0].strip("_")
+    names = []
+    for op in catalogue():
+        plain = op.rpartition("nn.functional.")[2]
+        if packet in (plain.partition(".")[0], plain.replace(".", "_")):
+            names.append(op)
+    return [op for op in names if op != mutant.op and dtypes_of(op, "quick")]
 
 
 def judged(mutant: Mutant, again: Callable[[], Mutant], rng: Random) -> Result:
@@ -305,6 +317,13 @@ def judged(mutant: Mutant, again: Callable[[], Mutant], rng: Random) -> Result:
     found.note = observable(new.overloads, new.effect, mutant.op, dtypes, rng)
     if found.note:
         found.result = "survived" if found.reached else "not_reached"
+        for other in namesakes(mutant):
+            item = subject(other, dtypes_of(other, "quick")[0])  # its clean run comes first
+            with planted(mutant.overloads, again().effect):
+                found.by = item.noticed()
+            if found.by:
+                found.result, found.plan, found.note = "noticed", "quick", f"by {other}"
+                break
     elif failures and not found.reached:
         found.result, found.note = "broken", failures[0]
     else:

@@ -56,6 +56,7 @@ def as_strided(ctx: ItemContext) -> None:
             if "as_strided.read" in families:
                 run(ctx, AS_STRIDED, "addresses", addresses, number, offset=offset, **given)
                 run(ctx, AS_STRIDED, "of_view", addresses_of_view, number, offset=offset, **given)
+                run(ctx, AS_STRIDED, "in_place", restrides, number, offset=offset, **given)
                 run(ctx, AS_STRIDED, "set_", set_addresses, number, offset=offset, **given)
             if "as_strided.scatter" in families and not overlaps(size, stride):
                 run(ctx, AS_STRIDED, "addresses", scatters, number, offset=offset, **given)
@@ -115,6 +116,26 @@ def addresses_of_view(
     base = numbered(dtype)
     got = back(op(move(base).view(6, 10).t(), size, stride, offset))
     return misread(got, base, size, stride, offset, "of a transposed view")
+
+
+def restrides(
+    op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
+) -> Wrong | None:
+    """The same in place, of vectors, matrices and a transposed view."""
+    base = numbered(dtype)
+    for shape, transposed in (((60,), False), ((6, 10), False), ((6, 10), True)):
+        view = move(base).view(shape)
+        if transposed:
+            view = view.t()
+        view.as_strided_(size, stride, offset)
+        made = tuple(view.shape), tuple(view.stride()), view.storage_offset()
+        what = f"as_strided_ of {'a transposed view' if transposed else f'shape {shape}'}"
+        if made != (size, stride, offset):
+            expected = f"size, stride and offset {(size, stride, offset)}"
+            return Wrong("strides", expected, made, what)
+        if (wrong := misread(back(view), base, size, stride, offset, what)) is not None:
+            return wrong
+    return None
 
 
 def set_addresses(

@@ -217,8 +217,8 @@ def _judge(context: Context, name: str, values: torch.Tensor) -> None:
     )
 
 
-#: More than 2^16 elements in rows; five dimensions.
-_SHAPES = ((4099, 17), (3, 5, 7, 11, 13))
+#: More than 2^16 elements in rows; five dimensions; a square.
+_SHAPES = ((4099, 17), (3, 5, 7, 11, 13), (128, 128))
 
 
 @cases("random.distribution", over={f"shaped_{n}": (n,) for n in (*FILLS, *LIKE)})
