@@ -465,8 +465,9 @@ LONG = Axis(
 
 #: The extent that all dimensions are given, and that of a matrix of whole tiles: nothing is left over.
 _SIDE, _TILES = 6, 128
-#: Matrices that are square, a row and a column of one, and a number.
-_MATRICES = ((_SIDE, _SIDE), (1, 9), (9, 1), (), (_TILES, _TILES))
+#: Matrices that are square, a row and a column of one, of which a vector of any width leaves one element over, and a
+#: number.
+_MATRICES = ((_SIDE, _SIDE), (1, 65), (65, 1), (), (_TILES, _TILES))
 
 
 def _equal_extents(basis: Basis) -> Variations:
@@ -524,7 +525,12 @@ EQUAL = Axis(
     finds="A kernel that takes a matrix for its transpose, or a dimension of size 1 for the last one, where sizes do not tell; or that is wrong where tiles divide a matrix.",
     bugs=("pytorch/pytorch#116333", "pytorch/pytorch#78611"),
     budget=5,
-    layouts=("contiguous", "transposed+step_outer+offset"),
+    layouts=(
+        "contiguous",
+        "transposed+step_outer+offset",
+        "contiguous/transposed",
+        "transposed/contiguous",
+    ),
     applies=lambda basis: (
         basis.dtype in ("float32", "int64") and not basis.keeps_values and not basis.free
     ),

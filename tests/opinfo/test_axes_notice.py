@@ -151,6 +151,44 @@ def index_expanded(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
     return index is not None and 0 in index.stride() and index.dtype == torch.int64
 
 
+def square_and_second_alone_transposed(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return len(tensors) > 1 and square(tensors, args) and second_alone_turned(tensors)
+
+
+def second_alone_turned(tensors: list[torch.Tensor]) -> bool:
+    first, second = tensors[:2]
+    return first.is_contiguous() and not second.is_contiguous() and second.mT.is_contiguous()
+
+
+def of_whole_tiles(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return tensors[0].dim() > 1 and not any(n % 64 for n in tensors[0].shape[-2:] if n)
+
+
+def one_left_over(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return tensors[0].numel() > 64 and tensors[0].numel() % 64 == 1
+
+
+def both_strided_differently(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    same = len(tensors) > 1 and tensors[0].shape == tensors[1].shape
+    return same and not (
+        tensors[0].is_contiguous()
+        or tensors[1].is_contiguous()
+        or tensors[0].stride() == tensors[1].stride()
+    )
+
+
+def past_a_tile(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return tensors[0].dim() > 1 and tensors[0].shape[-2] > 64
+
+
+def in_a_long_batch(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return tensors[0].dim() > 2 and tensors[0].shape[0] > 1024
+
+
+def of_two_values(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return tensors[0].numel() > 9 and tensors[0].unique().tolist() == [0.5, 1.25]
+
+
 #: The fault, the dtype, ops.
 FAULTS: list[tuple[Any, str, tuple[str, ...]]] = [
     (of_rank_6, "float32", ("tan", "nn.functional.silu", "atan2", "cumsum")),
@@ -181,6 +219,15 @@ FAULTS += [
     (none_positive, "float32", ("nn.functional.max_pool2d", "amax", "index_add")),
     (ascending, "float32", ("median", "nn.functional.l1_loss", "sub")),
     (half_in_the_second, "float32", ("nn.functional.prelu", "linalg.solve", "index_add")),
+]
+FAULTS += [
+    (square_and_second_alone_transposed, "float32", ("mm", "hypot", "nn.functional.mse_loss")),
+    (of_whole_tiles, "float32", ("mm", "amax", "exp", "nn.functional.conv2d")),
+    (one_left_over, "float32", ("asin", "linalg.inv")),
+    (both_strided_differently, "float32", ("add", "where", "nn.functional.mse_loss")),
+    (past_a_tile, "float32", ("linalg.cholesky", "linalg.solve", "lu_solve")),
+    (in_a_long_batch, "float32", ("linalg.det", "linalg.solve_triangular", "linalg.svdvals")),
+    (of_two_values, "float32", ("var", "cumsum", "nn.functional.layer_norm")),
 ]
 CASES = [(fault, dtype, op) for fault, dtype, ops in FAULTS for op in ops]
 
@@ -226,3 +273,22 @@ def test_running_statistics_that_are_not_updated_are_noticed(op: str) -> None:
     for wrap, wanted in ((lambda f: f, Outcome.PASS), (keeps_running_statistics, Outcome.FAIL)):
         found = run_faulty(op, "float32", samples, _CHECKS, FaultyDevice(wrap))
         assert next(iter(found.cells.values())).outcome() is wanted
+
+
+def returns_its_operand_where_nothing_changes(function: Function) -> Function:
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        first = tensors_of((args, kwargs))[0]
+        same = isinstance(result, torch.Tensor) and result.shape == first.shape
+        return first if same and torch.equal(result, first) else result
+
+    return faulty
+
+
+@pytest.mark.parametrize("op", ["roll", "nn.functional.pad.constant", "tril"])
+def test_a_call_that_has_nothing_to_do_gives_a_result_of_its_own(op: str) -> None:
+    samples = samples_of(catalogue()[op], "float32", 16)
+    checks = [check for check in SUITE.op_checks if check.clause == "layout.output_fresh"]
+    device = FaultyDevice(returns_its_operand_where_nothing_changes)
+    found = run_faulty(op, "float32", samples, checks, device)
+    assert next(iter(found.cells.values())).outcome() is Outcome.FAIL

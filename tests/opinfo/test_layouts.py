@@ -93,6 +93,7 @@ DIRECTED = [
     "inplace",
     "inplace_operator",
     "out",
+    "out_self",
     "self=expanded",
     "out=expanded",
     "out=partial_overlap",
@@ -103,6 +104,7 @@ DIRECTED = [
     "set_",
     "allocates",
     "of_view",
+    "in_place",
     "preserve_format",
     "contiguous_format",
     "channels_last_format",
@@ -123,6 +125,7 @@ DIRECTED = [
     "all",
     "highest",
     "precise",
+    "step",
 ]
 
 EVERY_LAYOUT = [

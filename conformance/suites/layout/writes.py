@@ -498,6 +498,11 @@ def _others(
                 yield name, variant, called_on_copies, ()
     if op.has_out and not tensors_of(sample.call.kwargs) and outputs_of(result) is not None:
         yield "out", op.function, called_into_prefilled, _specs_and_form(result)
+        # https://docs.pytorch.org/docs/stable/notes/broadcasting.html#in-place-semantics: each element is read before
+        # it is written.
+        same = isinstance(first, torch.Tensor) and fits_in(first, result)
+        if op.ufunc in ("unary", "binary") and both and same and result.dtype == first.dtype:
+            yield "out_self", op.function, called_into_first, ()
 
 
 def judged_elsewhere(call: Call, answer: Answer, reference: Any) -> Found:
@@ -523,6 +528,16 @@ def old_values(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     values = torch.stack([torch.full((), each, dtype=dtype) for each in among])
     count = torch.Size(shape).numel()
     return values.repeat(count // len(values) + 1)[:count].reshape(shape)
+
+
+def called_into_first(call: Call) -> Answer:
+    """Make the call on copies, into the first of them."""
+    inputs = copies(call)
+    answer = called(replace(call, inputs=inputs), False, inputs[:1], "tensor")
+    if answer.raised is None:
+        answer.result = inputs[0]
+        answer.read = call.back(inputs[0])
+    return answer
 
 
 def called_into_prefilled(
@@ -554,7 +569,7 @@ def judge_variant(call: Call, answer: Answer, reference: Any) -> Found:
         wrong = differs(answer.read, want, reference)
         yield wrong.about(what) if wrong is not None else None
         return
-    if name == "out":
+    if name.startswith("out"):
         if takes_no_out(error) and reference.has_no_out:
             return
     elif isinstance(error, TypeError):

@@ -21,7 +21,8 @@ _SAMPLES = 2
 
 
 def trust(ctx: ItemContext) -> None:
-    """Call the op on two samples that count, and on the first one again: after a call of another size."""
+    """Call the op on two samples that count, and on the first one again: after a call of another size. Then with
+    operands that are not contiguous."""
     with ctx.running(TRUST):
         chosen: list[Sample] = []
         for sample in sorted(ctx.samples, key=lambda s: (s.numel > 2**16, s.index)):
@@ -29,8 +30,27 @@ def trust(ctx: ItemContext) -> None:
                 chosen.append(sample)
         given: dict[str, Any] = {"dtype": ctx.dtype, "tolerances": ctx.tolerances}
         for turn, sample in enumerate([*chosen, *chosen[:1]]):
-            given |= {"turn": turn, "roundings": roundings(ctx)}
+            given |= {"turn": turn, "roundings": roundings(ctx), "strided": ""}
             directed.run(ctx, TRUST, "", fresh_answers, sample=sample, **given)
+        for turn, how in enumerate(("step", "transposed"), len(chosen) + 1):
+            laid = (s for s in chosen if _takes_strided(ctx, s, how))
+            if ctx.device.lays_out and (strided := next(laid, None)) is not None:
+                given |= {"turn": turn, "strided": how}
+                directed.run(ctx, TRUST, how, fresh_answers, sample=strided, **given)
+
+
+def _takes_strided(ctx: ItemContext, sample: Sample, how: str) -> bool:
+    """Whether the CPU has the same answer for operands that are not contiguous (which ``view`` refuses, and
+    ``as_strided`` does not look at)."""
+    function, on = ctx.op.function, sample.call.on
+    laid = [spread(each, how) for each in sample.tensors]
+    if all(each is given or each.is_contiguous() for each, given in zip(laid, sample.tensors)):
+        return False
+    found = value_answer(function, on, laid)
+    want = value_answer(function, on, sample.tensors)
+    if found.raises is not None or want.raises is not None:
+        return False
+    return difference(found.result, want.result, ctx.tolerances, roundings=roundings(ctx)) is None
 
 
 def roundings(ctx: ItemContext) -> float:
@@ -87,8 +107,14 @@ def fresh_answers(
     dtype: str,
     tolerances: dict[str, tuple[float, float]],
     roundings: float,
+    strided: str,
 ) -> Wrong | None:
     """The same storage with other values gives their answer, and so do ten equal calls."""
+
+    def placed(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        there = [move(each.clone()) for each in tensors]
+        return [spread(each, strided) for each in there]
+
     more = others(values, getattr(torch, dtype))
     wants, apart = [], True
     for given in (values, more):
@@ -96,7 +122,7 @@ def fresh_answers(
         args, kwargs = arguments(own)
         wants.append(on_cpu(op, args, kwargs))
         apart = apart and not shares_memory(tensors_of(wants[-1]), own)
-    held = [move(each.clone()) for each in values]
+    held = placed(values)
 
     def called() -> Any:
         args, kwargs = arguments(held)
@@ -121,7 +147,7 @@ def fresh_answers(
         if wrong is not None:
             stale = difference(read, wants[0], tolerances, roundings=roundings) is None
             if not stale and count == 0:
-                held = [move(each.clone()) for each in more]
+                held = placed(more)
                 alone = replace_tensors(called(), back)
                 if difference(alone, wants[1], tolerances, roundings=roundings) is not None:
                     raise NotReturned("one call alone is wrong") from ValueError("wrong values")
@@ -146,6 +172,17 @@ def fresh_answers(
                 "later results lie in its memory",
             )
     return None
+
+
+def spread(tensor: torch.Tensor, how: str) -> torch.Tensor:
+    """The same elements: three apart (``step``), or in transposed order."""
+    if not how or not tensor.dim() or tensor.layout != torch.strided:
+        return tensor
+    if how == "transposed":
+        return tensor.mT.contiguous().mT if tensor.dim() > 1 else tensor
+    shape = (*tensor.shape[:-1], 3 * tensor.shape[-1])
+    apart = torch.zeros(shape, dtype=tensor.dtype, device=tensor.device)[..., ::3]
+    return apart.copy_(tensor)
 
 
 def shares_memory(results: list[torch.Tensor], operands: list[torch.Tensor]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import torch
@@ -99,12 +100,6 @@ FILLS: dict[str, tuple[float, ...]] = {
     "geometric_": (0.3,),
     "bernoulli_": (0.3,),
     "random_": (3, 9),
-}
-#: Functions that draw a tensor like another, with their parameters, and the law that they share.
-LIKE: dict[str, tuple[tuple[int, ...], str]] = {
-    "rand_like": ((), "rand"),
-    "randn_like": ((), "randn"),
-    "randint_like": ((-3, 9), "randint"),
 }
 
 
@@ -221,23 +216,36 @@ def _judge(context: Context, name: str, values: torch.Tensor) -> None:
 _SHAPES = ((4099, 17), (3, 5, 7, 11, 13), (128, 128))
 
 
-@cases("random.distribution", over={f"shaped_{n}": (n,) for n in (*FILLS, *LIKE)})
+#: Ways to draw for each element of a tensor, and the law of :data:`KNOWN` that they share.
+SHAPED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "rand_like": (torch.rand_like, "rand"),
+    "randn_like": (torch.randn_like, "randn"),
+    "randint_like": (lambda t: torch.randint_like(t, -3, 9), "randint"),
+    "normal": (lambda t: torch.normal(torch.full_like(t, 1), torch.full_like(t, 2.5)), "normal"),
+    "normal_of_means": (lambda t: torch.normal(torch.full_like(t, 1), 2.5), "normal"),
+    "normal_of_deviations": (lambda t: torch.normal(1.0, torch.full_like(t, 2.5)), "normal"),
+    "bernoulli": (lambda t: torch.bernoulli(torch.full_like(t, 0.3)), "bernoulli"),
+    "poisson": (lambda t: torch.poisson(torch.full_like(t, 4)), "poisson"),
+    "binomial": (
+        lambda t: torch.binomial(torch.full_like(t, 10), torch.full_like(t, 0.3)),
+        "binomial",
+    ),
+    **{name: (methodcaller(name, *given), name) for name, given in FILLS.items()},
+}
+
+
+@cases("random.distribution", over={f"shaped_{name}": (name,) for name in SHAPED})
 def shaped(context: Context, name: str) -> None:
-    """A large tensor, one of five dimensions and transposed ones are filled with samples, and then with others."""
+    """For a large tensor, a square, one of five dimensions and transposed ones samples are drawn, and then others."""
+    draw, law = SHAPED[name]
     for shape in _SHAPES:
         for turned in (False, True):
             base = torch.full(shape, -7.0, device=context.device)
             given = base.mT if turned else base
             torch.manual_seed(20_246)
-            drawn = []
-            for _ in range(2):
-                made = (
-                    getattr(given, name)(*FILLS[name])
-                    if name in FILLS
-                    else getattr(torch, name)(given, *LIKE[name][0])
-                )
-                drawn.append(context.from_device(made).clone().reshape(-1))
-            _judge(context, LIKE[name][1] if name in LIKE else name, drawn[0])
+            drawn = [context.from_device(draw(given)).clone().reshape(-1) for _ in range(2)]
+            context.same(len(drawn[0]), given.numel(), "as many numbers as elements")
+            _judge(context, law, drawn[0])
             differ = not torch.equal(*drawn)
             context.check(differ, f"the next samples of shape {tuple(given.shape)} are others")
 

@@ -12,7 +12,7 @@ from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import value_behind
 from conformance.suites.device.processes import fresh, source
-from conformance.suites.random.distribution import FILLS, KNOWN, named
+from conformance.suites.random.distribution import FILLS, KNOWN, SHAPED, named
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -208,6 +208,17 @@ def same_layout(context: Context, name: str) -> None:
         getattr(view, name)(*FILLS[name], generator=generator)
         found.append(context.from_device(base))
     context.equal(found[1], found[0], f"{name}: one seed and one layout, the same values")
+
+
+@cases("random.reproducible", over={f"shaped_{n}": (n,) for n in SHAPED})
+def same_shape(context: Context, name: str) -> None:
+    """The same seed gives the same values to a tensor of five dimensions."""
+    given, found = torch.full((3, 5, 7, 11, 13), -7.0, device=context.device), []
+    for _ in range(3):
+        torch.manual_seed(56)
+        found.append(context.from_device(SHAPED[name][0](given)).clone())
+    for again in found[1:]:
+        context.equal(again, found[0], f"{name}: one seed and one shape, the same values")
 
 
 def _all(context: Context) -> list[torch.Tensor]:
