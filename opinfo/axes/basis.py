@@ -75,12 +75,17 @@ class Basis:
 
     @cached_property
     def bases(self) -> list[Sample]:
-        """A few of upstream's samples that hold elements, in all tensors if there are such, the ones with long dimensions
-        first."""
+        """A few of upstream's samples that hold elements, in all tensors if there are such: those first in which each has
+        several, and then the ones with long dimensions."""
         held = [s for s in self.drawn if _plain(s) and 0 < s.numel <= MOST]
         held = [s for s in held if all(t.numel() for t in s.tensors)] or held
         chosen = choose(held, _BASES)
-        return sorted(chosen, key=lambda s: (-max(len(_long(t)) for t in s.tensors), s.index))
+
+        def order(sample: Sample) -> tuple[bool, int, int]:
+            single = any(t.numel() < 2 for t in sample.tensors)
+            return single, -max(len(_long(t)) for t in sample.tensors), sample.index
+
+        return sorted(chosen, key=order)
 
     @cached_property
     def free(self) -> bool:
