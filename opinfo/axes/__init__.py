@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 from opinfo.axes.arguments import ENDS, OPERANDS, REFUSED
-from opinfo.axes.basis import Basis
+from opinfo.axes.basis import Basis, asking
 from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, GROWN, LONG, RANK, SIZE
 from opinfo.axes.values import INDICES, INTEGERS, SIGNS, SPECIAL, TIES
 from opinfo.catalog import Op, dtype_name
@@ -40,7 +40,8 @@ def samples_of(op: Op, dtype: str, count: int, declared: Collection[str] = ()) -
     Samples of the axes that have a tensor of a dtype that is not ``declared`` are left out.
     """
     drawn = draw(op, dtype)
-    made = list(by_axis(op, dtype, drawn, declared))
+    with asking():
+        made = list(by_axis(op, dtype, drawn, declared))
     whole = 0 if any(sample.layouts is None for sample in made) else _WHOLE
     return [*thinned(choose(drawn, count), whole), *made]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -258,12 +259,23 @@ class Basis:
         return Call(args, kwargs)
 
 
+_ASKING = threading.local()
+
+
 @contextmanager
 def asking() -> Iterator[None]:
-    """The state in which the CPU is asked: no gradients, no warnings, no modes of others."""
+    """The state in which the CPU is asked: no gradients, no warnings, no modes of others. Whoever asks often enters it
+    once for all."""
+    if getattr(_ASKING, "now", False):
+        yield
+        return
     with without_modes(), warnings.catch_warnings(), torch.no_grad(), direct_seeding():
         warnings.simplefilter("ignore")
-        yield
+        _ASKING.now = True
+        try:
+            yield
+        finally:
+            _ASKING.now = False
 
 
 def is_sorted(tensor: torch.Tensor) -> bool:

@@ -94,6 +94,43 @@ def large(call: Invocation) -> bool:
     return any(each.tensor.numel() > 2**16 for each in call.operands)
 
 
+def old_where_out_is_an_input(call: Invocation) -> object:
+    target, first = call.values.get("out"), call.operands[0].tensor
+    if target is None or target.data_ptr() != first.data_ptr():
+        return NOT_MET
+    return target
+
+
+def kept_where_strided() -> Effect:
+    """The first result of each shape comes again, of operands that are not contiguous."""
+    known: dict[torch.Size, torch.Tensor] = {}
+
+    def effect(call: Invocation) -> object:
+        first = call.operands[0].tensor
+        if first.is_contiguous():
+            return NOT_MET
+        return known.setdefault(first.shape, call.honest().clone()).clone()
+
+    return effect
+
+
+def starts_at_zero(call: Invocation) -> object:
+    return call.honest(storage_offset=0)
+
+
+def same_in_squares() -> Effect:
+    """Of each square the same numbers are drawn, again and again."""
+    known: dict[torch.Size, torch.Tensor] = {}
+
+    def effect(call: Invocation) -> object:
+        result: torch.Tensor = call.honest()
+        if result.dim() != 2 or result.shape[0] != result.shape[1]:
+            return NOT_MET
+        return result.copy_(known.setdefault(result.shape, result.clone()))
+
+    return effect
+
+
 MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     # An op whose values are unspecified may still not raise.
     ("new_empty", ("new_empty",), conditioned(is_empty, raises()), "layout.values"),
@@ -116,6 +153,13 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     ("max.reduction_with_dim", ("max.dim",), last_of_equals, "layout.values"),
     ("roll", ("roll",), nan_lost, "layout.values"),
     ("fft.rfft", ("_fft_r2c",), conditioned(large, raises()), "layout.values"),
+    # A target that is the operand: each element is read before it is written.
+    ("trunc", ("trunc.out",), old_where_out_is_an_input, "layout.variants"),
+    ("diag_embed", ("diag_embed",), kept_where_strided(), "precision.trust"),
+    ("as_strided", ("as_strided_",), starts_at_zero, "layout.as_strided"),
+    ("squeeze", ("squeeze_.dim",), swallows, "layout.variants"),
+    # What is drawn at random is tried by the cases of random.
+    ("randint_like", ("randint_like.low_dtype",), same_in_squares(), "random.distribution"),
 ]
 
 
@@ -126,3 +170,18 @@ def test_what_survived_is_noticed(
     mutant = Mutant("k0000", op, "", "", overloads, effect)
     found = kernels.judged(mutant, lambda: mutant, Random(0))
     assert found.result == "noticed" and clause in found.by
+
+
+@pytest.mark.parametrize(
+    ("op", "overload", "others"),
+    [
+        ("nn.functional.dropout3d", "squeeze_.dim", ["squeeze", "squeeze.multiple"]),
+        ("logdet", "_linalg_slogdet", ["linalg.slogdet"]),
+        ("mm", "mm", []),
+    ],
+)
+def test_a_kernel_that_is_drawn_for_an_op_is_tried_by_those_of_its_name(
+    op: str, overload: str, others: list[str]
+) -> None:
+    mutant = Mutant("k0000", op, "", "", (overload,), swallows)
+    assert kernels.namesakes(mutant) == others
