@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import torch
@@ -35,6 +36,27 @@ def _specials(basis: Basis) -> Variations:
     varied = max((len(_floating(basis, base)) for base, _ in vectors), default=0)
     if vectors and varied < max(len(_floating(basis, base)) for base in basis.bases):
         yield from islice(_planted(basis), 1)
+    if basis.op.takes_python_scalar:
+        yield from _beside_a_number(basis)
+
+
+#: Numbers that stand for the second operand: a kernel of its own may take them.
+_NUMBERS = (0.0, -2.5, math.inf)
+
+
+def _beside_a_number(basis: Basis) -> Variations:
+    """Vectors of special values whose second operand is a Python number."""
+    for base in basis.bases:
+        args = base.call.args
+        if len(args) > 1 and all(isinstance(each, torch.Tensor) for each in args[:2]):
+            for turn, number in enumerate(_NUMBERS):
+                call = Call((args[0], number, *args[2:]), dict(base.call.kwargs))
+                beside = replace(base, call=call)
+                values = _arranged(basis, beside, [0], special_values(basis.kind), turn)
+                found = _documented(basis, beside, [0], values)
+                if found is not None:
+                    yield base, found
+            return
 
 
 def _floating(basis: Basis, base: Sample) -> list[int]:
@@ -268,7 +290,7 @@ SPECIAL = Axis(
     name="special values",
     finds="A kernel that loses NaN, infinities, signs of zeros, halves or subnormal numbers, in any operand, in the body or in the tail of a vectorised loop, or is wrong where a row is masked.",
     bugs=("pytorch/pytorch#67428", "pytorch/pytorch#188147", "pytorch/pytorch#147460"),
-    budget=9,
+    budget=12,
     layouts=("contiguous", "contiguous+step_inner+offset"),
     writes=1,
     applies=lambda basis: (

@@ -177,6 +177,10 @@ def both_strided_differently(tensors: list[torch.Tensor], args: tuple[Any, ...])
     )
 
 
+def nan_beside_a_number(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return len(tensors) == 1 and len(args) > 1 and bool(tensors[0].isnan().any())
+
+
 def past_a_tile(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
     return tensors[0].dim() > 1 and tensors[0].shape[-2] > 64
 
@@ -223,6 +227,7 @@ FAULTS += [
 FAULTS += [
     (square_and_second_alone_transposed, "float32", ("mm", "hypot", "nn.functional.mse_loss")),
     (of_whole_tiles, "float32", ("mm", "amax", "exp", "nn.functional.conv2d")),
+    (nan_beside_a_number, "float32", ("mul", "remainder", "copysign")),
     (one_left_over, "float32", ("asin", "linalg.inv")),
     (both_strided_differently, "float32", ("add", "where", "nn.functional.mse_loss")),
     (past_a_tile, "float32", ("linalg.cholesky", "linalg.solve", "lu_solve")),
