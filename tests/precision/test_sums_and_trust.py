@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import cycle
 
+import pytest
 import torch
 
 from conformance.suites.precision.exact import EXACT, not_exact
@@ -42,9 +43,9 @@ def test_a_mean_may_be_one_unit_off_and_a_sum_may_not() -> None:
 # -- wrong devices
 
 
-def asked(op: Callable[..., torch.Tensor]) -> str:
+def asked(op: Callable[..., torch.Tensor], strided: str = "") -> str:
     """What is said of an op of two operands, which the reference asks too."""
-    given = [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([3.0, 5.0, 7.0])]
+    given = [torch.tensor([[1.0, 2.0, 3.0]] * 2), torch.tensor([[3.0, 5.0, 7.0]] * 2)]
     found = fresh_answers(
         op,
         torch.Tensor.clone,
@@ -55,6 +56,7 @@ def asked(op: Callable[..., torch.Tensor]) -> str:
         dtype="float32",
         tolerances=DEFAULT_TOLERANCES,
         roundings=0.0,
+        strided=strided,
     )
     return str(found or "")
 
@@ -68,6 +70,19 @@ def test_a_result_kept_by_address_is_seen() -> None:
     assert "the answer for the values before" in asked(
         lambda a, b: kept.setdefault(a.data_ptr(), a * b).clone()
     )
+
+
+@pytest.mark.parametrize("strided", ["step", "transposed"])
+def test_a_result_kept_where_operands_are_not_contiguous_is_seen(strided: str) -> None:
+    kept: dict[int, torch.Tensor] = {}
+
+    def op(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if a.is_contiguous():
+            return a * b
+        return kept.setdefault(a.data_ptr(), a * b).clone()
+
+    assert asked(op) == ""
+    assert "the answer for the values before" in asked(op, strided)
 
 
 def test_a_workspace_that_is_not_cleared_is_seen() -> None:

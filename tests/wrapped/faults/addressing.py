@@ -48,6 +48,19 @@ def skip_bounds_check(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
         return kernel(args[0], args[1], [0] * len(args[1]), 0)
 
 
+@fault(
+    "as_strided.in_place_ignores_offset",
+    clauses=("as_strided",),
+    ops=("as_strided", "as_strided_copy"),
+    dtypes=("bool", "float32"),
+    at=(aten.as_strided_.default,),
+    probe=lambda: wrap(torch.zeros(8)).as_strided_((2,), (1,), 3).storage_offset() != 3,
+)
+def in_place_ignores_offset(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+    """as_strided_ starts at the beginning of the storage."""
+    return kernel(*args[:3], 0, **kwargs)
+
+
 def _set_ignores_offset() -> bool:
     view = wrap(torch.zeros(0))
     view.set_(wrap(torch.arange(4.0)).untyped_storage(), 2, (2,), (1,))

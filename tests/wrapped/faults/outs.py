@@ -256,6 +256,25 @@ def variants_out_differs(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
     return kernel(*args, **kwargs).add_(1)
 
 
+def _clears_its_input() -> bool:
+    x = _ones(2)
+    torch.neg(x, out=x)
+    return bool((from_device(x) == 0).all())
+
+
+@fault(
+    "variants.out_cleared_first",
+    clauses=("variants",),
+    ops=("neg",),
+    at=(aten.neg.out,),
+    probe=_clears_its_input,
+)
+def out_cleared_first(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+    """The target is cleared before the operand is read, which may be the same tensor."""
+    split_out(kwargs)[0].zero_()
+    return kernel(*args, **kwargs)
+
+
 @fault(
     "variants.method_differs",
     clauses=("variants",),
