@@ -427,11 +427,15 @@ def refuses_to_grow(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
 
 
 def variants(ctx: ItemContext) -> None:
-    """Compare every variant with the function, on copies of the same inputs. Samples that only reads take are given to
-    those that write, which may have kernels of their own, and so is what is refused."""
+    """Compare every variant with the function, on copies of the same inputs. Of the samples that only reads take one of
+    each axis is given to those that write, which may have kernels of their own, and so is what is refused."""
     with ctx.running(VARIANTS) as record:
+        of_axis: dict[str, Sample] = {}
         for sample in ctx.samples:
-            if sample.reads_only and not (ctx.op.has_out or ctx.op.inplace):
+            if sample.reads_only and (
+                of_axis.setdefault(sample.axis, sample) is not sample
+                or not (ctx.op.has_out or ctx.op.inplace)
+            ):
                 continue
             laid = ctx.plain(sample)
             how: dict[str, Any] = {"layout": FUNCTION, "refusable": False}
