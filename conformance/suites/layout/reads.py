@@ -543,15 +543,12 @@ _LAYOUTS = frozenset(
         "contiguous+step_inner+offset",
     }
 )
-#: Those of a sample that does not take the whole covering set.
-_TWO_LAYOUTS = frozenset({"contiguous", "transposed+step_outer+offset"})
 
 
 def determinism(ctx: ItemContext) -> None:
     with ctx.running(DETERMINISM), deterministic():  # once for all calls: switching is slow
         for sample in ctx.common:
-            layouts = _LAYOUTS if sample.layouts is None else _TWO_LAYOUTS
-            for laid in ctx.laid_out(sample, layouts):
+            for laid in ctx.laid_out(sample, _LAYOUTS):
                 reference = Reference(ctx, laid)
                 mutable = bool(reference.mutable)
                 ctx.judge(_SAME_BITS, called_twice, (mutable,), reference)
