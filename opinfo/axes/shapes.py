@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from itertools import islice, product
+from itertools import groupby, islice, product, zip_longest
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ _BROADCAST = (
 _LARGE = (4099, 17)
 #: Just past 32, 256, 1,024 and 4,096; none is a multiple of 2.
 _EXTENTS = (4099, 1031, 261, 37)
+#: Vectors that are put below one another.
+_ROWS = 261
 #: Elements of a call in which one dimension is long.
 _MOST = 110_000
 #: Where work grows with the square.
@@ -170,8 +172,9 @@ def _extents(basis: Basis) -> Variations:
         sizes = _SHORT_EXTENTS
     found: list[tuple[Sample, frozenset[Any], float]] = []
     seen: set[Any] = set()
-    for base in basis.bases:
-        for group, growth in _groups_of(basis, base):
+    # The bases in turn: each rank may have a kernel of its own.
+    for of_each in zip_longest(*([(b, *g) for g in _groups_of(basis, b)] for b in basis.bases)):
+        for base, group, growth in filter(None, of_each):
             sign = (basis.arguments(base), *sorted(map(str, group)))
             if sign not in seen:
                 seen.add(sign)
@@ -190,6 +193,14 @@ def _extents(basis: Basis) -> Variations:
                     made.add((number, size))
                     yield base, call
                     break
+        if not turn:
+            yield from _rows(basis)
+
+
+def _rows(basis: Basis) -> Variations:
+    """Vectors, as the rows of a matrix: what reduces or scans one has the others beside it."""
+    vectors = [base for base in basis.bases if base.tensors[0].dim() == 1][:2]
+    yield from _each(basis, ((base, [(_ROWS, base.tensors[0].numel())]) for base in vectors))
 
 
 def _groups_of(basis: Basis, base: Sample) -> list[tuple[frozenset[Any], float]]:
@@ -309,7 +320,7 @@ EXTENT = Axis(
         "pytorch/pytorch#129207",
         "pytorch/pytorch#38764",
     ),
-    budget=5,
+    budget=8,
     layouts=("contiguous", "transposed+step_outer+offset", "contiguous+step_inner+offset"),
     applies=lambda basis: not basis.elementwise and not basis.keeps_values and not basis.free,
     vary=_extents,
@@ -479,9 +490,11 @@ def _equal_extents(basis: Basis) -> Variations:
                     break
         return
     bases = sorted(basis.bases, key=lambda s: -max(t.dim() for t in s.tensors))
-    for calls in (_equal, _single, _tiled):
+    by_rank = [list(each) for _, each in groupby(bases, lambda s: max(t.dim() for t in s.tensors))]
+    ways = [*((_equal, each) for each in by_rank), (_single, bases), (_tiled, bases)]
+    for calls, of in ways:
         seen: set[str] = set()
-        for base in bases:
+        for base in of:
             for call in calls(basis, base):
                 sign = str([tuple(t.shape) for t in call.tensors])
                 if sign not in seen and basis.taken(call) is not None:
@@ -524,7 +537,7 @@ EQUAL = Axis(
     name="equal extents",
     finds="A kernel that takes a matrix for its transpose, or a dimension of size 1 for the last one, where sizes do not tell; or that is wrong where tiles divide a matrix.",
     bugs=("pytorch/pytorch#116333", "pytorch/pytorch#78611"),
-    budget=5,
+    budget=7,
     layouts=(
         "contiguous",
         "transposed+step_outer+offset",
