@@ -14,7 +14,14 @@ from typing import Any
 import torch
 
 from opinfo.catalog import Op
-from opinfo.compare import DEFAULT_TOLERANCES, Call, difference, replace_tensors, tensors_of
+from opinfo.compare import (
+    DEFAULT_TOLERANCES,
+    SUM_ROUNDINGS,
+    Call,
+    difference,
+    replace_tensors,
+    tensors_of,
+)
 from opinfo.memory import fresh_memory
 from opinfo.reference import ValueAnswer, value_answer
 from opinfo.samples import Sample, choose, direct_seeding, draw, mutates, seed_everything
@@ -251,6 +258,23 @@ class Basis:
             if difference(same, found, DEFAULT_TOLERANCES) is not None:
                 return False
         return True
+
+    def steady(self, call: Call) -> bool:
+        """Whether the CPU's answer stays where operands are a rounding larger or smaller, as a device may have them on
+        its way."""
+        if not (self.kind.is_floating_point or self.kind.is_complex):
+            return True
+        found, step = self.answer(call), torch.finfo(self.kind).eps
+        turned = [
+            t * (1 + step * (torch.arange(t.numel()).reshape(t.shape) % 3 - 1)).to(t.dtype)
+            if t.dtype == self.kind
+            else t
+            for t in call.tensors
+        ]
+        other = self.answer(self.rebound(call, turned))
+        if not found or other is None:
+            return False
+        return difference(other, found, DEFAULT_TOLERANCES, roundings=SUM_ROUNDINGS) is None
 
     @staticmethod
     def rebound(call: Call, tensors: list[torch.Tensor]) -> Call:

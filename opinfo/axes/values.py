@@ -10,6 +10,7 @@ from itertools import islice
 import torch
 
 from opinfo.axes.basis import Axis, Basis, Variations, asking, is_sorted
+from opinfo.axes.shapes import EXTENT
 from opinfo.compare import DEFAULT_TOLERANCES, Call, tensors_of
 from opinfo.exceptions import op_family
 from opinfo.samples import Sample, seed_everything
@@ -17,6 +18,8 @@ from opinfo.samples import Sample, seed_everything
 #: Elements of a sample leave as many over when they are divided by 8, 16, 32 and 64.
 _TAIL = 7
 _ELEMENTS = 96 + _TAIL
+#: Those of a sample that is a matrix, and its rows.
+_MATRIX, _ROWS = 104, 13
 
 
 # -- special values of floating-point dtypes
@@ -76,8 +79,18 @@ def _vectors(basis: Basis) -> Variations:
             continue
         for turn in range(3 if len(places) == 1 else 2):
             call = _documented(basis, base, places, _arranged(basis, base, places, values, turn))
+            if call is not None and turn == 1:
+                call = _as_rows(basis, call) or call
             if call is not None:
                 yield base, call
+
+
+def _as_rows(basis: Basis, call: Call) -> Call | None:
+    """The call with its vectors as matrices."""
+    found = [
+        t.reshape(_ROWS, -1) if t.dim() and t.numel() % _ROWS == 0 else t for t in call.tensors
+    ]
+    return basis.taken(basis.rebound(call, found))
 
 
 #: Which of the special values are first and last, by turn: NaN, -0, infinity; -0, NaN, a subnormal number.
@@ -92,7 +105,8 @@ def _arranged(
     count = len(values)
     if len(places) == 1:
         ends = [torch.roll(values, -_FIRST[turn]), torch.roll(values, count - 1 - _LAST[turn])]
-        body = basis.fill(base, places[0], (_ELEMENTS - 2 * count,))
+        length = _MATRIX if turn == 1 else _ELEMENTS
+        body = basis.fill(base, places[0], (length - 2 * count,))
         return {places[0]: torch.cat([ends[0], body, ends[1]])}
     pairs = torch.cartesian_prod(torch.arange(count), torch.arange(count))
     length = (len(pairs) // 64 + 1) * 64 + _TAIL
@@ -224,16 +238,24 @@ def _planted(basis: Basis) -> Variations:
         for among, places in ([math.nan], 4), (infinities, 3):
             planted = (_plant(basis, place, among) for place in range(places) if among)
             yield from filter(None, planted)
+        if EXTENT.applies(basis):
+            long = [replace(base, call=call) for base, call in islice(EXTENT.vary(basis), 2)]
+            planted = (_plant(basis, 0, [math.nan], bases=long) for _ in long[:1])
+            yield from filter(None, planted)
     if "axes.masked_row" in basis.families:
         yield from islice(_masked(basis), 1)
 
 
 def _plant(
-    basis: Basis, which: int | None, among: Sequence[float], turn: int = 0
+    basis: Basis,
+    which: int | None,
+    among: Sequence[float],
+    turn: int = 0,
+    bases: Sequence[Sample] = (),
 ) -> tuple[Sample, Call] | None:
     """A call with these values in all its operands or in one of them, by number; None if the CPU's answer is not settled,
     or if the operands held all values before this turn. A small operand takes some of them, others each turn."""
-    for base in basis.bases:
+    for base in bases or basis.bases:
         places = [
             p
             for p, t in enumerate(base.tensors)
@@ -290,8 +312,8 @@ SPECIAL = Axis(
     name="special values",
     finds="A kernel that loses NaN, infinities, signs of zeros, halves or subnormal numbers, in any operand, in the body or in the tail of a vectorised loop, or is wrong where a row is masked.",
     bugs=("pytorch/pytorch#67428", "pytorch/pytorch#188147", "pytorch/pytorch#147460"),
-    budget=12,
-    layouts=("contiguous", "contiguous+step_inner+offset"),
+    budget=13,
+    layouts=("contiguous", "contiguous+step_inner+offset", "transposed+step_outer+offset"),
     writes=1,
     applies=lambda basis: (
         basis.kind.is_floating_point

@@ -27,6 +27,7 @@ from conformance.checks.ops.calls import (
     views,
 )
 from conformance.checks.ops.context import ItemContext, Part, Reference
+from opinfo.axes.values import SPECIAL
 from opinfo.compare import Wrong, fits_in, outputs_of, raised, replace_tensors, tensors_of
 from opinfo.device import ByValues, Guarded, Move, identity
 from opinfo.layouts import Geometry, Layout, uniform
@@ -427,16 +428,17 @@ def refuses_to_grow(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
 
 
 def variants(ctx: ItemContext) -> None:
-    """Compare every variant with the function, on copies of the same inputs. Of the samples that only reads take one of
-    each axis is given to those that write, which may have kernels of their own, and so is what is refused."""
+    """Compare every variant with the function, on copies of the same inputs. Of the samples that only reads take, those
+    of special values and one of each other axis are given to variants that write, which may have kernels of their own,
+    and so is what is refused."""
+    writes = ctx.op.has_out or ctx.op.inplace
     with ctx.running(VARIANTS) as record:
-        of_axis: dict[str, Sample] = {}
+        seen: set[str] = set()
         for sample in ctx.samples:
-            if sample.reads_only and (
-                of_axis.setdefault(sample.axis, sample) is not sample
-                or not (ctx.op.has_out or ctx.op.inplace)
-            ):
-                continue
+            if sample.reads_only:
+                if not writes or sample.axis in seen - {SPECIAL.name}:
+                    continue
+                seen.add(sample.axis)
             laid = ctx.plain(sample)
             how: dict[str, Any] = {"layout": FUNCTION, "refusable": False}
             nothing = {VARIANTS: judged_elsewhere}
