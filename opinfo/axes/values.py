@@ -240,8 +240,8 @@ def _planted(basis: Basis) -> Variations:
             yield from filter(None, planted)
         if EXTENT.applies(basis):
             long = [replace(base, call=call) for base, call in islice(EXTENT.vary(basis), 2)]
-            planted = (_plant(basis, 0, [math.nan], bases=long) for _ in long[:1])
-            yield from filter(None, planted)
+            if long and (in_long := _plant(basis, 0, [math.nan], bases=long)) is not None:
+                yield in_long
     if "axes.masked_row" in basis.families:
         yield from islice(_masked(basis), 1)
 
