@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from conformance.checks.cases.drawing import Operation
+from conformance.suites.streams.drawn import drawn_programs, ordered
 from conformance.suites.streams.programs import (
     Order,
     Program,
@@ -16,11 +17,9 @@ from conformance.suites.streams.programs import (
     afterwards,
     arange,
     copy,
-    drawn_programs,
     fresh_buffers,
     instruction_of,
     on_the_cpu,
-    ordered,
     program_of,
     record,
     step,

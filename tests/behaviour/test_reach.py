@@ -14,9 +14,10 @@ from conformance.checks.cases.cases import Case
 from conformance.checks.cases.drawing import Trial
 from conformance.checks.cases.endings import NotShown
 from conformance.checks.cases.reach import Reach, reached, steered, without
-from conformance.suites.allocator import programs as allocator
+from conformance.suites.allocator import reached as allocator
 from conformance.suites.graphs import programs as graphs
-from conformance.suites.streams import programs as streams
+from conformance.suites.streams import reached as streams
+from conformance.suites.streams.programs import validate as validate_streams
 from devices import registry
 from devices.descriptor import Descriptor
 
@@ -78,7 +79,7 @@ def test_so_they_do_on_devices_that_declare_less(descriptor: Descriptor) -> None
 def test_the_same_is_drawn_every_time() -> None:
     reach = Reach(streams.table(2))
     one, other = ([*streams.steered_programs(2, reach, 0)] for _ in range(2))
-    assert one == other and all(not streams.validate(*each.literal) for each in one)
+    assert one == other and all(not validate_streams(*each.literal) for each in one)
     assert one != [*streams.steered_programs(2, reach, 1)]
 
 

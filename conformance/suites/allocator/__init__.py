@@ -1,9 +1,9 @@
 """Memory: counted, reused, returned."""
 
 from conformance.checks.cases.cases import Suite, gathered
-from conformance.suites.allocator import blocks, counters, limits, pools, programs
+from conformance.suites.allocator import blocks, counters, drawn, limits, pools
 
 SUITE = Suite(
     "allocator",
-    cases=gathered(counters.cases, blocks.cases, limits.cases, pools.cases, programs.cases),
+    cases=gathered(counters.cases, blocks.cases, limits.cases, pools.cases, drawn.cases),
 )

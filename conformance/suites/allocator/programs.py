@@ -9,25 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from itertools import count
-from random import Random
 from typing import Any
 
 import torch
 
-from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import Context, Counters
-from conformance.checks.cases.drawing import (
-    Operation,
-    Trial,
-    operation,
-    perform,
-    pinned,
-    settle,
-    straight,
-)
-from conformance.checks.cases.reach import Key, Reach, reached, steered, without
+from conformance.checks.cases.drawing import Operation, operation, perform, settle, straight
 from conformance.suites.allocator.memory import (
     KIB,
     MIB,
@@ -46,9 +35,6 @@ from conformance.suites.allocator.memory import (
 )
 from conformance.suites.streams.work import priorities
 from devices.descriptor import Descriptor
-from devices.failure import Kind
-
-cases = Cases(Kind.MEMORY)
 
 Step = tuple[Any, ...]  # a name, and numbers
 
@@ -57,7 +43,6 @@ SIZES = (1, 513, 4 * KIB, 40_001, 300 * KIB, MIB + 1, 3 * MIB)
 #: Live blocks that a program has at most, over all indices.
 MOST = 12
 STEPS = 50
-_FEW, _MORE = (0, 2), (1, 20)  # seed, programs: of every plan, and of those beyond quick
 #: Blocks up to this size are read back after every step, larger ones at the end.
 READ = 64 * KIB
 
@@ -505,110 +490,6 @@ class Lowering:
         yield free(block.number)
 
 
-# -- what programs reach
-
-_HIGHEST = {"size": len(SIZES) - 1, "stream": 2, "index": 1, "which": MOST - 1}
-#: Steps drawn of each kind, of a program that is steered.
-_CHOICES = 2
-
-
-class Walk:
-    """A program as it grows, and what its next step would reach."""
-
-    def __init__(self, descriptor: Descriptor) -> None:
-        self.model = Lowering(descriptor, "")
-        self.last = ""
-
-    def reaches(self, step: Step) -> set[Key]:
-        """Nothing, if the step does nothing."""
-        model = self.model
-        if not model.does(step):
-            return set()
-        name, *values = step
-        numbers = dict(zip(NUMBERS[name], values))
-        found: set[Key] = {("pair", self.last, name)} if self.last else set()
-        if "size" in numbers:
-            found.add((name, f"size {numbers['size'] % (4 if name == 'threads' else len(SIZES))}"))
-        if "index" in numbers:
-            found.add((name, f"index {numbers['index'] % len(model.indices)}"))
-        if "stream" in numbers and "which" not in numbers and model.streams:
-            found.add((name, f"stream {numbers['stream'] % model.streams}"))
-        if "which" in numbers:
-            place = numbers["which"] % len(model.live)
-            block = model.live[place]
-            where = "the last" if place == len(model.live) - 1 else "an earlier one"
-            found.add((name, where, "with views" if block.views else "without views"))
-            if name == "use_elsewhere":
-                found.add((name, _own(block.stream == 1 + numbers["stream"] % 2)))
-            elif name == "free_on":
-                found.add((name, _own(block.stream == numbers["stream"] % model.streams)))
-        elif name == "pool_take":
-            found.add((name, "another" if model.pool is not None else "the first"))
-        return found
-
-    def take(self, step: Step) -> None:
-        if self.model.does(step):
-            self.last = step[0]
-            list(self.model.step(step))
-
-    def proposals(self, random: Random) -> list[Step]:
-        drawn = [
-            (name, *(random.randint(0, _HIGHEST[each]) for each in numbers))
-            for name, numbers in NUMBERS.items()
-            for _ in range(_CHOICES)
-        ]
-        return [step for step in drawn if self.model.does(step)]
-
-
-def _own(own: bool) -> str:
-    return "its own stream" if own else "another stream"
-
-
-def table(descriptor: Descriptor) -> frozenset[Key]:
-    """All that programs on a device can reach."""
-    model = Lowering(descriptor, "")
-    names = set(NUMBERS)
-    if not model.streams:
-        names -= {"free_on", "use_elsewhere"}
-    if not model.has_pools:
-        names -= {"pool_take", "pool_end"}
-    found: set[Key] = {("pair", one, other) for one in names for other in names}
-    for name in names:
-        numbers = NUMBERS[name]
-        if "size" in numbers:
-            found |= {
-                (name, f"size {size}") for size in range(4 if name == "threads" else len(SIZES))
-            }
-        if "index" in numbers:
-            found |= {(name, f"index {index}") for index in model.indices}
-        if "stream" in numbers and "which" not in numbers:
-            found |= {(name, f"stream {stream}") for stream in range(model.streams)}
-        if "which" in numbers:
-            views = ("with views", "without views")
-            found |= {
-                (name, which, has) for which in ("the last", "an earlier one") for has in views
-            }
-        if name in ("free_on", "use_elsewhere"):
-            found |= {(name, _own(own)) for own in (True, False)}
-    if not model.has_pools:
-        return frozenset(found)
-    found |= {("pool_take", which) for which in ("the first", "another")}
-    return without(found, {("pair", "pool_end", "pool_end"): "there is one pool"})
-
-
-def all_reached(descriptor: Descriptor, program: Sequence[Step]) -> set[Key]:
-    return reached(Walk(descriptor), program)
-
-
-@cache
-def steered_programs(
-    descriptor: Descriptor, missing: frozenset[Key], seed: int
-) -> tuple[list[Step], ...]:
-    """The programs that reach what is missing: the same ones for every clause."""
-    found = steered(Reach(missing), seed, STEPS, lambda _: (Walk(descriptor), None))
-    return tuple(steps for _, steps in found)
-
-
 def replay(context: Context, clause: str, program: Sequence[Step], judged: bool = True) -> None:
     """Run a program that was written down. Unless every step is ``judged``, only the last one is, as in a script."""
     run = Running(context, clause)
@@ -647,116 +528,3 @@ def validate(clause: str, program: Sequence[Step]) -> None:
         whole = all(type(number) is int and number >= 0 for number in numbers)
         if name not in NUMBERS or len(NUMBERS[name]) != len(numbers) or not whole:
             raise ValueError(f"not a step: {(name, *numbers)!r}")
-
-
-_DRAWN = Drawn(replay, lambda _, program: told(program), validate, source)
-
-
-def _drawn(context: Context, clause: str, seed: int, programs: int) -> None:
-    """The clause holds after every step of drawn programs of requests and frees."""
-    from hypothesis import seed as seeded
-    from hypothesis.stateful import run_state_machine_as_test
-
-    trial, reach = Trial(context, _DRAWN), Reach(table(context.descriptor))
-    machine = partial(_machine(), trial, clause, reach)
-    drawing: Any = seeded(seed)(machine)
-
-    def holds(program: list[Step]) -> None:
-        made = machine()
-        try:
-            for step in program:  # one by one: a program that fails ends with the step that fails
-                made.do(*step)
-        finally:
-            made.teardown()
-
-    with trial.shrunk():
-        run_state_machine_as_test(drawing, settings=pinned(programs, stateful_step_count=STEPS))
-    with trial.shrunk(lambda found: _shorter(trial, *found)):
-        more = steered_programs(context.descriptor, frozenset(reach.missing), seed)
-        trial.steered(more, holds)
-    trial.must_have_run(programs)
-    trial.must_have_reached(reach)
-
-
-def _shorter(trial: Trial, clause: str, program: Sequence[Step]) -> None:
-    """Leave out the steps that a failure does not need."""
-
-    def run(fewer: Sequence[Step]) -> None:
-        replay(trial.context, clause, fewer, judged=False)
-
-    trial.shorten(program, lambda fewer: (clause, list(fewer)), run)
-
-
-@cache
-def _machine() -> Any:
-    """The state machine: rules draw numbers, a run does what they say.
-
-    One class for all searches: hypothesis keeps what it knows of every class for ever.
-    """
-    from hypothesis.stateful import RuleBasedStateMachine, rule
-    from hypothesis.strategies import integers
-
-    class Drawing(RuleBasedStateMachine):
-        def __init__(self, trial: Trial, clause: str, reach: Reach) -> None:
-            super().__init__()
-            self.trial = trial
-            self.reach, self.walk = reach, Walk(trial.context.descriptor)
-            self.literal = (clause, list[Step]())
-            self.running: Running | None = None
-            self.goes_on = trial.begin() and trial.run(self.literal, self.set_up)
-
-        def set_up(self) -> None:
-            self.running = Running(self.trial.context, self.literal[0])
-
-        def do(self, *step: Any) -> None:
-            if self.goes_on:
-                self.literal[1].append(step)
-                self.reach.missing -= self.walk.reaches(step)
-                self.walk.take(step)
-                self.goes_on = False  # where it raises
-                self.goes_on = self.trial.run(self.literal, partial(self.perform, step))
-
-        def perform(self, step: Step) -> None:
-            assert self.running is not None
-            perform(self.running, self.running.lowering.step(step))
-
-        def teardown(self) -> None:
-            run, self.running = self.running, None
-            if run is None:
-                return
-            try:
-                if self.goes_on:
-                    self.trial.run(self.literal, partial(perform, run, run.lowering.end()))
-            finally:
-                run.let_go()
-
-    def rule_of(step: str, name: str) -> Any:
-        def act(self: Drawing, **numbers: int) -> None:
-            self.do(step, *(numbers[each] for each in NUMBERS[step]))
-
-        act.__name__ = name  # hypothesis switches rules off by their names
-        drawn: Any = {each: integers(0, _HIGHEST[each]) for each in NUMBERS[step]}
-        decorated: Any = rule(**drawn)
-        return decorated(act)
-
-    steps = {name: name for name in NUMBERS} | {"take_more": "take", "free_more": "free"}
-    return type("Drawing", (Drawing,), {name: rule_of(steps[name], name) for name in steps})
-
-
-#: The clauses whose invariants hold after every step, and what a program needs to judge them.
-_CLAUSES: dict[str, dict[str, Any]] = {
-    "accounting": {},
-    "ordering": {},
-    "peaks": {},
-    "disjoint": {"requires": {"allocator_statistics"}},
-    "contents": {"requires": {"allocator_statistics"}},
-    "oom": {"alone": True},
-    "record_stream": {"requires": {"allocator_statistics"}},
-    "device_isolation": {"indices": 2},
-}
-
-for _name, _needs in _CLAUSES.items():
-    _clause = f"allocator.{_name}"
-    _needs = {**_needs, "slow": True, "drawn": _DRAWN}
-    cases(_clause, over={"drawn": (_clause, *_FEW)}, **_needs)(_drawn)
-    cases(_clause, over={"drawn_more": (_clause, *_MORE)}, more=True, **_needs)(_drawn)

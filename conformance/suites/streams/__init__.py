@@ -1,8 +1,6 @@
 """Streams and events: the order of work."""
 
 from conformance.checks.cases.cases import Suite, gathered
-from conformance.suites.streams import events, identity, ordering, programs
+from conformance.suites.streams import drawn, events, identity, ordering
 
-SUITE = Suite(
-    "streams", cases=gathered(identity.cases, ordering.cases, events.cases, programs.cases)
-)
+SUITE = Suite("streams", cases=gathered(identity.cases, ordering.cases, events.cases, drawn.cases))

@@ -12,47 +12,29 @@ script shows the very same operations, line by line.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cache, reduce
-from itertools import product
+from functools import reduce
 from operator import or_
-from random import Random
 from typing import Any
 
 import torch
 
-from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import Context
-from conformance.checks.cases.drawing import (
-    Operation,
-    Trial,
-    operation,
-    perform,
-    search,
-    settle,
-    straight,
-)
+from conformance.checks.cases.drawing import Operation, operation, perform, settle, straight
 from conformance.checks.cases.in_flight import Hold
-from conformance.checks.cases.reach import Key, Reach, reached, steered, without
 from conformance.checks.clock import comes_to_be
 from conformance.suites.streams.work import SIZE, priorities
 from devices.descriptor import Descriptor
-from devices.failure import Kind
-
-cases = Cases(Kind.ORDER)
 
 #: Buffers on every index. Each index also has an event, of its number, that a program may record more than once.
 BUFFERS = 3
 #: Seconds of the turn that streams get which must not be done yet; and longer, for what has failed before.
 SHORT, LONG = 0.001, 0.02
-_MOST_STREAMS = 4
+MOST_STREAMS = 4
 #: What a stream is, by its number divided by the indices; the remainder is its index.
 _KINDS_OF_STREAM = ("", "the default", "of high priority")
-_FEW, _MORE = (0, 12), (1, 80)  # seed, programs: of every plan, and of those beyond quick
-#: Instructions of a program that is steered, and those drawn of each kind to choose from.
-_LENGTH, _CHOICES = 30, 4
 
 
 @dataclass
@@ -122,7 +104,7 @@ def wait_stream(run: Tables, on: int, peer: int) -> None:
     run.streams[on].wait_stream(run.streams[peer])
 
 
-_KINDS = {each.__name__: each for each in (step, add, copy, across, record, wait, wait_stream)}
+KINDS = {each.__name__: each for each in (step, add, copy, across, record, wait, wait_stream)}
 _TEXTS = {
     "step": "s{on}: x{buffer} = 3 x{buffer} + {number}",
     "add": "s{on}: x{buffer} += x{source}",
@@ -139,7 +121,7 @@ def instruction_of(literal: Sequence[Any]) -> Operation:
     name, *numbers = literal
     with suppress(KeyError, ValueError):  # an unknown name; too many numbers, or too few
         if all(type(each) is int for each in numbers):
-            return _KINDS[name](*numbers)
+            return KINDS[name](*numbers)
     raise ValueError(f"not an instruction: {literal!r}")
 
 
@@ -243,150 +225,6 @@ class Order:
                 for buffer in writes(instruction):
                     self.writes[buffer] = at
                     self.reads[buffer] = []
-
-
-# -- what programs reach
-
-
-class Walk:
-    """A program as it grows, and what its next instruction would reach."""
-
-    def __init__(self, indices: int, streams: tuple[int, ...]) -> None:
-        self.program = Program(indices, streams, (), tuple(range(len(streams))))
-        self.order = Order(len(streams))
-        self.last: Operation | None = None
-        self.recorded: dict[int, list[int]] = {}  # the streams that recorded an event, in order
-        self.waited: dict[int, int] = {}  # how many waited for its last record
-
-    def kind(self, place: int) -> str:
-        return _WORDS[self.program.streams[place] // self.program.indices]
-
-    def between(self, one: int, other: int) -> str:
-        if one == other:
-            return "same stream"
-        alike = self.program.index(one) == self.program.index(other)
-        return "other stream" if alike else "other index"
-
-    def reaches(self, instruction: Operation) -> set[Key]:
-        name, on, order = instruction.name, instruction.given["on"], self.order
-        found: set[Key] = {("instruction", name, self.kind(on))}
-        if self.last is not None:
-            before = self.last
-            found.add(("pair", before.name, name, self.between(before.given["on"], on)))
-        match instruction.literal:
-            case "record", event, _:
-                found.add(("record", _RECORDS[(event in self.recorded) + (event in self.waited)]))
-            case "wait", _, event if event not in self.recorded:
-                found.add(("wait", "never recorded"))
-            case "wait", _, event:
-                recorder = self.recorded[event][-1]
-                found.add(("wait", self.kind(on), self.kind(recorder), self.between(on, recorder)))
-                if event in self.waited:
-                    found.add(("wait", "not the first"))
-                if len(self.recorded[event]) > 1:
-                    found.add(("wait", "recorded again"))
-            case ("wait_stream", _, peer) | ("across", _, peer, _, _):
-                found.add((name, self.kind(on), self.kind(peer), self.between(on, peer)))
-        read, write, places_ = (
-            set(reads(instruction)),
-            set(writes(instruction)),
-            places(instruction),
-        )
-        for buffer in read | write:
-            writer = order.writes.get(buffer, (on,))[0]
-            if writer not in places_:
-                found |= {("read", name, "others wrote")} if buffer in read else set()
-                found |= {("write", name, "others wrote")} if buffer in write else set()
-            if buffer in write and {stream for stream, _ in order.reads[buffer]}.difference(
-                places_
-            ):
-                found.add(("write", name, "others read"))
-        return found
-
-    def take(self, instruction: Operation) -> None:
-        self.order.take(instruction)
-        self.last = instruction
-        match instruction.literal:
-            case "record", event, on:
-                self.recorded.setdefault(event, []).append(on)
-                self.waited.pop(event, None)
-            case "wait", _, event if event in self.recorded:
-                self.waited[event] = self.waited.get(event, 0) + 1
-
-    def proposals(self, random: Random) -> list[Operation]:
-        """A few of each instruction that needs no wait before it."""
-        indices, streams = self.program.indices, range(len(self.program.streams))
-        found: list[Operation] = []
-        for _ in range(_CHOICES):
-            on, peer = random.choice(streams), random.choice(streams)
-            here, there = self.program.index(on), self.program.index(peer)
-            first, second, third = (
-                random.randrange(BUFFERS) * indices + at for at in (here, here, there)
-            )
-            event = random.randrange(2) * indices
-            found += [
-                step(on, first, random.randrange(9)),
-                record(event + here, on),
-                wait(on, event + there),
-            ]
-            found += [add(on, first, second), copy(on, first, second)] if first != second else []
-            found += [wait_stream(on, peer)] if on != peer else []
-            found += [across(on, peer, first, third)] if here != there else []
-        return [each for each in found if not self.order.unseen(each)]
-
-
-_WORDS = ("side", "default", "priority")
-_RECORDS = ("first", "again", "again after a wait")
-
-
-@cache
-def table(indices: int) -> frozenset[Key]:
-    """All that programs on so many indices can reach."""
-    names = [name for name in _KINDS if name != "across" or indices > 1]
-    where = ["same stream", "other stream", "other index"][: 1 + indices]
-    work = [name for name in names if "wait" not in name and name != "record"]
-    found: set[Key] = {("instruction", name, kind) for name in names for kind in _WORDS}
-    found |= {("pair", one, other, how) for one in names for other in names for how in where}
-    found |= {("record", state) for state in _RECORDS}
-    found |= {("wait", state) for state in ("never recorded", "not the first", "recorded again")}
-    for one, other, how in product(_WORDS, _WORDS, where):
-        found.add(("wait", one, other, how))
-        found |= {("wait_stream", one, other, how)} if how != "same stream" else set()
-        found |= {("across", one, other, how)} if how == "other index" else set()
-    found |= {("read", name, "others wrote") for name in work}
-    found |= {("write", name, state) for name in work for state in ("others wrote", "others read")}
-    return without(found, dict(_impossible(where)))
-
-
-def _impossible(where: Sequence[str]) -> Iterator[tuple[Key, str]]:
-    for one, other, how in product(_WORDS, _WORDS, where):
-        if how == "same stream" and one != other:
-            yield ("wait", one, other, how), "a stream is of one kind"
-        if (one, other, how) == ("default", "default", "other stream"):
-            for name in ("wait", "wait_stream"):
-                yield (name, one, other, how), "an index has one default stream"
-
-
-def all_reached(program: Program) -> set[Key]:
-    return reached(Walk(program.indices, program.streams), program.instructions)
-
-
-def steered_programs(indices: int, reach: Reach, seed: int) -> Iterator[Program]:
-    """The programs that reach what is missing."""
-
-    def begin(random: Random) -> tuple[Walk, tuple[int, ...]]:
-        streams = {random.randrange(indices * len(_WORDS)) for _ in range(_MOST_STREAMS)}
-        made = list(streams)
-        while len(made) < _MOST_STREAMS:  # default streams are there once
-            number = random.randrange(indices * len(_WORDS))
-            made += [number] if number // indices != 1 else []
-        random.shuffle(made)
-        return Walk(indices, tuple(made)), tuple(made)
-
-    random = Random(seed)
-    for streams, instructions in steered(reach, seed, _LENGTH, begin):
-        released = tuple(random.sample(range(len(streams)), len(streams)))
-        yield Program(indices, streams, tuple(instructions), released)
 
 
 def fresh_buffers(indices: int) -> list[torch.Tensor]:
@@ -598,122 +436,3 @@ def validate(*literal: Any) -> None:
             raise ValueError(f"nothing orders {each.literal!r} after what went before")
         order.take(each)
     on_the_cpu(program)
-
-
-_DRAWN = Drawn(replay, lambda *literal: str(program_of(*literal)), validate, source)
-_SLOW: dict[str, Any] = {"slow": True, "drawn": _DRAWN}
-
-
-@cases("streams.wait", over={"drawn": (1, *_FEW)}, **_SLOW)
-@cases("streams.wait", over={"drawn_more": (1, *_MORE)}, more=True, **_SLOW)
-@cases("streams.cross_device", over={"drawn": (2, *_FEW)}, indices=2, **_SLOW)
-@cases("streams.cross_device", over={"drawn_more": (2, *_MORE)}, indices=2, more=True, **_SLOW)
-def drawn(context: Context, indices: int, seed: int, programs: int) -> None:
-    """Drawn programs of kernels, copies, records and waits equal themselves run in one order."""
-    trial = Trial(context, _DRAWN)
-
-    def holds(program: Program) -> None:
-        if trial.begin():
-            seconds = LONG if trial.found else SHORT
-            reach.missing -= all_reached(program)
-            trial.run(program.literal, lambda: run_once(context, program, seconds))
-
-    reach = Reach(table(indices))
-    with trial.shrunk():
-        search(drawn_programs(indices), holds, seed, programs)
-    with trial.shrunk(lambda found: _shorter(trial, *found)):
-        trial.steered(steered_programs(indices, reach, seed), holds)
-    trial.must_have_run(programs)
-    trial.must_have_reached(reach)
-
-
-def _shorter(trial: Trial, *literal: Any) -> None:
-    """Leave out what a failure does not need: instructions, where nothing that follows needs them."""
-    indices, streams, instructions, released = literal
-
-    def whole(fewer: Sequence[Any]) -> tuple[Any, ...]:
-        return indices, streams, tuple(fewer), released
-
-    trial.shorten(
-        instructions, whole, lambda fewer: run_once(trial.context, program_of(*whole(fewer)), LONG)
-    )
-
-
-@cache
-def drawn_programs(indices: int) -> Any:
-    """A strategy for programs on so many indices. One for all searches: hypothesis keeps what it sees."""
-    from hypothesis import strategies as st
-
-    number, place = st.integers(0, 11), st.integers(0, _MOST_STREAMS - 1)
-    kinds = ("step", "copy", "record", "wait", "add", "wait_stream", "across", "hand_over")
-    drawn_step = st.tuples(st.sampled_from(kinds), place, number, number)
-    # Lists of no least length shrink to nothing; several of them make a program long enough.
-    some = st.lists(drawn_step, max_size=12)
-    kind = st.sampled_from((0, 0, 1, 2))
-    stream = st.tuples(kind, st.integers(0, indices - 1))
-    streams = st.lists(stream, min_size=2, max_size=_MOST_STREAMS)
-
-    def whole(drawn: Any) -> Program:
-        drawn_streams, steps, ranks = drawn
-        where: list[int] = []
-        for kind, index in drawn_streams:
-            taken = kind == 1 and indices + index in where  # an index has one default stream
-            where.append(index if taken else kind * indices + index)
-        return ordered(tuple(where), [one for part in steps for one in part], ranks, indices)
-
-    ranks = st.tuples(*[st.integers(0, 9)] * _MOST_STREAMS)
-    return st.tuples(streams, st.tuples(some, some, some), ranks).map(whole)
-
-
-def ordered(
-    streams: tuple[int, ...], drawn: Iterable[Any], ranks: Sequence[int], indices: int
-) -> Program:
-    """The program of drawn numbers, with the waits that it lacks: by an event, or for a stream."""
-    order, made = Order(len(streams)), list[Operation]()
-    fresh = indices  # the number of the next event that is recorded once
-
-    def put(*instructions: Operation) -> None:
-        for instruction in instructions:
-            order.take(instruction)
-            made.append(instruction)
-
-    def after(instruction: Operation, way: int) -> None:
-        nonlocal fresh
-        on = instruction.given["on"]
-        for other in order.unseen(instruction):
-            if way % 2:
-                put(wait_stream(on, other))
-            else:
-                put(record(fresh, other), wait(on, fresh))
-                fresh += 1
-        put(instruction)
-
-    def buffer(number: int, index: int) -> int:
-        return number % BUFFERS * indices + index
-
-    for kind, place, one, two in drawn:
-        on = place % len(streams)
-        index = streams[on] % indices
-        first, second = buffer(one, index), buffer(two, index)
-        others = [each for each, where in enumerate(streams) if where % indices != index]
-        if kind == "step":
-            after(step(on, first, two), two)
-        elif kind == "record":
-            put(record(index, on))
-        elif kind == "wait":
-            put(wait(on, one % indices))
-        elif kind == "hand_over":  # an event that is recorded again after a wait for it
-            alike = [each for each, where in enumerate(streams) if where % indices == index]
-            again = record(index, alike[two % len(alike)])
-            put(record(index, on), wait(one % len(streams), index), again)
-        elif kind == "wait_stream" and one % len(streams) != on:
-            put(wait_stream(on, one % len(streams)))
-        elif kind == "across" and others:
-            other = others[one % len(others)]
-            after(across(on, other, first, buffer(two, streams[other] % indices)), two)
-        elif kind == "add" and first != second:
-            after(add(on, first, second), one)
-        elif kind == "copy" and first != second:
-            after(copy(on, first, second), one)
-    released = sorted(range(len(streams)), key=lambda each: (ranks[each], each))
-    return Program(indices, streams, tuple(made), tuple(released))

@@ -1,0 +1,114 @@
+"""What programs of the allocator reach: pairs of steps and states, as they grow, and programs that are steered to what is
+missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from random import Random
+
+from conformance.checks.cases.reach import Key, Reach, reached, steered, without
+from conformance.suites.allocator.programs import MOST, NUMBERS, SIZES, STEPS, Lowering, Step
+from devices.descriptor import Descriptor
+
+#: The largest numbers that steps are drawn with.
+HIGHEST = {"size": len(SIZES) - 1, "stream": 2, "index": 1, "which": MOST - 1}
+#: Steps drawn of each kind, of a program that is steered.
+_CHOICES = 2
+
+
+class Walk:
+    """A program as it grows, and what its next step would reach."""
+
+    def __init__(self, descriptor: Descriptor) -> None:
+        self.model = Lowering(descriptor, "")
+        self.last = ""
+
+    def reaches(self, step: Step) -> set[Key]:
+        """Nothing, if the step does nothing."""
+        model = self.model
+        if not model.does(step):
+            return set()
+        name, *values = step
+        numbers = dict(zip(NUMBERS[name], values))
+        found: set[Key] = {("pair", self.last, name)} if self.last else set()
+        if "size" in numbers:
+            found.add((name, f"size {numbers['size'] % (4 if name == 'threads' else len(SIZES))}"))
+        if "index" in numbers:
+            found.add((name, f"index {numbers['index'] % len(model.indices)}"))
+        if "stream" in numbers and "which" not in numbers and model.streams:
+            found.add((name, f"stream {numbers['stream'] % model.streams}"))
+        if "which" in numbers:
+            place = numbers["which"] % len(model.live)
+            block = model.live[place]
+            where = "the last" if place == len(model.live) - 1 else "an earlier one"
+            found.add((name, where, "with views" if block.views else "without views"))
+            if name == "use_elsewhere":
+                found.add((name, _own(block.stream == 1 + numbers["stream"] % 2)))
+            elif name == "free_on":
+                found.add((name, _own(block.stream == numbers["stream"] % model.streams)))
+        elif name == "pool_take":
+            found.add((name, "another" if model.pool is not None else "the first"))
+        return found
+
+    def take(self, step: Step) -> None:
+        if self.model.does(step):
+            self.last = step[0]
+            list(self.model.step(step))
+
+    def proposals(self, random: Random) -> list[Step]:
+        drawn = [
+            (name, *(random.randint(0, HIGHEST[each]) for each in numbers))
+            for name, numbers in NUMBERS.items()
+            for _ in range(_CHOICES)
+        ]
+        return [step for step in drawn if self.model.does(step)]
+
+
+def _own(own: bool) -> str:
+    return "its own stream" if own else "another stream"
+
+
+def table(descriptor: Descriptor) -> frozenset[Key]:
+    """All that programs on a device can reach."""
+    model = Lowering(descriptor, "")
+    names = set(NUMBERS)
+    if not model.streams:
+        names -= {"free_on", "use_elsewhere"}
+    if not model.has_pools:
+        names -= {"pool_take", "pool_end"}
+    found: set[Key] = {("pair", one, other) for one in names for other in names}
+    for name in names:
+        numbers = NUMBERS[name]
+        if "size" in numbers:
+            found |= {
+                (name, f"size {size}") for size in range(4 if name == "threads" else len(SIZES))
+            }
+        if "index" in numbers:
+            found |= {(name, f"index {index}") for index in model.indices}
+        if "stream" in numbers and "which" not in numbers:
+            found |= {(name, f"stream {stream}") for stream in range(model.streams)}
+        if "which" in numbers:
+            views = ("with views", "without views")
+            found |= {
+                (name, which, has) for which in ("the last", "an earlier one") for has in views
+            }
+        if name in ("free_on", "use_elsewhere"):
+            found |= {(name, _own(own)) for own in (True, False)}
+    if not model.has_pools:
+        return frozenset(found)
+    found |= {("pool_take", which) for which in ("the first", "another")}
+    return without(found, {("pair", "pool_end", "pool_end"): "there is one pool"})
+
+
+def all_reached(descriptor: Descriptor, program: Sequence[Step]) -> set[Key]:
+    return reached(Walk(descriptor), program)
+
+
+@cache
+def steered_programs(
+    descriptor: Descriptor, missing: frozenset[Key], seed: int
+) -> tuple[list[Step], ...]:
+    """The programs that reach what is missing: the same ones for every clause."""
+    found = steered(Reach(missing), seed, STEPS, lambda _: (Walk(descriptor), None))
+    return tuple(steps for _, steps in found)
