@@ -457,8 +457,7 @@ def variants(ctx: ItemContext) -> None:
                         _refused_by_variants(ctx, laid, plain)
                     continue
                 result = expected.result
-            code = "called_on_copies(replace_call(call, op))"
-            function = Part(plain, code, (called_on_copies, replace_call))
+            function = _as_called(plain)
             lazy = {
                 "raises_in_place": partial(_refuses_in_place, ctx, laid),
                 "has_no_out": partial(_cpu_has_no_out, ctx, laid),
@@ -470,12 +469,17 @@ def variants(ctx: ItemContext) -> None:
             ctx.release(sample)
 
 
+def _as_called(plain: Answer) -> Part:
+    """What the function answered, which a script asks for itself."""
+    code = "called_on_copies(replace_call(call, op))"
+    return Part(plain, code, (called_on_copies, replace_call))
+
+
 def _refused_by_variants(ctx: ItemContext, laid: Laid, plain: Answer) -> None:
     """What the function refuses, the variants that write refuse, where the CPU's do."""
     base = next(iter(ctx.common), laid.sample)
     usual = value_answer(ctx.op.function, base.call.on, base.tensors, mutates=ctx.mutates).result
-    code = "called_on_copies(replace_call(call, op))"
-    function = Part(plain, code, (called_on_copies, replace_call))
+    function = _as_called(plain)
     for name, variant, procedure, given in _others(ctx, laid.sample, usual, refused=True):
         if procedure(replace_call(on_cpu(ctx, laid), variant), *given).raised is None:
             continue
@@ -562,12 +566,12 @@ def called_into_prefilled(
 def judge_variant(call: Call, answer: Answer, reference: Any) -> Found:
     """A variant gives what the function gives; where that raises and the CPU's does not, it raises too."""
     function, name, error = reference.function, reference.variant, answer.raised
+    variant = "out= that is the operand" if name == "out_self" else f"the {name} variant"
     if function.raised is not None:
         expected = f"an exception as from the function ({raised(function.raised).found})"
-        what = f"the {name} variant"
-        yield None if error is not None else Wrong("not_raised", expected, "none", what)
+        yield None if error is not None else Wrong("not_raised", expected, "none", variant)
         return
-    what = f"the {name} variant against the function"
+    what = f"{variant} against the function"
     if error is None:
         want = function.read
         if name.startswith("inplace") and isinstance(want, torch.Tensor):

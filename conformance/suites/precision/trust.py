@@ -10,7 +10,7 @@ import torch
 from conformance.checks.ops import directed
 from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.script import NotReturned
-from opinfo.compare import Wrong, difference, outputs_of, replace_tensors, tensors_of
+from opinfo.compare import SUM_ROUNDINGS, Wrong, difference, outputs_of, replace_tensors, tensors_of
 from opinfo.reference import value_answer
 from opinfo.samples import Sample
 
@@ -55,7 +55,7 @@ def _takes_strided(ctx: ItemContext, sample: Sample, how: str) -> bool:
 
 def roundings(ctx: ItemContext) -> float:
     """As layout.values compares."""
-    return 4.0 if "values.sums" in ctx.traits.families else 0.0
+    return SUM_ROUNDINGS if "values.sums" in ctx.traits.families else 0.0
 
 
 def impostors(ctx: ItemContext, sample: Sample) -> list[str]:
