@@ -61,7 +61,7 @@ def by_axis(
         return
     basis = Basis(op, dtype, drawn, families)
     for axis in AXES:
-        if "axes.none" in families or not axis.applies(basis):
+        if ("axes.keep_shapes" in families and not axis.keeps_shapes) or not axis.applies(basis):
             continue
         basis.for_axis(axis.name)
         for number, (base, call) in enumerate(islice(axis.vary(basis), axis.budget)):

@@ -192,38 +192,61 @@ OPERANDS = Axis(
 
 
 def _refused(basis: Basis) -> Variations:
+    """One call of each sort of what does not fit: operands, numbers, names, ranks."""
+    for misfits in (_other_extents, _far, _unknown, _other_ranks):
+        call = next(_refusals(basis, misfits), None)
+        if call is not None:
+            yield call
+
+
+def _refusals(basis: Basis, misfits: Callable[[Sample], Iterator[Call]]) -> Variations:
     for base in basis.bases[:2]:
-        for call in islice(_misfit(base), _MISFITS):
+        for call in islice(misfits(base), _MISFITS):
             error = basis.refusal(call)
             if error is None:
                 continue
             documented = isinstance(error, IndexError) and "Dimension out of range" in str(error)
             if documented or (_meta(basis, base.call) and not _meta(basis, call)):
                 yield base, call
-                return
 
 
 #: Calls that are tried for one that is refused.
 _MISFITS = 5
 
 
-def _misfit(base: Sample) -> Iterator[Call]:
-    """The call with an operand that does not fit the others, or a number that no dimension has."""
-    tensors, args, kwargs = base.tensors, base.call.args, base.call.kwargs
+def _other_extents(base: Sample) -> Iterator[Call]:
+    """The call with an operand that does not fit the others."""
+    tensors = base.tensors
     for place, tensor in enumerate(tensors if len(tensors) > 1 else ()):
         if tensor.dim() and tensor.shape[-1] > 1:
             longer = torch.cat([tensor, tensor[..., :2]], dim=-1)
             changed = [longer if n == place else each for n, each in enumerate(tensors)]
             yield Call(*base.call.bind(changed))
-    for place, value in enumerate(args):
+
+
+def _far(base: Sample) -> Iterator[Call]:
+    """The call with a number that no dimension has, or an extent that is negative."""
+
+    def far(value: Any) -> Iterator[Any]:
         if type(value) is int:
-            yield Call((*args[:place], _FAR, *args[place + 1 :]), dict(kwargs))
-    for name, value in kwargs.items():
-        if type(value) is int:
-            yield Call(args, {**kwargs, name: _FAR})
-    if tensors:
-        yield Call(*base.call.bind([tensors[0].new_zeros(()), *tensors[1:]]))
-        yield Call(*base.call.bind([tensors[0].new_zeros([1] * 7), *tensors[1:]]))
+            yield _FAR
+        elif isinstance(value, tuple) and value and all(type(each) is int for each in value):
+            yield (*value[:-1], -_FAR)
+
+    return _changed(base, far)
+
+
+def _unknown(base: Sample) -> Iterator[Call]:
+    """The call with a name that nothing has."""
+    return _changed(base, lambda value: iter(["unknown"] if isinstance(value, str) else []))
+
+
+def _other_ranks(base: Sample) -> Iterator[Call]:
+    """The call whose first operand has no dimensions, or too many."""
+    first, *others = base.tensors or [torch.empty(0)]
+    if base.tensors:
+        for shape in ((), [1] * 7):
+            yield Call(*base.call.bind([first.new_zeros(shape), *others]))
 
 
 #: No tensor has as many dimensions.
@@ -246,7 +269,7 @@ REFUSED = Axis(
     name="refused",
     finds="A kernel that does not check its arguments, or whose error is lost.",
     bugs=("pytorch/pytorch#170507", "intel/torch-xpu-ops#5233"),
-    budget=1,
+    budget=4,
     layouts=("contiguous",),
     applies=lambda basis: basis.dtype == ("float32" if "float32" in basis.op.dtypes else "int64"),
     vary=_refused,

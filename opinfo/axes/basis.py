@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -49,6 +50,7 @@ class Basis:
     #: What grows together in each of the bases.
     groups: dict[int, list[tuple[frozenset[Any], float]]] = field(default_factory=dict)
     _generator: torch.Generator = field(default_factory=torch.Generator)
+    _several: dict[int, bool] = field(default_factory=dict)
 
     @property
     def kind(self) -> torch.dtype:
@@ -84,16 +86,47 @@ class Basis:
     @cached_property
     def bases(self) -> list[Sample]:
         """A few of upstream's samples that hold elements, in all tensors if there are such: those first in which each has
-        several, and then the ones with long dimensions."""
+        several, and then the ones with long dimensions. Ones whose result has several elements and ones whose result is
+        one number alternate: in one number nothing is in another's place."""
         held = [s for s in self.drawn if _plain(s) and 0 < s.numel <= MOST]
         held = [s for s in held if all(t.numel() for t in s.tensors)] or held
         chosen = choose(held, _BASES)
+        several = [s for s in choose(held, 4 * _BASES) if self._returns_several(s)]
+        missing = min(_BASES // 2, len(several)) - sum(map(self._returns_several, chosen))
+        if missing > 0:
+            more = choose([s for s in several if s not in chosen], missing)
+            chosen = [s for s in chosen if s not in several][: _BASES - len(more)] + more
 
         def order(sample: Sample) -> tuple[bool, int, int]:
             single = any(t.numel() < 2 for t in sample.tensors)
             return single, -max(len(_long(t)) for t in sample.tensors), sample.index
 
-        return sorted(chosen, key=order)
+        chosen.sort(key=order)
+        many, single = (
+            [s for s in chosen if self._returns_several(s) is wanted] for wanted in (True, False)
+        )
+        return [s for pair in zip_longest(many, single) for s in pair if s is not None]
+
+    def _returns_several(self, sample: Sample) -> bool:
+        """Whether a result has several elements."""
+        if sample.index not in self._several:
+            answer = self.answer(sample.call)
+            self._several[sample.index] = any(t.numel() > 1 for t in answer or ())
+        return self._several[sample.index]
+
+    @cached_property
+    def moves(self) -> bool:
+        """Whether each element of a result is one of an operand, or zero, as where elements are moved or selected."""
+        samples = [s for s in self.bases if any(t.dtype == self.kind for t in s.tensors)]
+        for sample in samples:
+            given = [t.reshape(-1) for t in sample.tensors if t.dtype == self.kind]
+            among = torch.cat([*given, torch.zeros(1, dtype=self.kind)])
+            for result in self.answer(sample.call) or ():
+                if result.dtype != self.kind or result.layout != torch.strided:
+                    return False
+                if not bool(torch.isin(result, among).all()):
+                    return False
+        return bool(samples)
 
     @cached_property
     def free(self) -> bool:
@@ -150,11 +183,15 @@ class Basis:
 
     def fill(self, base: Sample, place: int, shape: Sequence[int]) -> torch.Tensor:
         """A tensor of this shape with values that upstream gives to this tensor of a call: in the op's domain, and
-        sorted where upstream's are. What may be summed up is whole numbers, where the domain has negative ones."""
+        sorted where upstream's are. Where the domain has negative ones, fractions for what is moved, and whole numbers for
+        what may be summed up."""
         given, pool = base.tensors[place], self.pool(base, place)
         signed = not given.is_complex() and given.is_floating_point() and place in self._signed
         if given.dtype == self.kind and self.orders:
             found = self.distinct(shape)
+        elif given.dtype == self.kind and signed and not self.elementwise and self.moves:
+            drawn = torch.rand(tuple(shape), generator=self._generator, dtype=torch.float64)
+            return (drawn * 17 - 8.5).to(given.dtype)
         elif not self.elementwise and (signed or given.is_complex()):
             return self.whole_numbers(shape, given.dtype)
         else:
@@ -348,3 +385,6 @@ class Axis:
     vary: Vary
     whole: int = 0  # samples, from the first, that are laid out in the whole covering set
     writes: int = 0  # samples, from the first, that calls which write take too
+    keeps_shapes: bool = (
+        False  # whether its calls have the shapes and indices of upstream's, of ops with one kernel
+    )

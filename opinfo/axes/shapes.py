@@ -334,7 +334,16 @@ EXTENT = Axis(
 
 
 def _empties(basis: Basis) -> Variations:
+    """Of calls of each number of tensors in turn, as a number may stand for one."""
+    by_count: dict[int, list[Sample]] = {}
     for base in basis.bases:
+        by_count.setdefault(len(base.tensors), []).append(base)
+    for of_each in zip_longest(*(_empties_of(basis, bases) for bases in by_count.values())):
+        yield from filter(None, of_each)
+
+
+def _empties_of(basis: Basis, bases: Sequence[Sample]) -> Variations:
+    for base in bases:
         found = False
         for tries in islice(_emptied(basis, base), _TRIES // 3):
             call = next(filter(None, map(basis.taken, tries)), None)
@@ -386,7 +395,7 @@ EMPTY = Axis(
     name="empty",
     finds="A kernel that fails or makes up values where an operand has no elements.",
     bugs=("intel/intel-extension-for-pytorch#682",),
-    budget=3,
+    budget=4,
     layouts=("contiguous",),
     applies=lambda basis: True,
     vary=_empties,
@@ -413,17 +422,23 @@ def _longest(basis: Basis) -> Variations:
 def _alone(basis: Basis) -> Variations:
     """Calls with one dimension as long as it may be: first all others of size 1, else those that may change."""
     seen: set[str] = set()
-    for base in basis.bases:
+    of_bases = [[(b, group) for group, _ in _groups_of(basis, b)] for b in basis.bases]
+    count = len(of_bases)
+    # The samples in turn: their arguments differ, and the first ones have the most dimensions.
+    turns = sorted(
+        ((n, (k - n) % count, *each) for k, of in enumerate(of_bases) for n, each in enumerate(of)),
+        key=lambda turn: turn[:2],
+    )
+    for _, _, base, group in turns:
+        sign = str(sorted(map(str, group)))
         dims = {(p, d) for p, t in enumerate(base.tensors) for d in range(t.dim())}
-        groups = [group for group, _ in _groups_of(basis, base)]
-        for group in groups:
-            sign = str(sorted(map(str, group)))
-            named = [each for each in groups if each != group and _dims(each) == [*each]]
-            for others in ([dims - group], named) if sign not in seen else ():
-                if (call := _stretched(basis, base, group, others)) is not None:
-                    seen.add(sign)
-                    yield base, call
-                    break
+        groups = [each for each, _ in _groups_of(basis, base)]
+        named = [each for each in groups if each != group and _dims(each) == [*each]]
+        for others in ([dims - group], named) if sign not in seen else ():
+            if (call := _stretched(basis, base, group, others)) is not None:
+                seen.add(sign)
+                yield base, call
+                break
 
 
 def _stretched(
@@ -495,6 +510,7 @@ def _equal_extents(basis: Basis) -> Variations:
     bases = sorted(basis.bases, key=lambda s: -max(t.dim() for t in s.tensors))
     by_rank = [list(each) for _, each in groupby(bases, lambda s: max(t.dim() for t in s.tensors))]
     ways = [*((_equal, each) for each in by_rank), (_single, bases), (_tiled, bases)]
+    ways.append((_first_single, sorted(bases, key=lambda s: s.tensors[0].dim() != 2)))
     for calls, of in ways:
         seen: set[str] = set()
         for base in of:
@@ -526,6 +542,13 @@ def _single(basis: Basis, base: Sample) -> Iterator[Call]:
             yield call
 
 
+def _first_single(basis: Basis, base: Sample) -> Iterator[Call]:
+    """The call with the first dimension, and what grows with it, of size 1."""
+    for group, _ in _groups_of(basis, base)[:1]:
+        if (call := _lengthened(basis, base, group, 1)) is not None:
+            yield call
+
+
 def _tiled(basis: Basis, base: Sample) -> Iterator[Call]:
     """The call with the last two dimensions of the first operand, and what grows with them, of whole tiles."""
     first = base.tensors[0].dim() if base.tensors else 0
@@ -540,7 +563,7 @@ EQUAL = Axis(
     name="equal extents",
     finds="A kernel that takes a matrix for its transpose, or a dimension of size 1 for the last one, where sizes do not tell; or that is wrong where tiles divide a matrix.",
     bugs=("pytorch/pytorch#116333", "pytorch/pytorch#78611"),
-    budget=7,
+    budget=8,
     layouts=(
         "contiguous",
         "transposed+step_outer+offset",

@@ -18,8 +18,10 @@ from opinfo.samples import Sample, seed_everything
 #: Elements of a sample leave as many over when they are divided by 8, 16, 32 and 64.
 _TAIL = 7
 _ELEMENTS = 96 + _TAIL
-#: Those of a sample that is a matrix, and its rows.
-_MATRIX, _ROWS = 104, 13
+#: The side of a sample that is a square matrix: of one operand, and of several.
+_SIDE, _PAIRS_SIDE = 11, 22
+#: What they are repeated to: past 2^16, and odd.
+_MANY = 2**16 + 619
 
 
 # -- special values of floating-point dtypes
@@ -77,20 +79,24 @@ def _vectors(basis: Basis) -> Variations:
         ]
         if not places:
             continue
-        for turn in range(3 if len(places) == 1 else 2):
+        for turn, formed in enumerate((_as_it_is, _as_square, _repeated)):
             call = _documented(basis, base, places, _arranged(basis, base, places, values, turn))
-            if call is not None and turn == 1:
-                call = _as_rows(basis, call) or call
             if call is not None:
-                yield base, call
+                found = [formed(t) if t.dim() else t for t in call.tensors]
+                yield base, basis.taken(basis.rebound(call, found)) or call
 
 
-def _as_rows(basis: Basis, call: Call) -> Call | None:
-    """The call with its vectors as matrices."""
-    found = [
-        t.reshape(_ROWS, -1) if t.dim() and t.numel() % _ROWS == 0 else t for t in call.tensors
-    ]
-    return basis.taken(basis.rebound(call, found))
+def _as_it_is(vector: torch.Tensor) -> torch.Tensor:
+    return vector
+
+
+def _as_square(vector: torch.Tensor) -> torch.Tensor:
+    side = math.isqrt(vector.numel())
+    return vector.reshape(side, side) if side * side == vector.numel() else vector
+
+
+def _repeated(vector: torch.Tensor) -> torch.Tensor:
+    return vector.repeat(_MANY // vector.numel() + 1)[-_MANY:].contiguous()
 
 
 #: Which of the special values are first and last, by turn: NaN, -0, infinity; -0, NaN, a subnormal number.
@@ -105,11 +111,11 @@ def _arranged(
     count = len(values)
     if len(places) == 1:
         ends = [torch.roll(values, -_FIRST[turn]), torch.roll(values, count - 1 - _LAST[turn])]
-        length = _MATRIX if turn == 1 else _ELEMENTS
+        length = _SIDE**2 if turn == 1 else _ELEMENTS
         body = basis.fill(base, places[0], (length - 2 * count,))
         return {places[0]: torch.cat([ends[0], body, ends[1]])}
     pairs = torch.cartesian_prod(torch.arange(count), torch.arange(count))
-    length = (len(pairs) // 64 + 1) * 64 + _TAIL
+    length = _PAIRS_SIDE**2 if turn == 1 else (len(pairs) // 64 + 1) * 64 + _TAIL
     order = basis.choice(len(pairs), (length,))
     order[basis.permutation(length)[: len(pairs)]] = torch.arange(len(pairs))
     for place, pair in ((0, _FIRST[turn]), (-1, _LAST[turn] * count + _FIRST[turn])):
@@ -220,30 +226,60 @@ _SPREADS = ("fft", "conv", "resampling", "linalg")
 
 def _planted(basis: Basis) -> Variations:
     """Some special values among those of calls of ops that are not elementwise: ordinary ones in all operands, or else
-    in one at a time, NaN and infinities in one operand at a time, and a row that is masked."""
-    if "axes.products" in basis.families:
-        return
-    small = [0.5, torch.finfo(basis.kind).tiny / 4, -0.0, 2.5, 0.0]
-    ordinary = [*small[:3], 101.5, -101.5, *small[3:]]
-    every = [_plant(basis, None, among, turn) for among in (ordinary, small) for turn in (0, 1)]
-    found = list(islice(filter(None, every), 2))
-    if not found:
-        each = (_plant(basis, place, among) for place in range(3) for among in (ordinary, small))
-        found = list(islice(filter(None, each), 2))
-    yield from found
+    in one at a time, NaN and infinities in one operand at a time, and a row that is masked. Of products
+    a large number, and NaN."""
+    products = "axes.products" in basis.families
+    if not products:
+        yield from _ordinary(basis)
+    elif (large := _plant(basis, 0, [101.5])) is not None:
+        yield large
     family = op_family(basis.op.id, basis.op.ufunc)
-    if family not in _SPREADS and not basis.keeps_values:
-        summed = {"values.sums", "fp32_precision"} & basis.families  # maybe in parts: inf - inf
-        infinities = () if summed else (math.inf, -math.inf)
-        for among, places in ([math.nan], 4), (infinities, 3):
-            planted = (_plant(basis, place, among) for place in range(places) if among)
+    reduces = basis.op.ufunc == "reduction"
+    if reduces or (family not in _SPREADS and not basis.keeps_values):
+        infinities = [math.inf, -math.inf]
+        if {"values.sums", "fp32_precision"} & basis.families or products:
+            # Maybe in parts, so that inf - inf is NaN; a reduction of what holds one infinity is infinite or NaN.
+            infinities = infinities[: reduces and not products]
+        for turn, (among, places) in enumerate((([math.nan], 4), (infinities, 3))):
+            bases = _from(basis.bases, turn + 2)
+            planted = (_plant(basis, p, among, bases=bases) for p in range(places) if among)
             yield from filter(None, planted)
-        if EXTENT.applies(basis):
+        if EXTENT.applies(basis) and "axes.keep_shapes" not in basis.families:
             long = [replace(base, call=call) for base, call in islice(EXTENT.vary(basis), 2)]
             if long and (in_long := _plant(basis, 0, [math.nan], bases=long)) is not None:
                 yield in_long
     if "axes.masked_row" in basis.families:
         yield from islice(_masked(basis), 1)
+
+
+#: Beyond what float16 holds.
+_WIDE = 70_001.5
+
+
+def _ordinary(basis: Basis) -> Variations:
+    """Zeros of both signs, halves, numbers that are large, a subnormal one: in all operands, or else in one at a time.
+    Where the CPU's answer is not settled, smaller numbers."""
+    subnormal = torch.finfo(basis.kind).tiny / 4
+    wide = [-0.0, 0.5, _WIDE, -_WIDE, 2.5, 0.0, subnormal]
+    ordinary = [subnormal, 0.5, -0.0, 2.5, -101.5, 0.0, 101.5]
+    small = [0.5, subnormal, 0.0, 2.5, -0.0]
+    among = [wide, ordinary, small] if torch.finfo(basis.kind).max > _WIDE else [ordinary, small]
+    every = (
+        _plant(basis, None, each, turn, _from(basis.bases, n))
+        for n, each in enumerate(among)
+        for turn in (0, 1)
+    )
+    found = list(islice(filter(None, every), 2))
+    if not found:
+        one = (_plant(basis, place, each) for place in range(3) for each in among)
+        found = list(islice(filter(None, one), 2))
+    yield from found
+
+
+def _from(bases: Sequence[Sample], first: int) -> list[Sample]:
+    """The samples from another one on: their arguments differ."""
+    first = first % len(bases) if bases else 0
+    return [*bases[first:], *bases[:first]]
 
 
 def _plant(
@@ -302,8 +338,10 @@ def _with(
     if basis.orders:  # no two are the same: there is one zero
         flat[flat == 0] = 0.25
         planted = [each for each in planted if each or math.copysign(1, each) < 0]
-    where = torch.cat([basis.permutation(len(flat) - 1)[: len(planted) - 1], torch.tensor([-1])])
-    flat[where[: len(planted)]] = torch.tensor(planted, dtype=torch.float64).to(found.dtype)
+    # The last of them at the end, the first at the beginning.
+    between = 1 + basis.permutation(max(len(flat) - 2, 0))[: max(len(planted) - 2, 0)]
+    where = torch.cat([torch.tensor([0]), between, torch.tensor([-1])])[-len(planted) :]
+    flat[where] = torch.tensor(planted, dtype=torch.float64).to(found.dtype)
     return found
 
 
@@ -315,6 +353,7 @@ SPECIAL = Axis(
     budget=13,
     layouts=("contiguous", "contiguous+step_inner+offset", "transposed+step_outer+offset"),
     writes=1,
+    keeps_shapes=True,
     applies=lambda basis: (
         basis.kind.is_floating_point
         and not basis.free
@@ -526,8 +565,8 @@ _APART = 128 / 137
 
 def _signs(basis: Basis) -> Variations:
     """Calls in which the elements ascend from above 0, in which none is positive, and in which there are only two."""
-    for values in (_ascending, _negative, _two):
-        for base in basis.bases:
+    for turn, values in enumerate((_ascending, _negative, _two)):
+        for base in _from(basis.bases, turn):
             tensors = {
                 place: (values(t.numel()) * _APART**place).reshape(t.shape)
                 for place, t in enumerate(base.tensors)
@@ -561,6 +600,7 @@ SIGNS = Axis(
     bugs=("uxlfoundation/oneDNN#1094",),
     budget=3,
     layouts=("contiguous",),
+    keeps_shapes=True,
     applies=lambda basis: basis.dtype == "float32" and not basis.keeps_values and not basis.free,
     vary=_signs,
 )

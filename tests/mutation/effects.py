@@ -38,7 +38,7 @@ def region(t: torch.Tensor, where: str) -> torch.Tensor:
     if where == "second row":
         return torch.arange(row, min(2 * row, n)) if t.dim() > 1 else torch.arange(0)
     if where == "every fourth":
-        return torch.arange(3, n, 4)
+        return torch.arange(min(3, n), n, 4)
     return torch.arange(n)
 
 

@@ -12,10 +12,13 @@ from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import Recorder
 from conformance.checks.ops.context import ItemContext, run_checks
 from conformance.plan.planner import untried_with
+from conformance.run.outcomes import BAD, verdict_of
 from conformance.suites import planned_op_checks
 from devices import registry
 from devices.cell import Outcome
 from devices.files import cache_root
+from devices.manifest import Manifest
+from devices.verdicts import Matcher
 from opinfo.axes import samples_of
 from opinfo.catalog import catalogue
 from opinfo.device import Device, open_device
@@ -35,6 +38,15 @@ def device() -> Device:
     return open_device(registry.get("simulated"))
 
 
+@cache
+def matcher() -> Matcher:
+    """The manifest of the device: what it expects, it may have without being told."""
+    descriptor = device().descriptor
+    assert descriptor.expectations is not None
+    manifest = Manifest.load(descriptor.expectations)
+    return Matcher(manifest.active(descriptor.facts()))
+
+
 class Subject:
     """An op and dtype with what its runs share."""
 
@@ -47,8 +59,8 @@ class Subject:
         self.cache = ReferenceCache(cache_root(), "mutation", "simulated", f"{op}-{dtype}")
         self.clean = self.run()
 
-    def run(self) -> dict[str, Outcome]:
-        """The outcome of every clause that applies."""
+    def run(self) -> dict[str, bool]:
+        """Whether the gate refuses the cell, of every clause that applies."""
         known, checks = exceptions(), planned_op_checks(contract.load())
         name, dtype = self.op.id, self.dtype
         clauses = [
@@ -65,12 +77,14 @@ class Subject:
             warnings.simplefilter("ignore")
             run_checks(ItemContext(*about), checks)
         forget_dispatches()
-        return {clause: record.outcome() for clause, record in recorder.cells.items()}
+        return {
+            clause: verdict_of(matcher(), record.told())[0] in BAD
+            for clause, record in recorder.cells.items()
+        }
 
     def noticed(self) -> list[str]:
-        """The clauses that are red now, and were not in the clean run."""
-        found = self.run()
-        return [c for c, outcome in found.items() if outcome in RED and self.clean[c] not in RED]
+        """The clauses that the gate refuses now, and did not in the clean run."""
+        return [clause for clause, bad in self.run().items() if bad and not self.clean[clause]]
 
 
 @lru_cache(maxsize=6)

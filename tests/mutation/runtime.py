@@ -131,7 +131,7 @@ def cases_for(family: str) -> list[Case]:
 def red_clause(op: str) -> str:
     """The first clause of an op that is red; empty if none is."""
     clean = subject(op, "float32").clean
-    return next((clause for clause, outcome in clean.items() if outcome in RED), "")
+    return next((clause for clause, bad in clean.items() if bad), "")
 
 
 def _noticed(site: Site, say: Say, only: str = "") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import Any
 
@@ -112,19 +113,25 @@ def addresses(
 def addresses_of_view(
     op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
 ) -> Wrong | None:
-    """The same of a transposed view: its storage is addressed, whatever its own strides are."""
+    """The same of a transposed view and of a square: the storage is addressed, whatever their own strides are."""
     base = numbered(dtype)
-    got = back(op(move(base).view(6, 10).t(), size, stride, offset))
-    return misread(got, base, size, stride, offset, "of a transposed view")
+    for what, of in (
+        ("of a transposed view", move(base).view(6, 10).t()),
+        ("of a square", move(base)[:36].view(6, 6)),
+    ):
+        wrong = misread(back(op(of, size, stride, offset)), base, size, stride, offset, what)
+        if wrong is not None:
+            return wrong
+    return None
 
 
 def restrides(
     op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
 ) -> Wrong | None:
-    """The same in place, of vectors, matrices and a transposed view."""
+    """The same in place, of vectors, matrices, a transposed view and a square."""
     base = numbered(dtype)
-    for shape, transposed in (((60,), False), ((6, 10), False), ((6, 10), True)):
-        view = move(base).view(shape)
+    for shape, transposed in (((60,), False), ((6, 10), False), ((6, 10), True), ((6, 6), False)):
+        view = move(base)[: math.prod(shape)].view(shape)
         if transposed:
             view = view.t()
         view.as_strided_(size, stride, offset)
@@ -201,14 +208,15 @@ def out_of_range(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
         ((2,), (1,), 11),
         ((2,), (-1,), 5),
     ):
-        try:
-            op(base, size, stride, offset)
-        except NotImplementedError:
-            raise
-        except Exception:  # which type is the question of dispatch.error_inputs
-            continue
-        asked = f"size {size}, stride {stride} and offset {offset} of 12 elements"
-        return Wrong("not_raised", f"an exception for {asked}", "no exception")
+        for name, call in (("", op), ("as_strided_: ", torch.Tensor.as_strided_)):
+            try:
+                call(base.view(12), size, stride, offset)
+            except NotImplementedError:
+                raise
+            except Exception:  # which type is the question of dispatch.error_inputs
+                continue
+            asked = f"{name}size {size}, stride {stride} and offset {offset} of 12 elements"
+            return Wrong("not_raised", f"an exception for {asked}", "no exception")
     return None
 
 

@@ -236,16 +236,23 @@ SHAPED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
 
 @cases("random.distribution", over={f"shaped_{name}": (name,) for name in SHAPED})
 def shaped(context: Context, name: str) -> None:
-    """For a large tensor, a square, one of five dimensions and transposed ones samples are drawn, and then others."""
+    """For a large tensor, a square, one of five dimensions, transposed ones and ones that begin after another element
+    samples are drawn, and then others."""
     draw, law = SHAPED[name]
     for shape in _SHAPES:
-        for turned in (False, True):
-            base = torch.full(shape, -7.0, device=context.device)
-            given = base.mT if turned else base
+        count = math.prod(shape)
+        for how in ("as it is", "transposed", "after an element"):
+            start = how == "after an element"
+            base = torch.full((count + start,), -7.0, device=context.device)[start:].view(shape)
+            given = base.mT if how == "transposed" else base
             torch.manual_seed(20_246)
             drawn = [context.from_device(draw(given)).clone().reshape(-1) for _ in range(2)]
             context.same(len(drawn[0]), given.numel(), "as many numbers as elements")
             _judge(context, law, drawn[0])
+            if not KNOWN[law][1].whole:  # a chance of 2^-32, of fractions of 24 bits
+                one, two, three = drawn[0][:-2], drawn[0][1:-1], drawn[0][2:]
+                same = int(((one == two) & (two == three)).sum())
+                context.same(same, 0, f"of {tuple(given.shape)} no three neighbours are the same")
             differ = not torch.equal(*drawn)
             context.check(differ, f"the next samples of shape {tuple(given.shape)} are others")
 
