@@ -102,10 +102,12 @@ class Basis:
             return single, -max(len(_long(t)) for t in sample.tensors), sample.index
 
         chosen.sort(key=order)
+        tiny = [s for s in chosen if all(t.numel() < 2 for t in s.tensors)]
         many, single = (
-            [s for s in chosen if self._returns_several(s) is wanted] for wanted in (True, False)
+            [s for s in chosen if s not in tiny and self._returns_several(s) is wanted]
+            for wanted in (True, False)
         )
-        return [s for pair in zip_longest(many, single) for s in pair if s is not None]
+        return [*(s for pair in zip_longest(many, single) for s in pair if s is not None), *tiny]
 
     def _returns_several(self, sample: Sample) -> bool:
         """Whether a result has several elements."""
@@ -121,11 +123,11 @@ class Basis:
         for sample in samples:
             given = [t.reshape(-1) for t in sample.tensors if t.dtype == self.kind]
             among = torch.cat([*given, torch.zeros(1, dtype=self.kind)])
-            for result in self.answer(sample.call) or ():
-                if result.dtype != self.kind or result.layout != torch.strided:
-                    return False
-                if not bool(torch.isin(result, among).all()):
-                    return False
+            results = [t for t in self.answer(sample.call) or () if t.dtype == self.kind]
+            if not all(t.layout == torch.strided for t in results) or not results:
+                return False
+            if not all(bool(torch.isin(t, among).all()) for t in results):
+                return False
         return bool(samples)
 
     @cached_property
@@ -191,7 +193,7 @@ class Basis:
             found = self.distinct(shape)
         elif given.dtype == self.kind and signed and not self.elementwise and self.moves:
             drawn = torch.rand(tuple(shape), generator=self._generator, dtype=torch.float64)
-            return (drawn * 17 - 8.5).to(given.dtype)
+            return (drawn * 17 - 8.5).masked_fill_(drawn > 0.98, 0.0).to(given.dtype)
         elif not self.elementwise and (signed or given.is_complex()):
             return self.whole_numbers(shape, given.dtype)
         else:

@@ -49,7 +49,7 @@ def _same(basis: Basis, base: Sample) -> list[int]:
     ]
 
 
-def _shaped(basis: Basis, base: Sample, shapes: Sequence[Sequence[int]]) -> Call:
+def shaped(basis: Basis, base: Sample, shapes: Sequence[Sequence[int]]) -> Call:
     """The call with its tensors in these shapes, of which the last is that of all further tensors."""
     places = _same(basis, base)
     return basis.rebuilt(
@@ -66,7 +66,7 @@ def _ranks(basis: Basis) -> Variations:
     main = None
     reshapes = not basis.keeps_values
     for base in bases if reshapes else ():
-        if (call := basis.taken(_shaped(basis, base, [MAIN]))) is not None:
+        if (call := basis.taken(shaped(basis, base, [MAIN]))) is not None:
             main = base
             yield base, call
             break
@@ -88,7 +88,7 @@ def _rotated(bases: Sequence[Sample]) -> Iterator[tuple[Sample, Sequence[Sequenc
 
 def _each(basis: Basis, wanted: Iterator[tuple[Sample, Sequence[Sequence[int]]]]) -> Variations:
     for base, shapes in wanted:
-        if (call := basis.taken(_shaped(basis, base, shapes))) is not None:
+        if (call := basis.taken(shaped(basis, base, shapes))) is not None:
             yield base, call
 
 
@@ -102,7 +102,7 @@ def _batched(basis: Basis) -> Variations:
                 for place in places
                 if base.tensors[place].dim()
             }
-            if (call := basis.taken(basis.rebuilt(base, tensors))) is not None:
+            if tensors and (call := basis.taken(basis.rebuilt(base, tensors))) is not None:
                 yield base, call
                 break
 
@@ -144,8 +144,8 @@ RANK = Axis(
 
 
 def _sizes(basis: Basis) -> Variations:
-    for base in basis.bases:
-        call = basis.taken(_shaped(basis, base, [_LARGE]))
+    for base in (each for each in basis.bases if _same(basis, each)):
+        call = basis.taken(shaped(basis, base, [_LARGE]))
         if call is not None:
             yield base, call
             return
@@ -362,7 +362,7 @@ def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
     """Calls in which some dimension has size 0: for each dimension those of which the first that is taken will do.
     A dimension that has another tensor's extent is not emptied alone: some kernels do not check that."""
     if basis.shape_free and not basis.keeps_values:
-        yield from (iter([_shaped(basis, base, shapes)]) for shapes in _EMPTY)
+        yield from (iter([shaped(basis, base, shapes)]) for shapes in _EMPTY)
         return
     dims = [(p, d) for p, t in enumerate(base.tensors) for d in range(t.dim())]
     extents = {(p, d): base.tensors[p].shape[d] for p, d in dims}
@@ -502,8 +502,8 @@ _MATRICES = ((_SIDE, _SIDE), (1, 65), (65, 1), (), (_TILES, _TILES))
 def _equal_extents(basis: Basis) -> Variations:
     if basis.shape_free:
         for shape in _MATRICES:
-            for base in basis.bases:
-                if (call := basis.taken(_shaped(basis, base, [shape]))) is not None:
+            for base in (each for each in basis.bases if _same(basis, each)):
+                if (call := basis.taken(shaped(basis, base, [shape]))) is not None:
                     yield base, call
                     break
         return

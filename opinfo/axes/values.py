@@ -10,7 +10,7 @@ from itertools import islice
 import torch
 
 from opinfo.axes.basis import Axis, Basis, Variations, asking, is_sorted
-from opinfo.axes.shapes import EXTENT
+from opinfo.axes.shapes import EXTENT, shaped
 from opinfo.compare import DEFAULT_TOLERANCES, Call, tensors_of
 from opinfo.exceptions import op_family
 from opinfo.samples import Sample, seed_everything
@@ -229,9 +229,10 @@ def _planted(basis: Basis) -> Variations:
     in one at a time, NaN and infinities in one operand at a time, and a row that is masked. Of products
     a large number, and NaN."""
     products = "axes.products" in basis.families
+    roomy = [_roomy(basis, base) for base in basis.bases]
     if not products:
-        yield from _ordinary(basis)
-    elif (large := _plant(basis, 0, [101.5])) is not None:
+        yield from _ordinary(basis, roomy)
+    elif (large := _plant(basis, 0, [101.5], bases=roomy)) is not None:
         yield large
     family = op_family(basis.op.id, basis.op.ufunc)
     reduces = basis.op.ufunc == "reduction"
@@ -240,8 +241,8 @@ def _planted(basis: Basis) -> Variations:
         if {"values.sums", "fp32_precision"} & basis.families or products:
             # Maybe in parts, so that inf - inf is NaN; a reduction of what holds one infinity is infinite or NaN.
             infinities = infinities[: reduces and not products]
-        for turn, (among, places) in enumerate((([math.nan], 4), (infinities, 3))):
-            bases = _from(basis.bases, turn + 2)
+        for turn, (among, places) in enumerate((([math.nan, math.nan], 4), (infinities, 3))):
+            bases = _from(roomy, turn + 2)
             planted = (_plant(basis, p, among, bases=bases) for p in range(places) if among)
             yield from filter(None, planted)
         if EXTENT.applies(basis) and "axes.keep_shapes" not in basis.families:
@@ -256,7 +257,7 @@ def _planted(basis: Basis) -> Variations:
 _WIDE = 70_001.5
 
 
-def _ordinary(basis: Basis) -> Variations:
+def _ordinary(basis: Basis, bases: list[Sample]) -> Variations:
     """Zeros of both signs, halves, numbers that are large, a subnormal one: in all operands, or else in one at a time.
     Where the CPU's answer is not settled, smaller numbers."""
     subnormal = torch.finfo(basis.kind).tiny / 4
@@ -265,15 +266,28 @@ def _ordinary(basis: Basis) -> Variations:
     small = [0.5, subnormal, 0.0, 2.5, -0.0]
     among = [wide, ordinary, small] if torch.finfo(basis.kind).max > _WIDE else [ordinary, small]
     every = (
-        _plant(basis, None, each, turn, _from(basis.bases, n))
+        _plant(basis, None, each, turn, _from(bases, n))
         for n, each in enumerate(among)
         for turn in (0, 1)
     )
     found = list(islice(filter(None, every), 2))
     if not found:
-        one = (_plant(basis, place, each) for place in range(3) for each in among)
+        one = (_plant(basis, p, each, bases=bases) for p in range(3) for each in among)
         found = list(islice(filter(None, one), 2))
     yield from found
+
+
+#: A shape with room for all special values: 105 elements.
+_ROOM = (5, 3, 7)
+
+
+def _roomy(basis: Basis, base: Sample) -> Sample:
+    """The sample with more elements, where it has few and the op takes them."""
+    few = [t for t in base.tensors if t.dtype == basis.kind and 1 < t.numel() < 14]
+    if not few or basis.keeps_values or "axes.keep_shapes" in basis.families:
+        return base
+    call = basis.taken(shaped(basis, base, [_ROOM]))
+    return replace(base, call=call) if call is not None else base
 
 
 def _from(bases: Sequence[Sample], first: int) -> list[Sample]:
@@ -333,7 +347,8 @@ def _with(
         else basis.fill(base, place, given.shape)
     )
     flat = found.view(-1)
-    count = min(len(among), len(flat) // 2)
+    # What is moved may be full of them.
+    count = min(len(among) * (4 if basis.moves else 1), len(flat) // 2)
     planted = [among[(turn * count + n) % len(among)] for n in range(count)]
     if basis.orders:  # no two are the same: there is one zero
         flat[flat == 0] = 0.25

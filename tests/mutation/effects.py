@@ -36,7 +36,7 @@ def region(t: torch.Tensor, where: str) -> torch.Tensor:
     if where == "last column":
         return torch.arange(row - 1, n, row) if n else torch.arange(0)
     if where == "second row":
-        return torch.arange(row, min(2 * row, n)) if t.dim() > 1 else torch.arange(0)
+        return torch.arange(row, max(row, min(2 * row, n))) if t.dim() > 1 else torch.arange(0)
     if where == "every fourth":
         return torch.arange(min(3, n), n, 4)
     return torch.arange(n)

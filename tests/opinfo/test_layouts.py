@@ -126,6 +126,7 @@ DIRECTED = [
     "highest",
     "precise",
     "step",
+    "into",
 ]
 
 EVERY_LAYOUT = [

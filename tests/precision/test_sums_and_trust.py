@@ -85,6 +85,19 @@ def test_a_result_kept_where_operands_are_not_contiguous_is_seen(strided: str) -
     assert "the answer for the values before" in asked(op, strided)
 
 
+def test_a_result_kept_for_out_is_seen() -> None:
+    kept: dict[int, torch.Tensor] = {}
+
+    def op(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        if out is None:
+            return a * b
+        return out.copy_(kept.setdefault(a.data_ptr(), a * b))
+
+    assert asked(op) == ""
+    assert asked(torch.mul, "into") == ""
+    assert "the answer for the values before" in asked(op, "into")
+
+
 def test_a_workspace_that_is_not_cleared_is_seen() -> None:
     calls: list[torch.Tensor] = []
 

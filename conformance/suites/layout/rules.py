@@ -128,15 +128,22 @@ def addresses_of_view(
 def restrides(
     op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
 ) -> Wrong | None:
-    """The same in place, of vectors, matrices, a transposed view and a square."""
+    """The same in place, of vectors, matrices, a transposed view, a square and one that begins at element 3."""
     base = numbered(dtype)
-    for shape, transposed in (((60,), False), ((6, 10), False), ((6, 10), True), ((6, 6), False)):
-        view = move(base)[: math.prod(shape)].view(shape)
+    for shape, start, transposed in (
+        ((60,), 0, False),
+        ((6, 10), 0, False),
+        ((6, 10), 0, True),
+        ((6, 6), 0, False),
+        ((6, 6), 3, False),
+    ):
+        view = move(base)[start : start + math.prod(shape)].view(shape)
         if transposed:
             view = view.t()
         view.as_strided_(size, stride, offset)
         made = tuple(view.shape), tuple(view.stride()), view.storage_offset()
-        what = f"as_strided_ of {'a transposed view' if transposed else f'shape {shape}'}"
+        of = "a transposed view" if transposed else f"shape {shape}"
+        what = f"as_strided_ of {of}" + (f" from element {start} on" if start else "")
         if made != (size, stride, offset):
             expected = f"size, stride and offset {(size, stride, offset)}"
             return Wrong("strides", expected, made, what)

@@ -109,10 +109,18 @@ def called_into_guarded(
     call: Call, specs: Sequence[tuple[torch.dtype, Geometry]], form: str
 ) -> Answer:
     targets = [
-        call.guarded(torch.zeros(g.shape, dtype=dtype), g, call.move, fill=prefill(dtype))
+        call.guarded(torch.zeros(g.shape, dtype=dtype), g, call.move, fill=held_before(dtype, g))
         for dtype, g in specs
     ]
     return called(call, False, targets, form)
+
+
+def held_before(dtype: torch.dtype, geometry: Geometry) -> Any:
+    """What a target holds before, which must not matter: NaN or the like; 1 or -1 where it has an offset."""
+    if not geometry.offset:
+        return prefill(dtype)
+    in_rows = geometry.stride[:1] > geometry.stride[-1:]
+    return 1 if in_rows or not dtype.is_signed else -1
 
 
 def judge_kept(call: Call, answer: Answer, reference: Any) -> Found:
@@ -510,9 +518,14 @@ def _others(
         yield "out", op.function, called_into_prefilled, _specs_and_form(result)
         # https://docs.pytorch.org/docs/stable/notes/broadcasting.html#in-place-semantics: each element is read before
         # it is written.
-        same = isinstance(first, torch.Tensor) and fits_in(first, result)
-        if op.ufunc in ("unary", "binary") and both and same and result.dtype == first.dtype:
-            yield "out_self", op.function, called_into_first, ()
+        if both and (op.ufunc in ("unary", "binary") or op.pointwise):
+            fitting = (
+                place
+                for place, each in enumerate(sample.tensors)
+                if fits_in(each, result) and result.dtype == each.dtype
+            )
+            if (place := next(fitting, None)) is not None:
+                yield "out_self", op.function, called_into_operand, (place,)
 
 
 def judged_elsewhere(call: Call, answer: Answer, reference: Any) -> Found:
@@ -540,13 +553,13 @@ def old_values(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return values.repeat(count // len(values) + 1)[:count].reshape(shape)
 
 
-def called_into_first(call: Call) -> Answer:
-    """Make the call on copies, into the first of them."""
+def called_into_operand(call: Call, place: int) -> Answer:
+    """Make the call on copies, into one of them."""
     inputs = copies(call)
-    answer = called(replace(call, inputs=inputs), False, inputs[:1], "tensor")
+    answer = called(replace(call, inputs=inputs), False, inputs[place : place + 1], "tensor")
     if answer.raised is None:
-        answer.result = inputs[0]
-        answer.read = call.back(inputs[0])
+        answer.result = inputs[place]
+        answer.read = call.back(inputs[place])
     return answer
 
 

@@ -32,11 +32,26 @@ def trust(ctx: ItemContext) -> None:
         for turn, sample in enumerate([*chosen, *chosen[:1]]):
             given |= {"turn": turn, "roundings": roundings(ctx), "strided": ""}
             directed.run(ctx, TRUST, "", fresh_answers, sample=sample, **given)
-        for turn, how in enumerate(("step", "transposed"), len(chosen) + 1):
-            laid = (s for s in chosen if _takes_strided(ctx, s, how))
+        for turn, how in enumerate(("step", "transposed", "into"), len(chosen) + 1):
+            takes = _takes_out if how == "into" else _takes_strided
+            laid = (s for s in chosen if takes(ctx, s, how))
             if ctx.device.lays_out and (strided := next(laid, None)) is not None:
                 given |= {"turn": turn, "strided": how}
                 directed.run(ctx, TRUST, how, fresh_answers, sample=strided, **given)
+
+
+def _takes_out(ctx: ItemContext, sample: Sample, how: str) -> bool:
+    """Whether the CPU writes its answer into ``out=`` with gaps between the elements."""
+    if not ctx.op.has_out:
+        return False
+    want = value_answer(ctx.op.function, sample.call.on, sample.tensors)
+    if want.raises is not None or not isinstance(want.result, torch.Tensor):
+        return False
+    function = into(ctx.op.function, spread(want.result, "step"))
+    found = value_answer(function, sample.call.on, sample.tensors)
+    if found.raises is not None:
+        return False
+    return difference(found.result, want.result, ctx.tolerances, roundings=roundings(ctx)) is None
 
 
 def _takes_strided(ctx: ItemContext, sample: Sample, how: str) -> bool:
@@ -123,11 +138,12 @@ def fresh_answers(
         wants.append(on_cpu(op, args, kwargs))
         apart = apart and not shares_memory(tensors_of(wants[-1]), own)
     held = placed(values)
+    function = into(op, spread(move(wants[0].clone()), "step")) if strided == "into" else op
 
     def called() -> Any:
         args, kwargs = arguments(held)
         try:
-            return op(*args, **kwargs)
+            return function(*args, **kwargs)
         except NotImplementedError:
             raise
         except Exception as error:
@@ -176,13 +192,18 @@ def fresh_answers(
 
 def spread(tensor: torch.Tensor, how: str) -> torch.Tensor:
     """The same elements: three apart (``step``), or in transposed order."""
-    if not how or not tensor.dim() or tensor.layout != torch.strided:
+    if how not in ("step", "transposed") or not tensor.dim() or tensor.layout != torch.strided:
         return tensor
     if how == "transposed":
         return tensor.mT.contiguous().mT if tensor.dim() > 1 else tensor
     shape = (*tensor.shape[:-1], 3 * tensor.shape[-1])
     apart = torch.zeros(shape, dtype=tensor.dtype, device=tensor.device)[..., ::3]
     return apart.copy_(tensor)
+
+
+def into(op: Callable[..., Any], target: torch.Tensor) -> Callable[..., Any]:
+    """The op as it writes into ``out=``; a copy of that is returned."""
+    return lambda *args, **kwargs: op(*args, **kwargs, out=target).clone()
 
 
 def shares_memory(results: list[torch.Tensor], operands: list[torch.Tensor]) -> bool:

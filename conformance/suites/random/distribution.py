@@ -257,6 +257,35 @@ def shaped(context: Context, name: str) -> None:
             context.check(differ, f"the next samples of shape {tuple(given.shape)} are others")
 
 
+#: Small tensors that are drawn many times: a tail that fills no vector, and more than 300 rows of a few.
+_SMALL, _TIMES = ((19,), (301, 2)), 400
+
+#: The same of functions that are given a shape.
+_MADE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "rand": (lambda t: torch.rand(t.shape, device=t.device), "rand"),
+    "randn": (lambda t: torch.randn(t.shape, device=t.device), "randn"),
+    "randint": (lambda t: torch.randint(-3, 9, t.shape, device=t.device), "randint"),
+}
+
+
+@cases("random.distribution", over={f"ends_{name}": (name,) for name in (*_MADE, *SHAPED)})
+def ends(context: Context, name: str) -> None:
+    """The first and the last element of a small tensor are distributed as documented, over many draws, and no element is
+    its neighbour's copy."""
+    draw, law = {**_MADE, **SHAPED}[name]
+    for shape in _SMALL:
+        given = torch.full(shape, -7.0, device=context.device)
+        torch.manual_seed(20_247)
+        drawn = torch.stack([draw(given).reshape(-1).clone() for _ in range(_TIMES)])
+        values = context.from_device(drawn)
+        for place in (0, -1):
+            _judge(context, law, values[:, place].contiguous())
+        # Of 0 and 1, where they are least even here, six in ten pairs are the same; eight deviations are a fifth.
+        same = (values[:, 1:] == values[:, :-1]).double().mean(0)
+        text = f"in four of five draws at most, an element of {shape} is the one before"
+        context.check(bool((same <= 0.8).all()), text, found=round(float(same.max()), 3))
+
+
 @cases("random.distribution")
 def neighbours(context: Context) -> None:
     """Neighbouring samples are not correlated."""
