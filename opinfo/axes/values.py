@@ -81,9 +81,12 @@ def _vectors(basis: Basis) -> Variations:
             continue
         for turn, formed in enumerate((_as_it_is, _as_square, _repeated)):
             call = _documented(basis, base, places, _arranged(basis, base, places, values, turn))
-            if call is not None:
-                found = [formed(t) if t.dim() else t for t in call.tensors]
-                yield base, basis.taken(basis.rebound(call, found)) or call
+            if call is None:
+                continue
+            made = basis.rebound(call, [formed(t) if t.dim() else t for t in call.tensors])
+            # What is in the tail of one vector is in the body of the next.
+            found = _agreeing(basis, made) if formed is _repeated else made
+            yield base, (basis.taken(found) if found is not None else None) or call
 
 
 def _as_it_is(vector: torch.Tensor) -> torch.Tensor:
@@ -156,17 +159,20 @@ def _documented(
             place: torch.where(agreed, chosen[place], benign[place]).contiguous()
             for place in places
         }
-    # What upstream gives is not agreed either: one element that is stands in for all of them.
-    call = basis.rebuilt(base, {**rest, **chosen})
-    agreed = _agreed(basis, call, [*rest, *chosen])
+    return _agreeing(basis, basis.rebuilt(base, {**rest, **chosen}))
+
+
+def _agreeing(basis: Basis, call: Call) -> Call | None:
+    """The call of vectors with one element that the CPU's answer is settled for in place of all for which it is not."""
+    places = [place for place, each in enumerate(call.tensors) if each.dim()]
+    agreed = _agreed(basis, call, places)
     if agreed is None or int(agreed.sum()) * 3 < len(agreed):
         return None
+    if bool(agreed.all()):
+        return call
     one = int(agreed.nonzero()[0])
-    every = {
-        place: torch.where(agreed, each, each[one]).contiguous()
-        for place, each in {**rest, **chosen}.items()
-    }
-    return basis.taken(basis.rebuilt(base, every))
+    every = [torch.where(agreed, t, t[one]).contiguous() if t.dim() else t for t in call.tensors]
+    return basis.taken(basis.rebound(call, every))
 
 
 def _agreed(basis: Basis, call: Call, places: Sequence[int]) -> torch.Tensor | None:
