@@ -152,7 +152,7 @@ class CoveringSet:
 
     version: int
     cases: tuple[Case, ...]
-    targets: tuple[Layout, ...]  # of ``out=``
+    targets: tuple[AnyLayout, ...]  # of ``out=``
     directed: tuple[str, ...]
 
     @property
@@ -182,7 +182,7 @@ def covering_set(path: Path = _FILE) -> CoveringSet:
             cases.append(uniform(Layout(memory, step, expand, offset)))
     cases += [uniform(FreeLayout.parse(text)) for text in data["free"]]
     cases += [_mixed(parts) for parts in data["mixed"]]
-    targets = tuple(Layout.parse(text) for text in data["targets"])
+    targets = tuple(map(parse_layout, data["targets"]))
     return CoveringSet(int(data["version"]), tuple(cases), targets, tuple(data["directed"]))
 
 

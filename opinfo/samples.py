@@ -220,9 +220,11 @@ class Traits:
 
 
 def expand_rule(families: frozenset[str]) -> str:
-    """``any`` dimension of an op's inputs may be expanded, only ``batch`` dimensions, or ``none``."""
-    if "expand.none" in families:
-        return "none"
+    """``any`` dimension of an op's inputs may be expanded, only those of ``values`` that are no index, only ``batch``
+    dimensions, or ``none``."""
+    for rule in ("none", "values"):
+        if f"expand.{rule}" in families:
+            return rule
     return "batch" if "expand.batch" in families else "any"
 
 
@@ -231,11 +233,13 @@ def mutates(families: frozenset[str]) -> bool:
     return any(name.startswith("mutates.") for name in families)
 
 
-def may_expand(rule: str, dim: int | None, rank: int) -> bool:
-    """Whether the rule lets this dimension have stride 0."""
+def may_expand(rule: str, dim: int | None, tensor: torch.Tensor) -> bool:
+    """Whether the rule lets this dimension of a tensor have stride 0."""
     if dim is None or rule == "any":
         return True
-    return rule == "batch" and dim < rank - 2
+    if rule == "values":
+        return tensor.is_floating_point() or tensor.is_complex()
+    return rule == "batch" and dim < tensor.dim() - 2
 
 
 def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Traits:
@@ -245,7 +249,7 @@ def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Trait
     rule = expand_rule(families)
     first_read = 1 if "mutates.self" in families else 0
     expandable = any(
-        may_expand(rule, dim, tensor.dim())
+        may_expand(rule, dim, tensor)
         for sample in samples
         for tensor in _strided(sample.tensors[first_read:])
         if tensor.numel()

@@ -8,6 +8,7 @@ from itertools import islice
 
 from opinfo.axes.arguments import ENDS, OPERANDS, REFUSED
 from opinfo.axes.basis import Basis, asking
+from opinfo.axes.drawn import DRAWN, layouts_of
 from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, GROWN, LONG, RANK, SIZE
 from opinfo.axes.values import INDICES, INTEGERS, SIGNS, SPECIAL, TIES
 from opinfo.catalog import Op, dtype_name
@@ -16,7 +17,7 @@ from opinfo.samples import Sample, choose, draw
 
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
-    *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN),
+    *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN, DRAWN),
 )
 
 #: Upstream's samples that are laid out in the whole covering set of layouts, where no sample of the axes is.
@@ -72,7 +73,7 @@ def by_axis(
                 call=call,
                 process=base.process,
                 axis=axis.name,
-                layouts=None if number < axis.whole else axis.layouts,
+                layouts=None if number < axis.whole else axis.layouts or layouts_of(basis),
                 reads_only=number >= axis.writes,
                 origin=base.index,
             )

@@ -193,7 +193,10 @@ OPERANDS = Axis(
 
 def _refused(basis: Basis) -> Variations:
     """One call of each sort of what does not fit: operands, numbers, names, ranks."""
-    for misfits in (_other_extents, _far, _unknown, _other_ranks):
+    every = [_unknown, _other_ranks]
+    if "axes.keep_shapes" not in basis.families:  # else other extents may not be refused
+        every = [_other_extents, _far, *every]
+    for misfits in every:
         call = next(_refusals(basis, misfits), None)
         if call is not None:
             yield call
@@ -271,6 +274,7 @@ REFUSED = Axis(
     bugs=("pytorch/pytorch#170507", "intel/torch-xpu-ops#5233"),
     budget=4,
     layouts=("contiguous",),
+    keeps_shapes=True,
     applies=lambda basis: basis.dtype == ("float32" if "float32" in basis.op.dtypes else "int64"),
     vary=_refused,
 )

@@ -374,7 +374,7 @@ class Axis:
 
     ``number`` times 1,000 is the index of its first sample. ``finds`` says which bug it finds, ``bugs`` are public
     reports of such bugs. ``budget`` is the most samples of an op and dtype. ``layouts`` are the cases in which a
-    sample is laid out.
+    sample is laid out; drawn for each sample if none are named.
     """
 
     number: int

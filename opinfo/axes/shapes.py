@@ -16,7 +16,7 @@ from opinfo.samples import Sample
 
 #: Shapes in which no two extents are the same, so that a permuted answer cannot look right.
 MAIN = (3, 5, 2, 9)
-_RANKS = ((2, 3, 1, 5, 4), (2, 1, 3, 4, 5, 6), (5, 3, 7), (7, 6))
+_RANKS = ((2, 3, 1, 5, 4), (2, 1, 3, 4, 5, 6), (5, 3, 7), (7, 6), (19,))
 #: Shapes of the first and the other operands, which broadcast from the left, in the middle, and both ways.
 _BROADCAST = (
     ((3, 5, 2, 9), (2, 9)),
@@ -38,7 +38,7 @@ _SHORT_EXTENTS = (257, 37)
 _NARROW_EXTENTS = (1031, 257, 37)
 
 
-def _same(basis: Basis, base: Sample) -> list[int]:
+def same_shape(basis: Basis, base: Sample) -> list[int]:
     """The tensors of a call that may all be given one shape: those of the shape of the largest, or for elementwise ops
     all but 0-d ones."""
     largest = max(base.tensors, key=lambda t: (t.numel(), t.dim()))
@@ -51,7 +51,7 @@ def _same(basis: Basis, base: Sample) -> list[int]:
 
 def shaped(basis: Basis, base: Sample, shapes: Sequence[Sequence[int]]) -> Call:
     """The call with its tensors in these shapes, of which the last is that of all further tensors."""
-    places = _same(basis, base)
+    places = same_shape(basis, base)
     return basis.rebuilt(
         base,
         {
@@ -62,7 +62,7 @@ def shaped(basis: Basis, base: Sample, shapes: Sequence[Sequence[int]]) -> Call:
 
 
 def _ranks(basis: Basis) -> Variations:
-    bases = [base for base in basis.bases if _same(basis, base)]
+    bases = [base for base in basis.bases if same_shape(basis, base)]
     main = None
     reshapes = not basis.keeps_values
     for base in bases if reshapes else ():
@@ -72,7 +72,7 @@ def _ranks(basis: Basis) -> Variations:
             break
     if main is None and reshapes:
         yield from _trailed(basis, bases)
-    if main is not None and len(_same(basis, main)) > 1:
+    if main is not None and len(same_shape(basis, main)) > 1:
         yield from _each(basis, ((main, shapes) for shapes in _BROADCAST))
     if reshapes and bases:
         yield from _each(basis, _rotated(bases if main is None else [main, *bases]))
@@ -94,8 +94,8 @@ def _each(basis: Basis, wanted: Iterator[tuple[Sample, Sequence[Sequence[int]]]]
 
 def _batched(basis: Basis) -> Variations:
     """More leading dimensions: for all tensors of a call, or for the first one only."""
-    for base in basis.bases:
-        for lead, only in product(((2,), (3, 2)), (False, True)):
+    for base, lead in product(basis.bases, ((2,), (3, 2))):
+        for only in (False, True):
             places = [0] if only else range(len(base.tensors))
             tensors = {
                 place: stacked(base.tensors[place], lead)
@@ -111,7 +111,9 @@ def _trailed(basis: Basis, bases: Sequence[Sample]) -> Variations:
     """More dimensions at the end: of all tensors that are as large as the largest, so that rows become images."""
     for tail in ((3, 5), (3,)):
         for base in bases:
-            shapes = {place: (*base.tensors[place].shape, *tail) for place in _same(basis, base)}
+            shapes = {
+                place: (*base.tensors[place].shape, *tail) for place in same_shape(basis, base)
+            }
             tensors = {p: basis.fill(base, p, shape) for p, shape in shapes.items()}
             if (call := basis.taken(basis.rebuilt(base, tensors))) is not None:
                 yield base, call
@@ -134,7 +136,7 @@ RANK = Axis(
     name="rank",
     finds="A kernel that mistakes one dimension for another, or that broadcasts wrongly: no two extents are the same.",
     bugs=("pytorch/pytorch#139006", "pytorch/pytorch#110120", "pytorch/pytorch#132332"),
-    budget=8,
+    budget=10,
     layouts=("contiguous", "transposed+step_outer+offset", "free:order=1.2.0"),
     whole=1,
     applies=lambda basis: not basis.unique_indices,
@@ -144,7 +146,7 @@ RANK = Axis(
 
 
 def _sizes(basis: Basis) -> Variations:
-    for base in (each for each in basis.bases if _same(basis, each)):
+    for base in (each for each in basis.bases if same_shape(basis, each)):
         call = basis.taken(shaped(basis, base, [_LARGE]))
         if call is not None:
             yield base, call
@@ -174,7 +176,7 @@ def _extents(basis: Basis) -> Variations:
     found: list[tuple[Sample, frozenset[Any], float]] = []
     seen: set[Any] = set()
     # The bases in turn: each rank may have a kernel of its own.
-    for of_each in zip_longest(*([(b, *g) for g in _groups_of(basis, b)] for b in basis.bases)):
+    for of_each in zip_longest(*([(b, *g) for g in groups_of(basis, b)] for b in basis.bases)):
         for base, group, growth in filter(None, of_each):
             sign = (basis.arguments(base), *sorted(map(str, group)))
             if sign not in seen:
@@ -191,7 +193,7 @@ def _extents(basis: Basis) -> Variations:
             for size in sizes[first:]:
                 if growth * size > _MOST or (number, size) in made:
                     continue
-                call = _lengthened(basis, base, group, size)
+                call = lengthened(basis, base, group, size)
                 if call is not None and (steady or basis.steady(call)) and basis.taken(call):
                     made.add((number, size))
                     yield base, call
@@ -206,7 +208,7 @@ def _rows(basis: Basis) -> Variations:
     yield from _each(basis, ((base, [(_ROWS, base.tensors[0].numel())]) for base in vectors))
 
 
-def _groups_of(basis: Basis, base: Sample) -> list[tuple[frozenset[Any], float]]:
+def groups_of(basis: Basis, base: Sample) -> list[tuple[frozenset[Any], float]]:
     """Those groups, which two axes ask for."""
     if base.index not in basis.groups:
         basis.groups[base.index] = [*_groups(basis, base)]
@@ -226,7 +228,7 @@ def _groups(basis: Basis, base: Sample) -> Iterator[tuple[frozenset[Any], float]
         for group in _candidates(base, dims, dim):
             if (tried := tried + 1) > _TRIES:
                 return
-            call = _lengthened(basis, base, group, small)
+            call = lengthened(basis, base, group, small)
             answer = basis.answer(call) if call is not None else None
             if call is None or answer is None or not any(t.numel() for t in answer):
                 continue
@@ -263,7 +265,7 @@ def _dims(group: Collection[Any]) -> list[tuple[int, int]]:
     return [each for each in group if not isinstance(each, int)]
 
 
-def _lengthened(
+def lengthened(
     basis: Basis,
     base: Sample,
     group: frozenset[Any],
@@ -422,7 +424,7 @@ def _longest(basis: Basis) -> Variations:
 def _alone(basis: Basis) -> Variations:
     """Calls with one dimension as long as it may be: first all others of size 1, else those that may change."""
     seen: set[str] = set()
-    of_bases = [[(b, group) for group, _ in _groups_of(basis, b)] for b in basis.bases]
+    of_bases = [[(b, group) for group, _ in groups_of(basis, b)] for b in basis.bases]
     count = len(of_bases)
     # The samples in turn: their arguments differ, and the first ones have the most dimensions.
     turns = sorted(
@@ -432,7 +434,7 @@ def _alone(basis: Basis) -> Variations:
     for _, _, base, group in turns:
         sign = str(sorted(map(str, group)))
         dims = {(p, d) for p, t in enumerate(base.tensors) for d in range(t.dim())}
-        groups = [each for each, _ in _groups_of(basis, base)]
+        groups = [each for each, _ in groups_of(basis, base)]
         named = [each for each in groups if each != group and _dims(each) == [*each]]
         for others in ([dims - group], named) if sign not in seen else ():
             if (call := _stretched(basis, base, group, others)) is not None:
@@ -447,7 +449,7 @@ def _stretched(
     """The call with one group of dimensions as long as it may be, and the others of size 1."""
     held = []
     for size in _EXTENTS[-1], _EXTENTS[-2]:
-        call = _lengthened(basis, base, group, size, others)
+        call = lengthened(basis, base, group, size, others)
         answer = basis.answer(call) if call is not None else None
         if call is None or answer is None:
             return None
@@ -456,7 +458,7 @@ def _stretched(
         return None  # the result grows with the square
     growth = (held[1] - held[0]) / (_EXTENTS[-2] - _EXTENTS[-1])
     length = next((each for each in _LENGTHS if growth * each <= MOST), None)
-    call = _lengthened(basis, base, group, length, others) if length else None
+    call = lengthened(basis, base, group, length, others) if length else None
     return basis.taken(call) if call is not None else None
 
 
@@ -464,12 +466,12 @@ def _among(basis: Basis) -> Variations:
     """Calls with a tensor of more than 65,536 elements, the other dimensions as they are. Not where dimensions of several
     tensors grow together: some kernels look at each pair of their elements."""
     for base in basis.bases:
-        for group, growth in _groups_of(basis, base):
+        for group, growth in groups_of(basis, base):
             if len(group) > 1 or not (dims := _dims(group)):
                 continue
             tensor, dim = base.tensors[dims[0][0]], dims[0][1]
             size = _ELEMENTS // (tensor.numel() // tensor.shape[dim]) | 1
-            call = _lengthened(basis, base, group, size) if growth * size <= MOST else None
+            call = lengthened(basis, base, group, size) if growth * size <= MOST else None
             if call is not None and basis.taken(call) is not None:
                 yield base, call
 
@@ -502,7 +504,7 @@ _MATRICES = ((_SIDE, _SIDE), (1, 65), (65, 1), (), (_TILES, _TILES))
 def _equal_extents(basis: Basis) -> Variations:
     if basis.shape_free:
         for shape in _MATRICES:
-            for base in (each for each in basis.bases if _same(basis, each)):
+            for base in (each for each in basis.bases if same_shape(basis, each)):
                 if (call := basis.taken(shaped(basis, base, [shape]))) is not None:
                     yield base, call
                     break
@@ -528,24 +530,24 @@ def _equal(basis: Basis, base: Sample) -> Iterator[Call]:
     """The call with one extent in all dimensions, or in those of the first operand and what grows with them."""
     every = {(p, d): n for p, t in enumerate(base.tensors) for d, n in enumerate(t.shape)}
     longer = {dim for dim, n in every.items() if n > 1}
-    groups = [group for group, _ in _groups_of(basis, base)]
+    groups = [group for group, _ in groups_of(basis, base)]
     first = frozenset().union(*(g for g in groups if any(d[0] == 0 for d in g if d in longer)))
     for group in frozenset(every), frozenset(longer), first:
-        if group and (call := _lengthened(basis, base, group, _SIDE)) is not None:
+        if group and (call := lengthened(basis, base, group, _SIDE)) is not None:
             yield call
 
 
 def _single(basis: Basis, base: Sample) -> Iterator[Call]:
     """The call with one dimension, and what grows with it, of size 1: the last one first."""
-    for group, _ in reversed(_groups_of(basis, base)):
-        if (call := _lengthened(basis, base, group, 1)) is not None:
+    for group, _ in reversed(groups_of(basis, base)):
+        if (call := lengthened(basis, base, group, 1)) is not None:
             yield call
 
 
 def _first_single(basis: Basis, base: Sample) -> Iterator[Call]:
     """The call with the first dimension, and what grows with it, of size 1."""
-    for group, _ in _groups_of(basis, base)[:1]:
-        if (call := _lengthened(basis, base, group, 1)) is not None:
+    for group, _ in groups_of(basis, base)[:1]:
+        if (call := lengthened(basis, base, group, 1)) is not None:
             yield call
 
 
@@ -553,8 +555,8 @@ def _tiled(basis: Basis, base: Sample) -> Iterator[Call]:
     """The call with the last two dimensions of the first operand, and what grows with them, of whole tiles."""
     first = base.tensors[0].dim() if base.tensors else 0
     last = {(0, first - 1), (0, first - 2)}
-    group = frozenset().union(*(g for g, _ in _groups_of(basis, base) if g & last))
-    if last <= group and (call := _lengthened(basis, base, group, _TILES)) is not None:
+    group = frozenset().union(*(g for g, _ in groups_of(basis, base) if g & last))
+    if last <= group and (call := lengthened(basis, base, group, _TILES)) is not None:
         yield call
 
 

@@ -247,7 +247,7 @@ def _planted(basis: Basis) -> Variations:
         if {"values.sums", "fp32_precision"} & basis.families or products:
             # Maybe in parts, so that inf - inf is NaN; a reduction of what holds one infinity is infinite or NaN.
             infinities = infinities[: reduces and not products]
-        for turn, (among, places) in enumerate((([math.nan, math.nan], 4), (infinities, 3))):
+        for turn, (among, places) in enumerate((([math.nan, -0.0, math.nan], 4), (infinities, 3))):
             bases = _from(roomy, turn + 2)
             planted = (_plant(basis, p, among, bases=bases) for p in range(places) if among)
             yield from filter(None, planted)
@@ -363,6 +363,15 @@ def _with(
     between = 1 + basis.permutation(max(len(flat) - 2, 0))[: max(len(planted) - 2, 0)]
     where = torch.cat([torch.tensor([0]), between, torch.tensor([-1])])[-len(planted) :]
     flat[where] = torch.tensor(planted, dtype=torch.float64).to(found.dtype)
+    return found
+
+
+def special_among(basis: Basis, given: torch.Tensor) -> torch.Tensor:
+    """A tensor of these values in which drawn special values are some elements."""
+    values = special_values(basis.kind)
+    chosen = values[basis.choice(len(values), (4,))]
+    found = given.clone(memory_format=torch.contiguous_format)
+    found.view(-1)[basis.permutation(found.numel())[:4]] = chosen[: found.numel()]
     return found
 
 
@@ -586,7 +595,7 @@ _APART = 128 / 137
 
 def _signs(basis: Basis) -> Variations:
     """Calls in which the elements ascend from above 0, in which none is positive, and in which there are only two."""
-    for turn, values in enumerate((_ascending, _negative, _two)):
+    for turn, values in enumerate((ascending, negative, _two)):
         for base in _from(basis.bases, turn):
             tensors = {
                 place: (values(t.numel()) * _APART**place).reshape(t.shape)
@@ -599,12 +608,12 @@ def _signs(basis: Basis) -> Variations:
                 break
 
 
-def _ascending(count: int) -> torch.Tensor:
+def ascending(count: int) -> torch.Tensor:
     """From above 0 to below 2, all different: in the domain of most functions."""
     return torch.arange(1, count + 1) * (1.9 / (count + 1))
 
 
-def _negative(count: int) -> torch.Tensor:
+def negative(count: int) -> torch.Tensor:
     """Multiples of 1/8 below 0, in no order, each more than once where there are more than 40."""
     return -((torch.arange(count) * 7) % 41 + 1) / 8
 

@@ -80,6 +80,7 @@ TARGETS = [
     "transposed+step_outer+offset",
     "channels_last",
     "channels_last+step_inner+offset",
+    "free:steps=3,offset=2",
 ]
 DIRECTED = [
     "out=empty",

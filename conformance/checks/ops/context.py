@@ -288,7 +288,7 @@ class ItemContext:
             layout = case.layout(place)
             geometry = layout.geometry(tensor.shape)
             if geometry.expanded is not None and (
-                place in mutable or not may_expand(self._rule, geometry.expanded, tensor.dim())
+                place in mutable or not may_expand(self._rule, geometry.expanded, tensor)
             ):
                 geometry = layout.geometry(tensor.shape, may_expand=False)
             found.append(geometry)

@@ -1,0 +1,108 @@
+"""The axis of what meets by chance: sizes, values, arguments and layouts drawn together, the same wherever they are drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from opinfo.axes.basis import Axis, Basis, Variations
+from opinfo.axes.shapes import groups_of, lengthened, same_shape, shaped
+from opinfo.axes.values import ascending, negative, special_among
+from opinfo.compare import Call
+from opinfo.layouts import covering_set
+from opinfo.samples import Sample
+
+#: Samples of an op, and the layouts of each.
+_SAMPLES, _LAYOUTS = 6, 2
+#: Beside what fills vectors and blocks, one more and one less.
+_SIZES = (1, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 64, 65, 130, 257, 1025)
+#: Elements of one tensor.
+_MOST = 20_000
+_TRIES = 3 * _SAMPLES
+
+
+def _drawn(basis: Basis) -> Variations:
+    bases = basis.bases
+    for turn in range(_TRIES if bases else 0):
+        base = bases[turn % len(bases)]
+        call = _of_other_sizes(basis, base)
+        if call is None or basis.taken(call) is None:
+            continue
+        changed = _of_other_values(basis, call)
+        if changed is not None and basis.settled(changed) and basis.taken(changed) is not None:
+            call = changed
+        yield base, call
+
+
+def _one(basis: Basis, among: Sequence[Any]) -> Any:
+    return among[int(basis.choice(len(among), ()))]
+
+
+def _of_other_sizes(basis: Basis, base: Sample) -> Call | None:
+    """The call with drawn extents: of all tensors that may have one shape, or of dimensions that grow together."""
+    if basis.shape_free:
+        shape = [_one(basis, _SIZES) for _ in range(_one(basis, (1, 2, 2, 3, 3, 4)))]
+        while math.prod(shape) > _MOST:
+            shape[shape.index(max(shape))] = _one(basis, _SIZES)
+        shapes: list[Sequence[int]] = [shape]
+        if _one(basis, (0, 0, 1)):  # one operand is broadcast
+            shapes = [shape, [_one(basis, (1, n)) for n in shape]]
+        return shaped(basis, base, shapes) if same_shape(basis, base) else None
+    call: Call | None = None
+    for group, _ in groups_of(basis, base):
+        made = lengthened(basis, base, group, _one(basis, _SIZES))
+        if made is None or max(t.numel() for t in made.tensors) > _MOST:
+            continue
+        if basis.answer(made) is not None:
+            base, call = replace(base, call=made), made
+    return call
+
+
+def _of_other_values(basis: Basis, call: Call) -> Call | None:
+    """The call with values of one sort in one of its operands, or none."""
+    places = [p for p, t in enumerate(call.tensors) if t.dtype == basis.kind and t.numel() > 1]
+    if not places or not basis.kind.is_floating_point or basis.orders:
+        return None
+    fills: tuple[Callable[[torch.Tensor], torch.Tensor] | None, ...] = (
+        *(None, None),
+        lambda t: ascending(t.numel()).reshape(t.shape),
+        lambda t: negative(t.numel()).reshape(t.shape),
+        lambda t: torch.full_like(t, 0.5),
+        lambda t: special_among(basis, t),
+        lambda t: special_among(basis, t),
+    )
+    fill, place = _one(basis, fills), _one(basis, places)
+    if fill is None:
+        return None
+    tensors = [
+        fill(t).to(t.dtype).contiguous() if p == place else t for p, t in enumerate(call.tensors)
+    ]
+    return basis.rebound(call, tensors)
+
+
+def layouts_of(basis: Basis) -> tuple[str, ...]:
+    """Drawn cases of the covering set."""
+    ids = [case.id for case in covering_set().cases]
+    return tuple(_one(basis, ids) for _ in range(_LAYOUTS))
+
+
+DRAWN = Axis(
+    number=16,
+    name="drawn",
+    finds="A kernel that is wrong only where several of these meet: this extent with that argument, this value in that layout.",
+    bugs=("pytorch/pytorch#122916",),
+    budget=_SAMPLES,
+    layouts=(),
+    applies=lambda basis: (
+        basis.dtype in ("float32", "int64", "complex64")
+        and not basis.keeps_values
+        and not basis.free
+        and "axes.loops" not in basis.families
+    ),
+    vary=_drawn,
+    writes=1,
+)
