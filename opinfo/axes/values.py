@@ -253,8 +253,9 @@ def _planted(basis: Basis) -> Variations:
             yield from filter(None, planted)
         if EXTENT.applies(basis) and "axes.keep_shapes" not in basis.families:
             long = [replace(base, call=call) for base, call in islice(EXTENT.vary(basis), 2)]
-            if long and (in_long := _plant(basis, 0, [math.nan], bases=long)) is not None:
-                yield in_long
+            for among in ([math.nan], infinities) if long else ():
+                if among and (in_long := _plant(basis, 0, among, bases=long)) is not None:
+                    yield in_long
     if "axes.masked_row" in basis.families:
         yield from islice(_masked(basis), 1)
 
@@ -367,11 +368,11 @@ def _with(
 
 
 def special_among(basis: Basis, given: torch.Tensor) -> torch.Tensor:
-    """A tensor of these values in which drawn special values are some elements."""
+    """A tensor of these values in which drawn special values are some elements, the first and the last among them."""
     values = special_values(basis.kind)
-    chosen = values[basis.choice(len(values), (4,))]
     found = given.clone(memory_format=torch.contiguous_format)
-    found.view(-1)[basis.permutation(found.numel())[:4]] = chosen[: found.numel()]
+    where = torch.cat([torch.tensor([0, found.numel() - 1]), basis.permutation(found.numel())[:3]])
+    found.view(-1)[where] = values[basis.choice(len(values), (len(where),))]
     return found
 
 
@@ -380,7 +381,7 @@ SPECIAL = Axis(
     name="special values",
     finds="A kernel that loses NaN, infinities, signs of zeros, halves or subnormal numbers, in any operand, in the body or in the tail of a vectorised loop, or is wrong where a row is masked.",
     bugs=("pytorch/pytorch#67428", "pytorch/pytorch#188147", "pytorch/pytorch#147460"),
-    budget=13,
+    budget=14,
     layouts=("contiguous", "contiguous+step_inner+offset", "transposed+step_outer+offset"),
     writes=1,
     keeps_shapes=True,
