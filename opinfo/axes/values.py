@@ -596,8 +596,9 @@ _APART = 128 / 137
 
 def _signs(basis: Basis) -> Variations:
     """Calls in which the elements ascend from above 0, in which none is positive, and in which there are only two."""
+    roomy = [_roomy(basis, base) for base in basis.bases]
     for turn, values in enumerate((ascending, negative, _two)):
-        for base in _from(basis.bases, turn):
+        for base in _from(roomy, turn):
             tensors = {
                 place: (values(t.numel()) * _APART**place).reshape(t.shape)
                 for place, t in enumerate(base.tensors)

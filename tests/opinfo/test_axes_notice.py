@@ -11,9 +11,10 @@ import torch
 from conformance.suites.layout import SUITE
 from devices.cell import Outcome
 from opinfo.axes import samples_of
+from opinfo.axes.basis import Basis
 from opinfo.catalog import catalogue
 from opinfo.compare import replace_tensors, tensors_of
-from opinfo.samples import Sample
+from opinfo.samples import Sample, expand_rule, may_expand
 from tests.faulty import FaultyDevice, Function, run_faulty
 
 _CHECKS = [check for check in SUITE.op_checks if check.clause == "layout.values"]
@@ -189,6 +190,23 @@ def in_a_long_batch(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
     return tensors[0].dim() > 2 and tensors[0].shape[0] > 1024
 
 
+def infinite_past_16_bits(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return tensors[0].numel() > 2**16 and bool(tensors[0].isinf().any())
+
+
+def beyond_half_precision(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return bool((tensors[0].abs() > 65504).any() & tensors[0].isfinite().all())
+
+
+def nan_at_both_ends(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    flat = tensors[0].reshape(-1)
+    return len(flat) > 2 and bool(flat[0].isnan()) and bool(flat[-1].isnan())
+
+
+def one_row(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return tensors[0].dim() > 1 and tensors[0].shape[-2] == 1 < tensors[0].shape[-1]
+
+
 def of_two_values(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
     return tensors[0].numel() > 9 and tensors[0].unique().tolist() == [0.5, 1.25]
 
@@ -233,6 +251,10 @@ FAULTS += [
     (past_a_tile, "float32", ("linalg.cholesky", "linalg.solve", "lu_solve")),
     (in_a_long_batch, "float32", ("linalg.det", "linalg.solve_triangular", "linalg.svdvals")),
     (of_two_values, "float32", ("var", "cumsum", "nn.functional.layer_norm")),
+    (infinite_past_16_bits, "float32", ("nn.functional.leaky_relu", "exp", "maximum")),
+    (beyond_half_precision, "float32", ("cat", "nn.functional.l1_loss", "triu")),
+    (nan_at_both_ends, "float32", ("prod", "cumprod", "nn.functional.max_pool2d")),
+    (one_row, "float32", ("cat", "mm", "nn.functional.mse_loss")),
 ]
 CASES = [(fault, dtype, op) for fault, dtype, ops in FAULTS for op in ops]
 
@@ -249,7 +271,11 @@ def test_an_expanded_index_is_given_to_ops_that_add() -> None:
 
 
 def outcome(op: str, dtype: str, samples: list[Sample], fault: Any) -> Outcome:
-    found = run_faulty(op, dtype, samples, _CHECKS, FaultyDevice(where(fault)))
+    return outcome_with(op, samples, where(fault), dtype)
+
+
+def outcome_with(op: str, samples: list[Sample], wrap: Any, dtype: str = "float32") -> Outcome:
+    found = run_faulty(op, dtype, samples, _CHECKS, FaultyDevice(wrap))
     return next(iter(found.cells.values())).outcome()
 
 
@@ -297,3 +323,60 @@ def test_a_call_that_has_nothing_to_do_gives_a_result_of_its_own(op: str) -> Non
     device = FaultyDevice(returns_its_operand_where_nothing_changes)
     found = run_faulty(op, "float32", samples, checks, device)
     assert next(iter(found.cells.values())).outcome() is Outcome.FAIL
+
+
+def narrowed(function: Function) -> Function:
+    """What is moved is held in a narrower type on its way."""
+
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        return result.bfloat16().float() if result.numel() > 2**16 else result
+
+    return faulty
+
+
+@pytest.mark.parametrize("op", ["flip", "roll"])
+def test_what_is_moved_has_fractions(op: str) -> None:
+    samples = [s for s in samples_of(catalogue()[op], "float32", 16) if s.axis != "special values"]
+    assert outcome_with(op, samples, lambda function: function) is Outcome.PASS
+    assert outcome_with(op, samples, narrowed) is Outcome.FAIL
+
+
+def takes_any_name(function: Function) -> Function:
+    """A name that nothing has is taken for the first one."""
+
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("reduction") == "unknown":
+            kwargs = {**kwargs, "reduction": "mean"}
+        return function(*args, **kwargs)
+
+    return faulty
+
+
+@pytest.mark.parametrize("op", ["nn.functional.mse_loss", "nn.functional.soft_margin_loss"])
+def test_a_name_that_nothing_has_is_refused(op: str) -> None:
+    samples = samples_of(catalogue()[op], "float32", 16)
+    assert outcome_with(op, samples, lambda function: function) is Outcome.PASS
+    assert outcome_with(op, samples, takes_any_name) is Outcome.FAIL
+
+
+@pytest.mark.parametrize("op", ["var", "nn.functional.soft_margin_loss", "sum"])
+def test_changes_start_from_calls_whose_result_has_several_elements(op: str) -> None:
+    """And from others in turn."""
+    op_, drawn = catalogue()[op], samples_of(catalogue()[op], "float32", 16)
+    basis = Basis(op_, "float32", [s for s in drawn if not s.axis], frozenset())
+    several = [any(t.numel() > 1 for t in basis.answer(s.call) or ()) for s in basis.bases]
+    assert several[:2] == [True, False]
+
+
+def test_what_is_written_may_be_expanded_and_an_index_may_not() -> None:
+    values, index = torch.zeros(3, 4), torch.zeros(3, 4, dtype=torch.int64)
+    rule = expand_rule(frozenset({"expand.values"}))
+    assert may_expand(rule, 0, values)
+    assert not may_expand(rule, 0, index)
+
+
+def test_drawn_samples_are_laid_out_differently() -> None:
+    drawn = [s for s in samples_of(catalogue()["addcmul"], "float32", 16) if s.axis == "drawn"]
+    assert len({s.layouts for s in drawn}) > 3
+    assert len({tuple(t.shape) for s in drawn for t in s.tensors}) > 5
