@@ -128,6 +128,17 @@ def item_id_of(item: pytest.Item) -> str | None:
 # -- the end of a run, and the terminal
 
 
+def capture_no_logs(config: pytest.Config) -> None:
+    """Leave out pytest's capture of logs, whose handlers would be attached to each of torch's loggers three times an item:
+    a twentieth of a run's processor time. Items log nothing of their own, and a failure of one says what it found."""
+    if config.pluginmanager.has_plugin(_LOGS):
+        config.pluginmanager.unregister(name=_LOGS)
+
+
+#: The name under which pytest registers it.
+_LOGS: Final = "logging-plugin"
+
+
 def end_run(error: ConformError) -> NoReturn:
     """One message, the documented exit code, no traceback."""
     if error.exit_code == int(pytest.ExitCode.USAGE_ERROR):

@@ -48,9 +48,16 @@ def samples_of(op: Op, dtype: str, count: int, declared: Collection[str] = ()) -
 
 
 def thinned(chosen: list[Sample], count: int) -> list[Sample]:
-    """The samples, of which the ``count`` that differ most keep the whole covering set."""
+    """The samples, of which the ``count`` that differ most keep the whole covering set. Each of the others is contiguous,
+    and laid out in two of the few cases, in turn."""
     whole = {sample.index for sample in choose(chosen, count)} if count else set()
-    return [s if s.index in whole else replace(s, layouts=FEW) for s in chosen]
+    first, *others = FEW
+    return [
+        s
+        if s.index in whole
+        else replace(s, layouts=(first, *(others[(2 * n + m) % len(others)] for m in (0, 1))))
+        for n, s in enumerate(chosen)
+    ]
 
 
 def by_axis(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,9 @@ def test_a_sample_of_the_axes_takes_every_layout_or_three_of_upstream_s_do() -> 
     assert [s.axis for s in of_sum if s.layouts is None] == ["rank"]
     of_scatter = samples_of(catalogue()["scatter"], "float32", 16)  # its indices are unique
     assert [s.axis for s in of_scatter if s.layouts is None] == [""] * 3
-    assert {s.layouts for s in of_sum if not s.axis} == {FEW}
+    others = [set(s.layouts or ()) for s in of_sum if not s.axis]
+    assert all(FEW[0] in each and len(each) == 3 for each in others)
+    assert set().union(*others) == set(FEW)
 
 
 # -- what the axes reach
@@ -152,8 +155,9 @@ def test_dimensions_that_belong_together_are_emptied_together() -> None:
 
 @pytest.mark.parametrize("name", ["add", "cumsum", "mm"])
 def test_a_call_is_refused_by_the_cpu_and_by_meta_tensors(name: str) -> None:
-    (sample,) = (each for each in made(name) if each.axis == "refused")
-    for device in ("cpu", "meta"):
+    samples = [each for each in made(name) if each.axis == "refused"]
+    assert samples
+    for sample, device in product(samples, ("cpu", "meta")):
         args, kwargs = sample.call.on([t.to(device) for t in sample.tensors], torch.device(device))
         with pytest.raises((RuntimeError, IndexError)):
             catalogue()[name].function(*args, **kwargs)
