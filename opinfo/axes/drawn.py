@@ -104,5 +104,4 @@ DRAWN = Axis(
         and "axes.loops" not in basis.families
     ),
     vary=_drawn,
-    writes=1,
 )

@@ -288,12 +288,16 @@ def no_split(context: Context) -> None:
     context.must(rise() == 0, "by default a small one is cut from it")
     change("max_split_size_mb:21")
     context.check(rise() > 0, "now a small one is not cut from it")
-    if kept(context, "oversize_allocations"):
-        name = "oversize_allocations.current"
+    for statistic in ("oversize_allocations", "oversize_segments"):
+        if not kept(context, statistic):
+            continue
+        name = f"{statistic}.current"
+        fresh(context)
         before = context.counters().get(name)
         blocks = [context.bytes_of(40 * MIB), context.bytes_of(KIB)]
         context.same(context.counters().get(name) - before, 1, f"{name} counts the larger block")
         blocks.clear()
+        fresh(context)
         context.same(context.counters().get(name), before, f"{name} is as before when it is freed")
 
 
