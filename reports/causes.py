@@ -36,6 +36,8 @@ SEEDED: Final = "random.reproducible"
 MEMORY: Final = ("contiguous", "transposed", "reversed", "channels_last")
 PLAIN: Final = "contiguous"
 _FACTORS: Final = ("channels_last", "strides", "expand", "offset")
+#: The factors of the parts of a free layout's id.
+_FREE: Final = {"order": "strides", "steps": "strides", "expand": "expand", "offset": "offset"}
 
 
 class CausesError(ConformError):
@@ -113,6 +115,10 @@ def _factors(layout: str) -> str:
     target = layout.startswith("out=")
     found: list[str] = []
     for single in layout.removeprefix("out=").split("/"):
+        if single.startswith("free:"):
+            parts = {each.partition("=")[0] for each in single.removeprefix("free:").split(",")}
+            found += [_FREE[part] for part in parts]
+            continue
         memory, *rest = single.split("+")
         if memory not in MEMORY:
             return layout  # a directed check, or a pinned example

@@ -17,7 +17,7 @@ from conformance.contract import load
 from devices.cell import CellKey, Outcome, Seen, Verdict
 from devices.failure import Failure, Kind
 from reports.advice import sentence, todo
-from reports.causes import ADVICE, Cause, causes, causes_of
+from reports.causes import ADVICE, Cause, causes, causes_of, place_of
 from reports.gate import gate
 from reports.model import CellResult, Example, ExampleTensor, Run, RunError
 from reports.run import load_run, write_run
@@ -293,6 +293,12 @@ def test_a_cause_says_which_cells_fail_for_another_reason_too() -> None:
 def test_the_minimised_layout_decides_where_there_is_one() -> None:
     noisy = wrong(cell("cos"), layouts=("contiguous+step_inner+offset",), example=SMALL)
     assert counts(causes([wrong(cell("sin")), noisy], FAMILIES)) == [2]
+
+
+def test_free_layouts_have_the_factors_of_their_parts() -> None:
+    assert place_of(["free:steps=3,offset=4"]) == "strides+offset"
+    assert place_of(["free:order=1.2.0", "free:expand=1"]) in ("strides", "expand")
+    assert place_of(["out=free:steps=3,offset=2", "out=transposed"]) == "out=strides"
 
 
 def test_regressions_come_first_then_the_largest_cause() -> None:
