@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from opinfo.axes import AXES, by_axis
+from opinfo.axes.basis import asking
 from opinfo.catalog import catalogue
+from opinfo.device import limit_threads
 from opinfo.exceptions import op_family
 from opinfo.samples import Sample, draw
 
@@ -17,12 +19,14 @@ _FEW = 8
 
 def made() -> dict[tuple[str, str], list[Sample]]:
     """The samples of all axes, by op and dtype."""
-    return {
-        (op.id, dtype): list(by_axis(op, dtype, draw(op, dtype)))
-        for op in catalogue().values()
-        for dtype in _DTYPES
-        if dtype in op.dtypes
-    }
+    limit_threads()
+    with asking():
+        return {
+            (op.id, dtype): list(by_axis(op, dtype, draw(op, dtype)))
+            for op in catalogue().values()
+            for dtype in _DTYPES
+            if dtype in op.dtypes
+        }
 
 
 def rows(samples: Mapping[tuple[str, str], Iterable[Sample]]) -> list[str]:
