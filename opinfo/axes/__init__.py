@@ -73,6 +73,8 @@ def by_axis(
             continue
         basis.for_axis(axis.name)
         for number, (base, call) in enumerate(islice(axis.vary(basis), axis.budget)):
+            # Drawn before any is left out, so that they are the same for every device.
+            layouts = axis.layouts or layouts_of(basis)
             if declared and not {dtype_name(t.dtype) for t in call.tensors} <= set(declared):
                 continue
             yield Sample(
@@ -80,7 +82,7 @@ def by_axis(
                 call=call,
                 process=base.process,
                 axis=axis.name,
-                layouts=None if number < axis.whole else axis.layouts or layouts_of(basis),
+                layouts=None if number < axis.whole else layouts,
                 reads_only=number >= axis.writes,
                 origin=base.index,
             )

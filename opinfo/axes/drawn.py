@@ -13,6 +13,7 @@ from opinfo.axes.basis import Axis, Basis, Variations
 from opinfo.axes.shapes import groups_of, lengthened, same_shape, shaped
 from opinfo.axes.values import ascending, negative, special_among
 from opinfo.compare import Call
+from opinfo.exceptions import op_family
 from opinfo.layouts import covering_set
 from opinfo.samples import Sample
 
@@ -27,13 +28,20 @@ _TRIES = 3 * _SAMPLES
 
 def _drawn(basis: Basis) -> Variations:
     bases = basis.bases
+    norm = op_family(basis.op.id, basis.op.ufunc) == "norm"
+
+    def takes(call: Call | None) -> bool:
+        # What a norm divides by must not be a rounding error.
+        steady = call is not None and (not norm or basis.steady(call))
+        return call is not None and steady and basis.taken(call) is not None
+
     for turn in range(_TRIES if bases else 0):
         base = bases[turn % len(bases)]
         call = _of_other_sizes(basis, base)
-        if call is None or basis.taken(call) is None:
+        if call is None or not takes(call):
             continue
         changed = _of_other_values(basis, call)
-        if changed is not None and basis.settled(changed) and basis.taken(changed) is not None:
+        if changed is not None and basis.settled(changed) and takes(changed):
             call = changed
         yield base, call
 
