@@ -205,7 +205,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     from conformance.run.xdist_adapter import is_worker, report_collected
 
     kept = [found for item in session.items if (found := pytest_.item_id_of(item))]
-    if len(kept) == len(session.items) and not session.config.getoption("log_cli_level"):
+    if len(kept) == len(session.items):
         pytest_.capture_no_logs(session.config)
     if is_worker(session.config):
         report_collected(session.config, kept)

@@ -11,6 +11,7 @@ Imports only the standard library, the clock and the root of our errors, because
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import json
 import math
@@ -27,6 +28,7 @@ from typing import Any
 from conformance.checks.clock import Clock, ends_within
 from devices.errors import ConformError
 
+_PR_SET_PDEATHSIG = 1
 _START = """
 import json, sys
 given = json.load(sys.stdin)
@@ -147,8 +149,8 @@ class Child:
             raise ConformError(f"{sys.executable} cannot be started: {error}") from error
         finally:
             os.close(writer)
-        given = {"path": sys.path, "preamble": self.preamble}
-        given |= {"target": self.target, "orders": self.orders}
+        given: dict[str, Any] = {"path": sys.path, "preamble": self.preamble}
+        given |= {"target": self.target, "orders": self.orders, "parent": os.getpid()}
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it ended at once: its status says how
             self._process.stdin.write(json.dumps(given).encode())
@@ -269,7 +271,19 @@ class Tell:
         self._pipe = -1
 
 
+def end_with_parent(parent: int | None = None) -> None:
+    """On Linux: be killed when the process that started this one ends (``parent``, if its id is known), even if that is
+    killed itself. Otherwise one that hangs would keep the device, or a processor."""
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid() if parent is None else parent
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the call
+        os._exit(1)
+
+
 def serve(given: Mapping[str, Any], pipe: int) -> None:
+    end_with_parent(given["parent"])
     module, _, name = given["target"].partition(":")
     getattr(importlib.import_module(module), name)(given["orders"], Tell(pipe))
 

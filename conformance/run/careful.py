@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from conformance.checks.child import Ended
+from conformance.checks.child import Ended, end_with_parent
 from conformance.plan.selection import Item, WrongMachine, named
 from conformance.run.fork_server import is_copy, may_copy
 from conformance.run.isolation.process import (
@@ -33,7 +33,6 @@ from conformance.run.isolation.process import (
     Unable,
     begin_worker,
     close_in_children,
-    end_with_parent,
     leave_stacks,
     read_start,
     stack_of,

@@ -25,8 +25,8 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from conformance.checks.child import end_with_parent
 from conformance.run.fork_client import Poll, Started, StartWorker, Status, encode, read_request
-from conformance.run.isolation.process import end_with_parent
 
 _LINE: Final = 1 << 16
 #: Linux lists a process' threads here. On other systems they cannot be counted, so nothing is copied.

@@ -128,15 +128,17 @@ def item_id_of(item: pytest.Item) -> str | None:
 # -- the end of a run, and the terminal
 
 
-def capture_no_logs(config: pytest.Config) -> None:
-    """Leave out pytest's capture of logs, whose handlers would be attached to each of torch's loggers three times an item:
-    a twentieth of a run's processor time. Items log nothing of their own, and a failure of one says what it found."""
-    if config.pluginmanager.has_plugin(_LOGS):
-        config.pluginmanager.unregister(name=_LOGS)
-
-
-#: The name under which pytest registers it.
+#: The name under which pytest registers its capture of logs, and the options that ask for it.
 _LOGS: Final = "logging-plugin"
+_LOG_OPTIONS: Final = ("log_cli", "log_cli_level", "log_file", "log_level")
+
+
+def capture_no_logs(config: pytest.Config) -> None:
+    """Leave out pytest's capture of logs, unless an option asks for it: three times an item it attaches handlers to each of
+    torch's loggers. Items log nothing of their own, and a failure of one says what it found."""
+    asked = (config.getini(each) or config.getoption(each, None) for each in _LOG_OPTIONS)
+    if config.pluginmanager.has_plugin(_LOGS) and not any(asked):
+        config.pluginmanager.unregister(name=_LOGS)
 
 
 def end_run(error: ConformError) -> NoReturn:

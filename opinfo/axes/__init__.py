@@ -24,15 +24,15 @@ AXES = (
 _WHOLE = 3
 #: Dtypes without the arithmetic that values are changed with.
 _STORED_ONLY = ("float8", "float4")
-#: The cases in which the others are laid out: one of each sort, with the one that a device without strides takes.
-FEW = (
-    "contiguous",
+#: The cases in which each of the others is laid out, and those of which each takes one in turn: one of each sort.
+_ALWAYS = ("contiguous", "contiguous+expand_first")
+_IN_TURN = (
     "contiguous+step_inner+offset",
     "transposed+step_outer+offset",
     "channels_last",
-    "contiguous+expand_first",
     "contiguous/transposed",
 )
+FEW = (*_ALWAYS, *_IN_TURN)
 
 
 def samples_of(op: Op, dtype: str, count: int, declared: Collection[str] = ()) -> list[Sample]:
@@ -49,14 +49,11 @@ def samples_of(op: Op, dtype: str, count: int, declared: Collection[str] = ()) -
 
 def thinned(chosen: list[Sample], count: int) -> list[Sample]:
     """The samples, of which the ``count`` that differ most keep the whole covering set. Each of the others is contiguous,
-    and laid out in two of the few cases, in turn."""
+    expanded, and in one more of the few cases, in turn."""
     whole = {sample.index for sample in choose(chosen, count)} if count else set()
-    first, *others = FEW
     return [
-        s
-        if s.index in whole
-        else replace(s, layouts=(first, *(others[(2 * n + m) % len(others)] for m in (0, 1))))
-        for n, s in enumerate(chosen)
+        s if s.index in whole else replace(s, layouts=(*_ALWAYS, _IN_TURN[number % len(_IN_TURN)]))
+        for number, s in enumerate(chosen)
     ]
 
 

@@ -92,10 +92,12 @@ class Basis:
         held = [s for s in held if all(t.numel() for t in s.tensors)] or held
         chosen = choose(held, _BASES)
         several = [s for s in choose(held, 4 * _BASES) if self._returns_several(s)]
-        missing = min(_BASES // 2, len(several)) - sum(map(self._returns_several, chosen))
+        kept = [s for s in chosen if s in several]
+        missing = min(_BASES // 2, len(several)) - len(kept)
         if missing > 0:
-            more = choose([s for s in several if s not in chosen], missing)
-            chosen = [s for s in chosen if s not in several][: _BASES - len(more)] + more
+            kept += choose([s for s in several if s not in chosen], missing)
+            others = [s for s in chosen if s not in several]
+            chosen = [*kept, *others[: _BASES - len(kept)]]
 
         def order(sample: Sample) -> tuple[bool, int, int]:
             single = any(t.numel() < 2 for t in sample.tensors)

@@ -30,10 +30,9 @@ def _drawn(basis: Basis) -> Variations:
     bases = basis.bases
     norm = op_family(basis.op.id, basis.op.ufunc) == "norm"
 
-    def takes(call: Call | None) -> bool:
+    def takes(call: Call) -> bool:
         # What a norm divides by must not be a rounding error.
-        steady = call is not None and (not norm or basis.steady(call))
-        return call is not None and steady and basis.taken(call) is not None
+        return (not norm or basis.steady(call)) and basis.taken(call) is not None
 
     for turn in range(_TRIES if bases else 0):
         base = bases[turn % len(bases)]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -103,3 +108,32 @@ def test_the_preamble_runs_first() -> None:
 )
 def test_how_a_process_ended_is_one_text(status: int | None, how: str) -> None:
     assert Ended(status).how == how
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux for it")
+def test_a_child_ends_with_a_parent_that_is_killed() -> None:
+    code = (
+        "from conformance.checks.child import Child\n"
+        f"with Child({WORK + 'hangs'!r}, 'silent') as child:\n"
+        "    for pid in child:\n"
+        "        print(pid, flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        status = Path(f"/proc/{int(parent.stdout.readline())}/stat")
+        assert runs(status)
+        parent.kill()
+    for _ in range(600):
+        if not runs(status):
+            return
+        time.sleep(0.1)
+    pytest.fail("the child still runs a minute later")
+
+
+def runs(status: Path) -> bool:
+    """Whether a process runs; one that has ended may wait for its parent."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return status.read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

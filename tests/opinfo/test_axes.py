@@ -128,7 +128,7 @@ def test_a_sample_of_the_axes_takes_every_layout_or_three_of_upstream_s_do() -> 
     of_scatter = samples_of(catalogue()["scatter"], "float32", 16)  # its indices are unique
     assert [s.axis for s in of_scatter if s.layouts is None] == [""] * 3
     others = [set(s.layouts or ()) for s in of_sum if not s.axis]
-    assert all(FEW[0] in each and len(each) == 3 for each in others)
+    assert all(each >= set(FEW[:2]) and len(each) == 3 for each in others)
     assert set().union(*others) == set(FEW)
 
 
@@ -230,16 +230,10 @@ def test_the_table_of_the_docs_is_that_of_the_axes(
     """But for a few samples: where a rounding decides whether the CPU's answer is settled, machines differ."""
     text = (Path(__file__).parents[2] / "docs" / "depth.md").read_text(encoding="utf-8")
     documented = text.partition("<!-- table -->\n")[2].splitlines()
-    counts = [
-        [[int(n.replace(",", "")) for n in re.findall(r"[\d,]+", row)] for row in rows]
-        for rows in (documented, table.rows(tabled))
-    ]
-    words = [
-        [re.sub(r"[\d,]+", "0", row) for row in rows] for rows in (documented, table.rows(tabled))
-    ]
-    assert words[0] == words[1]
-    for before, now in zip(*counts, strict=True):
-        assert all(abs(a - b) <= 3 for a, b in zip(before, now, strict=True)), (before, now)
+    for before, now in zip(documented, table.rows(tabled), strict=True):
+        assert re.sub(r"[\d,]+", "0", before) == re.sub(r"[\d,]+", "0", now)
+        counts = (re.findall(r"[\d,]+", row.replace(",", "")) for row in (before, now))
+        assert all(abs(int(a) - int(b)) <= 3 for a, b in zip(*counts, strict=True)), (before, now)
 
 
 def test_dtypes_that_are_only_stored_keep_upstream_s_samples() -> None:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
-from conformance.suites.random.distribution import BOUND, FALSE_ALARM, KNOWN, SAMPLES, distance
+from conformance.suites.random.distribution import (
+    BOUND,
+    FALSE_ALARM,
+    KNOWN,
+    SAMPLES,
+    distance,
+    ends,
+    shaped,
+)
 
 WRONG = {
     "rand": lambda x: x * 0.95,
@@ -49,3 +59,57 @@ def test_samples_that_are_off_are_beyond_it(name: str) -> None:
 
 def test_the_bound_is_that_of_the_stated_rate() -> None:
     assert math.isclose(2 * math.exp(-2 * SAMPLES * BOUND**2), FALSE_ALARM)
+
+
+# -- wrong draws that the distribution of many samples does not show
+
+
+class Here:
+    """What a case is given, on the CPU: a check that fails ends it."""
+
+    device = torch.device("cpu")
+
+    def from_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def check(self, right: Any, text: str, found: object = None) -> None:
+        assert right, text
+
+    def same(self, found: object, expected: object, text: str) -> None:
+        assert found == expected, text
+
+
+def first_off(drawn: torch.Tensor) -> torch.Tensor:
+    drawn.view(-1)[0] += 1
+    return drawn
+
+
+def last_copied(drawn: torch.Tensor) -> torch.Tensor:
+    drawn.view(-1)[-1] = drawn.view(-1)[-2]
+    return drawn
+
+
+def tail_zero(drawn: torch.Tensor) -> torch.Tensor:
+    drawn.view(-1)[drawn.numel() // 16 * 16 :] = 0
+    return drawn
+
+
+@pytest.mark.parametrize(
+    ("case", "fault", "text"),
+    [
+        (ends, first_off, "distributed as documented"),
+        (ends, last_copied, "is the one before"),
+        (shaped, tail_zero, "no three neighbours are the same"),
+    ],
+)
+def test_a_wrong_element_is_seen(
+    case: Callable[..., None],
+    fault: Callable[[torch.Tensor], torch.Tensor],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = torch.Tensor.normal_
+    case(Here(), "normal_")
+    monkeypatch.setattr(torch.Tensor, "normal_", lambda *args, **named: fault(draw(*args, **named)))
+    with pytest.raises(AssertionError, match=text):
+        case(Here(), "normal_")

@@ -3,13 +3,11 @@ ends by itself. On another machine it also reports what it begins, as the contro
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import os
 import platform
 import re
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -18,6 +16,7 @@ from typing import Any, Final, NoReturn, TextIO
 
 import msgspec
 
+from conformance.checks.child import end_with_parent
 from conformance.checks.clock import LEAST_ELSEWHERE
 from conformance.run.isolation.watch import Journal, Place, close_in_child
 from conformance.run.outcomes import Lost, LostCells
@@ -35,7 +34,6 @@ FROM_OUTSIDE: Final = frozenset(
 START_SECONDS: Final = 300.0
 #: The exit status of a worker that ends by itself.
 LEFT: Final = 86
-_PR_SET_PDEATHSIG: Final = 1
 
 # Stacks: the frames that a message shows, without those of what drives a cell.
 _FRAMES: Final = 6
@@ -157,17 +155,6 @@ def begin_worker(
         channel.send(encode(Remark(text)))
 
     return Place(journal, start.index, lost, end, say, scratch), end
-
-
-def end_with_parent(parent: int | None = None) -> None:
-    """On Linux: be killed when the process that started this one ends (``parent``, if its id is known), even if that is
-    killed itself. Otherwise a worker that hangs would keep the device."""
-    if not sys.platform.startswith("linux"):
-        return
-    parent = os.getppid() if parent is None else parent
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the call
-        os._exit(1)
 
 
 def close_in_children(descriptors: Iterable[int]) -> None:

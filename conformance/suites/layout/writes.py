@@ -75,7 +75,7 @@ def prefill(dtype: torch.dtype) -> Any:
 _STRIDED = uniform(Layout("transposed", "outer", offset=True))
 
 
-#: Upstream's samples among which the targets are shared out.
+#: Upstream's samples, in turn, among which the targets are shared out: they differ in their arguments.
 _TURNS = 3
 
 
@@ -84,7 +84,7 @@ def out_kept(ctx: ItemContext) -> None:
     if not ctx.traits.has_out or not ctx.traits.returns_tensors:
         return
     judges = {OUT_KEPT: judge_kept, BOUNDS: judge_target_bounds}
-    whole = any(sample.axis for sample in ctx.common)
+    shared = any(sample.axis for sample in ctx.common)  # where one of these takes all targets
     with ctx.running(*judges):
         for number, sample in enumerate(ctx.common):
             plain = Reference(ctx, ctx.plain(sample))
@@ -96,9 +96,7 @@ def out_kept(ctx: ItemContext) -> None:
                 strided = plain if strided.raises else strided
             seen: set[tuple[Geometry, ...]] = set()
             targets = [each for each in ctx.targets if ctx.device.takes(each.id)]
-            if (
-                whole and not sample.axis
-            ):  # upstream's differ in arguments: each takes some, in turn
+            if shared and not sample.axis:
                 targets = targets[number % _TURNS :: _TURNS]
             for layout in targets if wanted is not None else ():
                 geometries = tuple(layout.geometry(t.shape) for t in wanted or ())
