@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, TypeAlias
 
 import torch
@@ -13,15 +14,29 @@ from devices.errors import in_a_line
 from devices.failure import sentence
 
 
+#: Types of which arguments mostly are, and that hold nothing.
+_PLAIN = frozenset({int, float, bool, str, type(None)})
+
+
 def tensors_of(value: Any) -> list[torch.Tensor]:
     """All tensors inside lists, tuples, dicts, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
+    found: list[torch.Tensor] = []
+    _collect(value, found)
+    return found
+
+
+def _collect(value: Any, found: list[torch.Tensor]) -> None:
     if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in tensors_of(item)]
-    return []
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return
+    for item in value:
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif type(item) not in _PLAIN:  # most of what a list of thousands holds
+            _collect(item, found)
 
 
 def outputs_of(result: Any) -> list[torch.Tensor] | None:
@@ -42,6 +57,8 @@ def fits_in(target: Any, result: Any) -> bool:
 
 def replace_tensors(value: Any, swap: Callable[[torch.Tensor], Any]) -> Any:
     """A copy of the structure with each tensor exchanged, in the order of :func:`tensors_of`."""
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, torch.Tensor):
         return swap(value)
     if isinstance(value, tuple):
@@ -67,15 +84,25 @@ class Call:
     ``bind(tensors)`` gives the arguments with these tensors in their places.
     """
 
-    __slots__ = ("_arg_holds", "_kwargs_hold", "args", "kwargs", "tensors")
+    __slots__ = ("_form", "_holding", "_in_kwargs", "_places", "args", "kwargs", "tensors")
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args = args
         self.kwargs = kwargs
-        self.tensors = tensors_of((args, kwargs))
+        held, in_kwargs = [tensors_of(a) for a in args], tensors_of(kwargs)
+        self.tensors = [*chain.from_iterable(held), *in_kwargs]
         # What holds no tensor is passed as it is: lists of thousands of numbers are common arguments.
-        self._arg_holds = [bool(tensors_of(a)) for a in args]
-        self._kwargs_hold = bool(tensors_of(kwargs))
+        self._places = [n for n, a in enumerate(args) if isinstance(a, torch.Tensor)]
+        self._holding = frozenset(n for n, each in enumerate(held) if each)
+        self._in_kwargs = bool(in_kwargs)
+        self._form: str | None = None
+
+    @property
+    def form(self) -> str:
+        """The arguments as text, with a mark in place of each tensor."""
+        if self._form is None:
+            self._form = repr(replace_tensors((self.args, self.kwargs), lambda _: "tensor"))
+        return self._form
 
     def on(
         self, tensors: list[torch.Tensor], device: torch.device
@@ -86,18 +113,20 @@ class Call:
 
     def bind(self, tensors: list[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with ``tensors`` in place of the call's own, in order."""
+        if not self._in_kwargs and len(self._places) == len(self.tensors):
+            given = list(self.args)
+            for place, tensor in zip(self._places, tensors, strict=True):
+                given[place] = tensor
+            return tuple(given), self.kwargs
         feed = iter(tensors)
 
         def swap(_: torch.Tensor) -> torch.Tensor:
             return next(feed)
 
         args = tuple(
-            (next(feed) if isinstance(a, torch.Tensor) else replace_tensors(a, swap))
-            if holds
-            else a
-            for a, holds in zip(self.args, self._arg_holds, strict=True)
+            replace_tensors(a, swap) if n in self._holding else a for n, a in enumerate(self.args)
         )
-        return args, replace_tensors(self.kwargs, swap) if self._kwargs_hold else self.kwargs
+        return args, replace_tensors(self.kwargs, swap) if self._in_kwargs else self.kwargs
 
 
 Tolerances: TypeAlias = dict[str, tuple[float, float]]

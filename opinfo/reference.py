@@ -18,7 +18,7 @@ import torch
 
 from devices.files import cache_root as cache_root
 from devices.files import file_name, write_whole
-from opinfo.compare import Call, on_device, replace_tensors, tensors_of
+from opinfo.compare import Call, on_device, tensors_of
 from opinfo.layouts import Geometry
 from opinfo.torch_private import (
     NO_FAKE_ANSWER,
@@ -183,16 +183,13 @@ class StrideReference:
 
     def _key(self, name: str, call: Call, geometries: Sequence[Geometry], with_offset: bool) -> str:
         """The question's name in the cache; empty if its answer cannot be kept."""
-        places = iter(zip(call.tensors, geometries, strict=True))
-
-        def describe(_: torch.Tensor) -> tuple[object, ...]:
-            tensor, geometry = next(places)
-            offset = geometry.offset if with_offset else 0
-            return (str(tensor.dtype), geometry.shape, geometry.stride, offset)
-
-        text = repr((name, replace_tensors((call.args, call.kwargs), describe)))
-        if " at 0x" in text:  # an argument without a stable repr
+        if " at 0x" in call.form:  # an argument without a stable repr
             return ""
+        operands = [
+            (str(t.dtype), g.shape, g.stride, g.offset if with_offset else 0)
+            for t, g in zip(call.tensors, geometries, strict=True)
+        ]
+        text = f"{name} {call.form} {operands}"
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 

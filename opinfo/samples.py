@@ -123,11 +123,12 @@ def choose(samples: Sequence[Sample], count: int) -> list[Sample]:
     if len(samples) <= count:
         return list(samples)
     features = {s.index: _features(s) for s in samples}
+    ordinary = {s.index: s.numel <= ORDINARY for s in samples}
     first = max(samples, key=lambda s: (s.rank, s.numel > 0, -s.index))
     chosen, seen, rest = [first], set(features[first.index]), [s for s in samples if s is not first]
     while len(chosen) < count:
         best = max(
-            rest, key=lambda s: (len(features[s.index] - seen), s.numel <= ORDINARY, -s.index)
+            rest, key=lambda s: (len(features[s.index] - seen), ordinary[s.index], -s.index)
         )
         chosen.append(best)
         rest.remove(best)

@@ -88,16 +88,21 @@ read_orders: Final = msgspec.msgpack.Decoder(WorkerOrders).decode
 
 # The items of an op come one after another, and take the same samples.
 @lru_cache(maxsize=1)
+def _drawn(op_id: str, dtype: str) -> list[Sample]:
+    return draw(catalogue()[op_id], dtype)
+
+
+@lru_cache(maxsize=1)
 def _upstream(op_id: str, dtype: str, count: int) -> tuple[list[Sample], Traits]:
     """Upstream's samples of an op and its traits, which follow from them."""
     op = catalogue()[op_id]
-    samples = choose(draw(op, dtype), count)
+    samples = choose(_drawn(op_id, dtype), count)
     return samples, probe(op, dtype, samples, exceptions())
 
 
 @lru_cache(maxsize=1)
 def _with_axes(op_id: str, dtype: str, count: int, declared: frozenset[str]) -> list[Sample]:
-    return samples_of(catalogue()[op_id], dtype, count, declared)
+    return samples_of(catalogue()[op_id], dtype, count, declared, _drawn(op_id, dtype))
 
 
 class Worker:

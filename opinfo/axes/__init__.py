@@ -35,12 +35,19 @@ _IN_TURN = (
 FEW = (*_ALWAYS, *_IN_TURN)
 
 
-def samples_of(op: Op, dtype: str, count: int, declared: Collection[str] = ()) -> list[Sample]:
+def samples_of(
+    op: Op,
+    dtype: str,
+    count: int,
+    declared: Collection[str] = (),
+    drawn: list[Sample] | None = None,
+) -> list[Sample]:
     """What a plan takes: ``count`` of upstream's samples, and those of the axes, the same whenever they are drawn.
 
-    Samples of the axes that have a tensor of a dtype that is not ``declared`` are left out.
+    Samples of the axes that have a tensor of a dtype that is not ``declared`` are left out. ``drawn`` are upstream's
+    samples, if they have been drawn.
     """
-    drawn = draw(op, dtype)
+    drawn = draw(op, dtype) if drawn is None else drawn
     with asking():
         made = list(by_axis(op, dtype, drawn, declared))
     whole = 0 if any(sample.layouts is None for sample in made) else _WHOLE
