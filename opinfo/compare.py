@@ -13,7 +13,6 @@ import torch
 from devices.errors import in_a_line
 from devices.failure import sentence
 
-
 #: Types of which arguments mostly are, and that hold nothing.
 _PLAIN = frozenset({int, float, bool, str, type(None)})
 

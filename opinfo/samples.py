@@ -127,9 +127,7 @@ def choose(samples: Sequence[Sample], count: int) -> list[Sample]:
     first = max(samples, key=lambda s: (s.rank, s.numel > 0, -s.index))
     chosen, seen, rest = [first], set(features[first.index]), [s for s in samples if s is not first]
     while len(chosen) < count:
-        best = max(
-            rest, key=lambda s: (len(features[s.index] - seen), ordinary[s.index], -s.index)
-        )
+        best = max(rest, key=lambda s: (len(features[s.index] - seen), ordinary[s.index], -s.index))
         chosen.append(best)
         rest.remove(best)
         seen |= features[best.index]

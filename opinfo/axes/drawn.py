@@ -11,7 +11,7 @@ import torch
 
 from opinfo.axes.basis import Axis, Basis, Variations
 from opinfo.axes.shapes import groups_of, lengthened, same_shape, shaped
-from opinfo.axes.values import ascending, negative, special_among
+from opinfo.axes.values import ascending, negative, special_among, special_everywhere
 from opinfo.compare import Call
 from opinfo.exceptions import op_family
 from opinfo.layouts import covering_set
@@ -70,10 +70,14 @@ def _of_other_sizes(basis: Basis, base: Sample) -> Call | None:
 
 
 def _of_other_values(basis: Basis, call: Call) -> Call | None:
-    """The call with values of one sort in one of its operands, or none."""
+    """The call with values of one sort in one of its operands, or special ones in all; None for those that it has."""
     places = [p for p, t in enumerate(call.tensors) if t.dtype == basis.kind and t.numel() > 1]
     if not places or not basis.kind.is_floating_point or basis.orders:
         return None
+    if basis.elementwise and _one(basis, (0, 1)):
+        found = special_everywhere(basis, call)
+        if found is not None:
+            return found
     fills: tuple[Callable[[torch.Tensor], torch.Tensor] | None, ...] = (
         *(None, None),
         lambda t: ascending(t.numel()).reshape(t.shape),

@@ -178,15 +178,15 @@ def _agreeing(basis: Basis, call: Call) -> Call | None:
 def _agreed(basis: Basis, call: Call, places: Sequence[int]) -> torch.Tensor | None:
     """Where the CPU's answer is that of float64; None if it is not of floating-point or bool tensors of this size (with
     integers, as frexp has, but not of them alone: casts of NaN are undefined)."""
-    length = len(call.tensors[places[0]])
+    shape = call.tensors[places[0]].shape
     found = basis.answer(call)
-    if not found or any(each.shape != (length,) for each in found):
+    if not found or any(each.shape != shape for each in found):
         return None
     if not (found[0].is_floating_point() or found[0].dtype == torch.bool):
         return None
     kind = found[0].dtype
     rtol, atol = DEFAULT_TOLERANCES.get(str(kind).removeprefix("torch."), (0.0, 0.0))
-    agreed = torch.ones(length, dtype=torch.bool)
+    agreed = torch.ones(shape, dtype=torch.bool)
     for change in (_unchanged, _flushed, _rounded):
         tensors = [
             change(each.double(), basis.kind) if each.dtype == basis.kind else each
@@ -376,6 +376,35 @@ def special_among(basis: Basis, given: torch.Tensor) -> torch.Tensor:
     where = torch.cat([torch.tensor([0, found.numel() - 1]), basis.permutation(found.numel())[:3]])
     found.view(-1)[where] = values[basis.choice(len(values), (len(where),))]
     return found
+
+
+#: One element in so many is a special value.
+_IN = 4
+
+
+def special_everywhere(basis: Basis, call: Call) -> Call | None:
+    """The call of an elementwise op with special values all over its operands of one shape, and last in each row and
+    column, but for those that the CPU's answer is not settled for; None if that are most."""
+    kind, values = basis.kind, special_values(basis.kind)
+    shape = max((t.shape for t in call.tensors if t.dtype == kind), key=torch.Size.numel)
+    places = [p for p, t in enumerate(call.tensors) if t.dtype == kind and t.shape == shape]
+    mixed = {}
+    for place in places:
+        there = basis.choice(_IN, shape) == 0
+        for dim, extent in enumerate(shape):
+            there.select(dim, extent - 1).logical_or_(basis.choice(2, ()).bool())
+        mixed[place] = torch.where(
+            there, values[basis.choice(len(values), shape)], call.tensors[place]
+        )
+    made = basis.rebound(call, [mixed.get(p, t) for p, t in enumerate(call.tensors)])
+    agreed = _agreed(basis, made, places)
+    if agreed is None or int(agreed.sum()) * 2 < agreed.numel():
+        return None
+    tensors = [
+        torch.where(agreed, t, call.tensors[p]).contiguous() if p in mixed else t
+        for p, t in enumerate(made.tensors)
+    ]
+    return basis.rebound(call, tensors)
 
 
 SPECIAL = Axis(
