@@ -74,7 +74,9 @@ def _of_other_values(basis: Basis, call: Call) -> Call | None:
     places = [p for p, t in enumerate(call.tensors) if t.dtype == basis.kind and t.numel() > 1]
     if not places or not basis.kind.is_floating_point or basis.orders:
         return None
-    if basis.elementwise and _one(basis, (0, 1)):
+    # Losses that are not summed up are elementwise, too.
+    by_element = basis.elementwise or op_family(basis.op.id, basis.op.ufunc) == "loss"
+    if by_element and _one(basis, (0, 1)):
         found = special_everywhere(basis, call)
         if found is not None:
             return found

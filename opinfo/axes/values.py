@@ -383,8 +383,8 @@ _IN = 4
 
 
 def special_everywhere(basis: Basis, call: Call) -> Call | None:
-    """The call of an elementwise op with special values all over its operands of one shape, and last in each row and
-    column, but for those that the CPU's answer is not settled for; None if that are most."""
+    """The call with special values all over its operands of one shape, and last in rows and columns, but for those that
+    the CPU's answer is not settled for; None if these are most, or if the result has another shape."""
     kind, values = basis.kind, special_values(basis.kind)
     shape = max((t.shape for t in call.tensors if t.dtype == kind), key=torch.Size.numel)
     places = [p for p, t in enumerate(call.tensors) if t.dtype == kind and t.shape == shape]
