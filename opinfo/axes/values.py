@@ -249,7 +249,9 @@ def _planted(basis: Basis) -> Variations:
         if {"values.sums", "fp32_precision"} & basis.families or products:
             # Maybe in parts, so that inf - inf is NaN; a reduction of what holds one infinity is infinite or NaN.
             infinities = infinities[: reduces and not products]
-        if family == "norm":  # the mean of one infinity is infinite, or NaN where it is updated by element
+        if (
+            family == "norm"
+        ):  # the mean of one infinity is infinite, or NaN where it is updated by element
             infinities = []
         for turn, (among, places) in enumerate((([math.nan, -0.0, math.nan], 4), (infinities, 3))):
             bases = _from(roomy, turn + 2)
