@@ -93,7 +93,7 @@ def _handle(number: signal.Signals, handler: Any) -> None:
         signal.signal(number, handler)
 
 
-def _collect(enabled: bool) -> None:
+def _set_collector(enabled: bool) -> None:
     (gc.enable if enabled else gc.disable)()
 
 
@@ -126,7 +126,7 @@ _DEFAULTS = (
     Default("draws from torch's generator, or seeds it", _random_state, _set_random_state),
     Default("draws from Python's generator, or seeds it", random.getstate, random.setstate),
     Default("sets what becomes of warnings to {}", _warning_actions, _set_warning_actions),
-    Default("sets the garbage collector to {}", gc.isenabled, _collect),
+    Default("sets the garbage collector to {}", gc.isenabled, _set_collector),
     Default("changes the folder to {}", os.getcwd, os.chdir),
     Default("starts threads: there are {}", threading.active_count, None),
     *(
