@@ -24,6 +24,10 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "dispatch": ("dispatch",),
     "random": ("random",),
     "precision": ("precision",),
+    "autograd": ("autograd",),
+    "autocast": ("autocast",),
+    "optim": ("optim",),
+    "nn": ("nn",),
 }
 """The clause families of every suite, in the order in which plans take them."""
 
