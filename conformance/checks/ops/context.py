@@ -185,6 +185,7 @@ class ItemContext:
     grad: bool = False  # whether the checks that run now record gradients
     scripts: dict[str, Any] | None = None  # of the first call that each clause judged, if asked for
     makes: bool = True  # whether calls are made, or only their scripts are noted
+    kept: dict[Any, Any] = field(default_factory=dict)  # by checks that share more than buffers
     _built: dict[tuple[int, int, int], Guarded] = field(default_factory=dict)
     _held: int = 0  # bytes in them, at most
     _distinct: dict[int, list[tuple[Case, tuple[Geometry, ...]]]] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from conformance.suites.autograd.gradients import (
     differentiated_in_place,
     judge_gradients,
 )
-from conformance.suites.autograd.samples import CONJ, INPUTS, SUM, Known, chosen
+from conformance.suites.autograd.samples import CONJ, INPUTS, SUM, Known, chosen, known_of
 from opinfo.catalog import catalogue
 from opinfo.layouts import covering_set, parse_layout
 from opinfo.samples import Sample, Traits
@@ -58,7 +58,7 @@ class Ask:
 def first(ctx: ItemContext) -> None:
     with ctx.running(FIRST):
         for number, sample in enumerate(chosen(ctx)):
-            known = Known(ctx, sample, ctx.op.function)
+            known = known_of(ctx, sample)
             if known.places:
                 whole = number < _WHOLE
                 lays = lays_of(ctx, sample, INPUTS if whole else _FEW_INPUTS)
