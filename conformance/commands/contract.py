@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from textwrap import TextWrapper
+from typing import Final
 
 import click
 
@@ -79,13 +80,19 @@ def _show_bugs(word: str, as_json: bool) -> None:
     )
 
 
+#: The level that takes all cells of its clauses, and of those below.
+_FULL: Final = 4
+
+
 @click.command("freeze-levels", hidden=True)
 @click.argument("version")
-def freeze_levels(version: str) -> None:
+@click.option("--level", "only", type=int, multiple=True, help="Only the file of this level.")
+def freeze_levels(version: str, only: tuple[int, ...]) -> None:
     """Write the files of the contract's levels as VERSION. For maintainers, in a checkout.
 
     The cells are those of plan core of the simulated device, which declares everything that is checked. Levels 1
-    to 3 take the ops and dtypes of must_pass.toml and the cases of plan quick; level 4 takes all others.
+    to 3 take the ops and dtypes of must_pass.toml and the cases of plan quick; level 4, full, takes all others of their
+    clauses, and level 5 its own.
     """
     from conformance.contract import LEVELS, load
     from conformance.contract.levels import FOLDER, blocks
@@ -107,8 +114,11 @@ def freeze_levels(version: str) -> None:
     cells_of: dict[int, list[CellKey]] = {number: [] for number in LEVELS}
     for cell in core:
         listed = cell.op in must and cell.dtype in dtypes if cell.dtype else cell in in_quick
-        cells_of[whole.clauses[cell.clause].level if listed else max(LEVELS)].append(cell)
+        level = whole.clauses[cell.clause].level
+        cells_of[level if listed else max(level, _FULL)].append(cell)
     for number, cells in cells_of.items():
+        if only and number not in only:
+            continue
         text = _LEVEL_HEAD.format(
             number=number, title=LEVELS[number], count=len(cells), version=json.dumps(version)
         )
