@@ -1,5 +1,6 @@
 """The autograd suite: gradients are right, and stale ones are refused."""
 
-from conformance.checks.cases.cases import Suite
+from conformance.checks.cases.cases import Suite, gathered
+from conformance.suites.autograd import saved, versions
 
-SUITE = Suite("autograd")
+SUITE = Suite("autograd", cases=gathered(saved.cases, versions.cases))
