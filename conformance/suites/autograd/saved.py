@@ -699,7 +699,7 @@ def channels_last(context: Context, reentrant: bool) -> None:
     context.same(strides[1], strides[0], "a checkpoint changes no strides", Kind.STRIDES)
 
 
-@cases("autograd.saved")
+@cases("autograd.saved", requires={"generator"})
 def other_metadata(context: Context) -> None:
     """A checkpoint whose function computes something else the second time is refused."""
     shapes = [8, 4]
