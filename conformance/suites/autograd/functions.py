@@ -453,32 +453,36 @@ class _Returns(torch.autograd.Function):
 def returned_gradients(context: Context) -> None:
     """What backward returns is accumulated rightly: of other strides or dtypes, expanded, the cotangent itself, or one
     tensor twice."""
-    ways: dict[str, tuple[Callable[[torch.Tensor], Any], float, float]] = {
-        "the cotangent itself, twice": (lambda g: (g, g), 1.0, 1.0),
-        "one tensor twice": (lambda g: (h := g * 2, h), 2.0, 2.0),
-        "of transposed strides": (lambda g: ((g.t() * 3).t(), g), 3.0, 1.0),
-        "expanded": (lambda g: (g.new_full((1, 1), 4.0).expand(3, 4), g), 4.0, 1.0),
-        "to be expanded": (lambda g: (g.new_full((3, 4), 5.0), g * 2), 5.0, 2.0),
-        "of bfloat16": (lambda g: (g.bfloat16() * 2, g), 2.0, 1.0),
-        "with an offset": (lambda g: (torch.cat([g, g * 6])[3:], g), 6.0, 1.0),
+    given = values(3, 4)
+    ones = torch.ones(3, 4)
+    ways: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor, torch.Tensor]] = {
+        "the cotangent itself, twice": (lambda g: (g, g), given, given),
+        "one tensor twice": (lambda g: (h := g * 2, h), given * 2, given * 2),
+        "of transposed strides": (lambda g: ((g.t() * 3).contiguous().t(), g), given * 3, given),
+        "stepped": (lambda g: (torch.stack([g, g * 7], 2)[..., 1], g), given * 7, given),
+        "expanded": (lambda g: (g[:1].expand(3, 4), g), given[:1].expand(3, 4), given),
+        "a number, expanded": (
+            lambda g: (g.new_full((1, 1), 4.0).expand(3, 4), g),
+            ones * 4,
+            given,
+        ),
+        "of bfloat16": (lambda g: (g.bfloat16() * 2, g), given * 2, given),
+        "with an offset": (lambda g: (torch.cat([g, g * 6])[3:], g), given * 6, given),
     }
     for name, (made, first, second) in ways.items():
         x, y = leaf(context, 3, 4), leaf(context, 3, 4)
         for times in (1, 2):
             result = apply(_Returns, x, y, made)
-            result.backward(torch.ones_like(result))
-            near(context, x.grad, torch.full((3, 4), first * times), RIGHT, f"{name}, time {times}")
-            near(
-                context, y.grad, torch.full((3, 4), second * times), RIGHT, f"{name}, time {times}"
-            )
+            result.backward(context.to_device(given.clone()))
+            near(context, x.grad, first * times, RIGHT, f"{name}, time {times}")
+            near(context, y.grad, second * times, RIGHT, f"{name}, time {times}")
         assert x.grad is not None
-        context.same(
-            x.grad.dtype, torch.float32, "a gradient has the dtype of its leaf", Kind.DTYPE, name
-        )
+        form = x.grad.dtype
+        context.same(form, torch.float32, "a gradient has the dtype of its leaf", Kind.DTYPE, name)
         with torch.no_grad():
             x.grad.zero_()
         text = "the gradients of two leaves do not share memory"
-        near(context, y.grad, torch.full((3, 4), second * 2), text, name)
+        near(context, y.grad, second * 2, text, name)
 
 
 @cases("autograd.function")
@@ -695,14 +699,17 @@ def complex_numbers(context: Context, real: bool) -> None:
     z, w = torch.complex(values(3, 4), -values(3, 4)), torch.complex(values(3, 4) + 1, values(3, 4))
     given = [values(3, 4) if real else z, w]
     leaves = [context.to_device(each.clone()).requires_grad_() for each in given]
-    plain = [each.clone().requires_grad_() for each in given]
     cotangent = torch.complex(values(3, 4).flip(0), values(3, 4))
     result = apply(_ComplexProduct, *leaves)
     result.backward(context.to_device(cotangent))
-    (plain[0] * plain[1]).backward(cotangent)
-    for place, (each, want) in enumerate(zip(leaves, plain)):
-        assert want.grad is not None
-        near(context, each.grad, want.grad.resolve_conj(), RIGHT, f"input {place}")
+    parts = (cotangent.real, cotangent.imag)
+    for place, other in enumerate((w, given[0])):
+        by = (other.real, other.imag if other.is_complex() else torch.zeros(3, 4))
+        want = torch.complex(
+            parts[0] * by[0] + parts[1] * by[1], parts[1] * by[0] - parts[0] * by[1]
+        )  # the cotangent times the conjugate
+        alone = real and place == 0
+        near(context, leaves[place].grad, want.real if alone else want, RIGHT, f"input {place}")
 
 
 @cases("autograd.function", requires={"compile"}, slow=True, more=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -277,19 +278,19 @@ def graphs_at_once(context: Context, streams: bool) -> None:
     count, rounds = 4, 4
     wanted = [_wanted(seed) for seed in range(count)]
     found: dict[tuple[int, int], torch.Tensor | None] = {}
+    all_are_built = threading.Barrier(count)
 
     def work(seed: int) -> None:
         stream = context.stream() if streams else None
         for turn in range(rounds):
             given, cotangent = (context.to_device(_given(each)) for each in (seed, seed + 1))
             context.settle()
-            if stream is None:
+            with nullcontext() if stream is None else stream:
                 x = given.requires_grad_()
-                _model(x).backward(cotangent)
-            else:
-                with stream:
-                    x = given.requires_grad_()
-                    _model(x).backward(cotangent)
+                result = _model(x)
+                all_are_built.wait(60)
+                result.backward(cotangent)
+            if stream is not None:
                 stream.synchronize()
             found[seed, turn] = x.grad
 
@@ -429,12 +430,20 @@ def hooks_in_order(context: Context) -> None:
     y = x * 5
     assert y.grad_fn is not None
     handles = [y.register_hook(doubled), y.grad_fn.register_prehook(tripled), y.grad_fn.register_hook(added)]  # fmt: skip
-    x.register_post_accumulate_grad_hook(lambda leaf: note("after accumulation", leaf.grad))
+
+    def accumulated(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        note("after accumulation", parameter.grad)
+        sums.append(parameter.grad.clone())
+
+    sums: list[torch.Tensor] = []
+    x.register_post_accumulate_grad_hook(accumulated)
     z = y * 1
     _backward(z, retain_graph=True)
     wanted = ["a hook of a tensor", "before the node", "after the node", "after accumulation"]
     context.same(order, wanted, "hooks run once each, in order", Kind.ORDER)
     whole(context, x.grad, 31.0, "what hooks return is used")
+    whole(context, sums[0], 31.0, "a hook after accumulation sees the whole gradient")
     for each in handles:
         each.remove()
     x.grad = None
