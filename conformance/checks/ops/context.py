@@ -60,11 +60,11 @@ class EndsProcess(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a reference (its value, or what computes it) that is no literal in a script: the ``code``, and the
-    ``functions`` that it names."""
+    """A part of a reference (its value, or what computes it) that is no literal in a script: the ``code``, or what writes
+    it, and the ``functions`` that it names."""
 
     value: Any
-    code: str
+    code: str | Callable[[], str]
     functions: tuple[Any, ...]
 
 
@@ -94,7 +94,7 @@ class Reference:
         """How a script has a part: source text, and the functions and classes that it names."""
         part = self._parts.get(name)
         if isinstance(part, Part):
-            return part.code, part.functions
+            return part.code if isinstance(part.code, str) else part.code(), part.functions
         sample = self.laid.sample
         if name == "value":
             mutates = ", mutates=True" if self.ctx.mutates else ""

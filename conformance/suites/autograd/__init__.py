@@ -1,8 +1,14 @@
 """The autograd suite: gradients are right, and stale ones are refused."""
 
-from conformance.checks.cases.cases import Suite, gathered
-from conformance.suites.autograd import functions, saved, threads, versions
+from conformance.checks.cases.cases import OpCheck, Suite, gathered
+from conformance.suites.autograd import again, first, functions, saved, threads, versions
 
 SUITE = Suite(
-    "autograd", cases=gathered(saved.cases, versions.cases, threads.cases, functions.cases)
+    "autograd",
+    cases=gathered(saved.cases, versions.cases, threads.cases, functions.cases),
+    op_checks=(
+        OpCheck(first.FIRST, first.applies, (first.first,), axes=False, grad=True),
+        OpCheck(again.SECOND, again.has_second, (again.second,), axes=False, grad=True),
+        OpCheck(again.FORWARD, again.has_forward, (again.forward,), axes=False),
+    ),
 )
