@@ -46,11 +46,6 @@ def of_the_last_call(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
     return grad * last["x"].cos()
 
 
-def without_modes(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-    with _C._DisableTorchDispatch():
-        return grad * ctx.x.cosh()
-
-
 def _one_call_at_a_time() -> Callable[[Any, torch.Tensor], torch.Tensor]:
     workspace = torch.zeros(0)
 
@@ -79,7 +74,6 @@ WRONG: dict[str, tuple[str, Callable[[Any, torch.Tensor], Any], str]] = {
     "an op keeps what the last call saved": ("sin", of_the_last_call, "graphs_in_turn"),
     "… and threads mix it": ("sin", of_the_last_call, "graphs_at_once"),
     "a workspace is shared by all calls": ("exp", _one_call_at_a_time(), "graphs_in_turn"),
-    "dispatch modes are left out": ("sinh", without_modes, "dispatch_modes"),
     "a node seeds the generator": ("sum", moves_generator, "random_numbers"),
     "one node of 4096 is wrong": ("mul.Tensor", loses_first, "deep"),
 }

