@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -137,3 +138,95 @@ def test_a_state_that_is_always_given_back_is_noticed(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(saved, "checkpoint", preserving)
     assert failing(CLAUSE, ["checkpoint_mask_not_preserved"]) == ["checkpoint_mask_not_preserved"]
+
+
+def test_an_autocast_that_is_forgotten_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgotten(device_type: str = "cuda") -> Any:
+        off = {"enabled": False, "dtype": torch.bfloat16, "cache_enabled": True}
+        return {**off}, {**off}
+
+    monkeypatch.setattr(torch.utils.checkpoint, "_get_autocast_kwargs", forgotten)
+    cases = ["checkpoint_under_autocast", "checkpoint_under_autocast_reentrant"]
+    assert failing(CLAUSE, cases) == cases
+
+
+# Hooks
+
+
+def test_hooks_that_are_never_disabled_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._C._autograd, "_saved_tensors_hooks_disable", lambda *_: None)
+    assert failing(CLAUSE, ["disabled_hooks"]) == ["disabled_hooks"]
+
+
+#: By what is wrong: a pack and an unpack function, and what notices them in the place of save_on_cpu.
+HOOKS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
+    "strides are lost": (
+        lambda x: (x.device, x.detach().cpu().contiguous()),
+        lambda given: given[1].to(given[0]),
+        "kept_on_cpu",
+    ),
+    "the index is lost": (
+        lambda x: x.detach().cpu(),
+        lambda given: given.to("simulated:0"),
+        "kept_on_cpu_of_index_1",
+    ),
+    "the offset is lost": (
+        lambda x: (x.device, x.detach().as_strided(x.shape, x.stride(), 0).cpu()),
+        lambda given: given[1].to(given[0]),
+        "kept_on_cpu",
+    ),
+    "the conjugate bit is lost": (
+        lambda x: (
+            x.device,
+            torch.view_as_real(x.detach().conj()).cpu() if x.is_conj() else x.cpu(),
+        ),
+        lambda given: given[1].to(given[0]),
+        "kept_on_cpu",
+    ),
+    "float32 is kept in bfloat16": (
+        lambda x: (x.device, x.dtype, x.detach().bfloat16() if x.dtype == torch.float32 else x),
+        lambda given: given[2].to(given[0], given[1]),
+        "kept_on_cpu",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hooks_that_bring_back_something_else_are_noticed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack, unpack, case = HOOKS[name]
+    wrong = partial(torch.autograd.graph.saved_tensors_hooks, pack, unpack)
+    monkeypatch.setitem(saved.HOOKS, "on_cpu", wrong)
+    assert tried(CLAUSE, case, "simulated").failure is not None
+
+
+def test_a_checkpoint_that_restores_the_first_generator_only_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = torch.utils.checkpoint.set_device_states
+
+    def first_only(devices: list[int], states: list[torch.Tensor], **named: Any) -> None:
+        original(devices[:1], states[:1], **named)
+
+    monkeypatch.setattr(torch.utils.checkpoint, "set_device_states", first_only)
+    for name in ("checkpoint_of_two_indices", "checkpoint_of_two_indices_reentrant"):
+        assert tried(CLAUSE, name, "simulated").failure is not None
+
+
+def test_a_graph_that_is_never_freed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = torch.Tensor.backward
+    kept: list[torch.Tensor] = []
+
+    def backward(x: torch.Tensor, *args: Any, **named: Any) -> None:
+        original(x, *args, **{**named, "retain_graph": True})
+        kept.append(x)
+
+    monkeypatch.setattr(torch.Tensor, "backward", backward)
+    for name in ("memory", "memory_of_a_checkpoint", "exp_twice"):
+        assert tried(CLAUSE, name, "simulated").failure is not None
+
+
+def test_a_checkpoint_that_keeps_everything_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved, "checkpoint", lambda function, *given, **_: function(*given))
+    assert tried(CLAUSE, "memory_of_a_checkpoint", "simulated").failure is not None
