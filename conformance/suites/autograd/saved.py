@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
+from conformance.checks.cases.in_flight import SOON, WaitingCall
 from devices.failure import Kind
 from opinfo.memory import M_PERTURB, mallopt
 
@@ -420,6 +421,31 @@ def pinned_while_busy(context: Context) -> None:
     stream.synchronize()
     want = 2 * (2 * values(4, 6)).exp()
     close(context, x.grad, want, "the gradient is that of the queued work")
+
+
+@cases("autograd.saved", requires={"pinned_memory", "streams"})
+def pinned_until_read(context: Context) -> None:
+    """The pinned memory of save_on_cpu is not handed out again before the copy of backward has read it."""
+    shape, stream = (64, 64), context.stream()
+    x = context.to_device(values(*shape)).requires_grad_()
+    cotangent = torch.ones_like(x)
+    context.settle()
+    with stream, save_on_cpu(True, context.kind):
+        results = [(x * 2).exp()]
+    context.settle()
+
+    def backward() -> None:
+        results.pop().backward(cotangent)  # and frees what was saved
+
+    with context.hold(stream, needed=False) as hold, WaitingCall(backward) as call:
+        call.ended(SOON)  # it returns now, or waits for the stream
+        nan = torch.full(shape, float("nan"))
+        taken = [nan.pin_memory() for _ in range(64)]
+        hold.release()
+    context.settle()
+    taken.clear()
+    want = 2 * (2 * values(*shape)).exp()
+    close(context, x.grad, want, "the gradient is that of what was saved")
 
 
 @cases("autograd.saved")

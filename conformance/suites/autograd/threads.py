@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.endings import NotDeclared
-from conformance.checks.cases.in_flight import WaitingCall
+from conformance.checks.cases.in_flight import SOON, WaitingCall
 from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
@@ -202,7 +202,7 @@ def caller_waits_on_each_index(context: Context) -> None:
     given = torch.ones(64, device=context.at(1))
     context.settle()
     with context.hold(forward, needed=False) as hold, WaitingCall(backward) as call:
-        if call.is_early():
+        if call.ended(SOON):
             hold.waits(caller, "the caller's stream waits for the nodes' streams")
         hold.release()
     caller.synchronize()
