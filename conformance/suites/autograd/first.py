@@ -17,7 +17,7 @@ from conformance.suites.autograd.gradients import (
     differentiated_in_place,
     judge_gradients,
 )
-from conformance.suites.autograd.samples import CONJ, INPUTS, SUM, Known, chosen
+from conformance.suites.autograd.samples import CONJ, INPUTS, SUM, Known, chosen, known_of
 from opinfo.catalog import catalogue
 from opinfo.layouts import covering_set, parse_layout
 from opinfo.samples import Sample, Traits
@@ -28,7 +28,8 @@ DTYPES = frozenset({"float32", "complex64"})
 #: Samples that take every layout; the others take a few.
 _WHOLE = 1
 PLAIN = "contiguous"
-_FEW_INPUTS, _FEW_COTANGENTS = (PLAIN, "transposed"), (SUM, "transposed")
+_STEPPED = "contiguous+step_inner+offset"
+_FEW_INPUTS, _FEW_COTANGENTS = (PLAIN, "transposed", _STEPPED), (SUM, "transposed", _STEPPED)
 _IN_PLACE = (PLAIN, "transposed")
 #: Inputs of which each subset has its gradients asked for.
 _SUBSETS = 3
@@ -58,7 +59,7 @@ class Ask:
 def first(ctx: ItemContext) -> None:
     with ctx.running(FIRST):
         for number, sample in enumerate(chosen(ctx)):
-            known = Known(ctx, sample, ctx.op.function)
+            known = known_of(ctx, sample)
             if known.places:
                 whole = number < _WHOLE
                 lays = lays_of(ctx, sample, INPUTS if whole else _FEW_INPUTS)
@@ -93,6 +94,9 @@ def _asks(ctx: ItemContext, known: Known, lays: Mapping[str, Laid], whole: bool)
             if whole and layout in lays:
                 yield Ask(f"both={layout}", layout, layout, every)
     if not whole:
+        # One input at a time, with a cotangent that is not contiguous where the other has been asked of the first sample.
+        for place in every if len(every) > 1 and ctx.device.takes(_STEPPED) else ():
+            yield Ask(f"input={min(place, 3)}", PLAIN, _STEPPED, (place,))
         return
     yield Ask("grad=large", PLAIN, PLAIN, every, scale=_LARGE)
     for place in range(len(outputs)) if len(outputs) > 1 else ():

@@ -101,7 +101,7 @@ def given_to(
     for output, held, each in zip(outputs, answer.cotangents, cotangents):
         if held is not None and each is not None and output.requires_grad:
             ends.append(output)
-            given.append(seen(held.view, each))
+            given.append(seen(held.view, each).to(output.device))  # some ops return to the host
     return ends, given
 
 

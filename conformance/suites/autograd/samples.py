@@ -57,6 +57,9 @@ EPSILON = {"float32": 2.0**-23, "complex64": 2.0**-23}
 
 def chosen(ctx: ItemContext) -> list[Sample]:
     """The samples whose gradients are asked for, those first that are asked in every layout."""
+    if "gradients" in ctx.kept:
+        made: list[Sample] = ctx.kept["gradients"]
+        return made
     held = [each for each in ctx.common if not each.axis and _usable(ctx, each)]
     found = sorted(choose(held, _UPSTREAM), key=_weight, reverse=True)
     declared, smooth = (
@@ -64,9 +67,19 @@ def chosen(ctx: ItemContext) -> list[Sample]:
         "gradients.not_smooth" not in ctx.traits.families,
     )
     with asking():
-        made = by_axis(ctx.op, ctx.dtype, held, declared, _AXES) if held and smooth else ()
-        found += [each for each in made if _usable(ctx, each)]
-    return [replace(each, layouts=None) for each in found]
+        more = by_axis(ctx.op, ctx.dtype, held, declared, _AXES) if held and smooth else ()
+        found += [each for each in more if _usable(ctx, each)]
+    ctx.kept["gradients"] = kept = [replace(each, layouts=None) for each in found]
+    return kept
+
+
+def known_of(ctx: ItemContext, sample: Sample) -> Known:
+    """The gradients of a sample, shared by the checks of an op."""
+    key = ("known", sample.index)
+    if key not in ctx.kept:
+        ctx.kept[key] = Known(ctx, sample, ctx.op.function)
+    found: Known = ctx.kept[key]
+    return found
 
 
 def _usable(ctx: ItemContext, sample: Sample) -> bool:
