@@ -8,10 +8,12 @@ from typing import Any, Final
 from unittest.mock import patch as replaced
 
 import torch
+import torch.utils.checkpoint
 
 _multinomial, _randperm, _randn = torch.multinomial, torch.randperm, torch.randn
 _item, _items = torch.Tensor.item, 0
 _exponential = torch.Tensor.exponential_
+_detach_variable = torch.utils.checkpoint.detach_variable
 
 
 def _two_halves(count: int, **named: Any) -> torch.Tensor:
@@ -61,6 +63,21 @@ def _item_after_many_calls(tensor: torch.Tensor) -> Any:
     return _item(tensor) if _items < 1000 else 0
 
 
+def _without_channels_last(inputs: tuple[Any, ...]) -> Any:
+    """The inputs of a reentrant checkpoint, unless one is channels_last."""
+    for each in inputs:
+        last = torch.channels_last
+        if (
+            isinstance(each, torch.Tensor)
+            and each.dim() == 4
+            and each.is_contiguous(memory_format=last)
+        ):
+            raise RuntimeError(
+                "set_sizes_and_strides is not allowed on a Tensor created from .data"
+            )
+    return _detach_variable(inputs)
+
+
 #: By name: what is replaced, and by what.
 PATCHES: Final[dict[str, tuple[Any, str, Callable[..., torch.Tensor]]]] = {
     "randperm_in_two_halves": (torch, "randperm", _two_halves),
@@ -70,6 +87,11 @@ PATCHES: Final[dict[str, tuple[Any, str, Callable[..., torch.Tensor]]]] = {
     "multinomial_without_weights": (torch, "multinomial", _without_weights),
     "randn_repeats": (torch, "randn", _same_again),
     "exponential_sometimes_zero": (torch.Tensor, "exponential_", _sometimes_zero),
+    "checkpoint_refuses_channels_last": (
+        torch.utils.checkpoint,
+        "detach_variable",
+        _without_channels_last,
+    ),
     "item_of_a_view_after_many_calls": (torch.Tensor, "item", _item_after_many_calls),
 }
 

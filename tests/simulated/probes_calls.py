@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from devices.simulated.backend import library
 from tests.simulated.probes import ones, probe, raises, wrong
 from tests.simulated.probes_streams import held, in_a_thread, new_stream, until
 from tests.simulated.probes_transfer import loaded_again
@@ -179,6 +181,161 @@ def _() -> bool:
     y = x.exp()
     y.detach().zero_()
     return not raises(y.sum().backward)
+
+
+def counts(write: Callable[[torch.Tensor], object], tensor: torch.Tensor | None = None) -> bool:
+    """Whether a write increments the version counter of a tensor."""
+    target = torch.ones(4, 4, device=ZERO) if tensor is None else tensor
+    before = target._version
+    write(target)
+    return bool(target._version > before)
+
+
+@probe("autograd.out_not_bumped")
+def _() -> bool:
+    x = torch.ones(4, 4, device=ZERO)
+    return not counts(lambda target: torch.add(x, x, out=target))
+
+
+@probe("autograd.view_not_bumped")
+def _() -> bool:
+    return not counts(lambda target: target.select(0, 1).fill_(2))
+
+
+@probe("autograd.detach_apart")
+def _() -> bool:
+    return not counts(lambda target: target.detach().fill_(2))
+
+
+@probe("autograd.foreach_not_bumped")
+def _() -> bool:
+    return not counts(lambda target: torch._foreach_add_([target], 1.0))
+
+
+@probe("autograd.index_put_not_bumped")
+def _() -> bool:
+    row = torch.tensor([1], device=ZERO)
+    return not counts(lambda target: target.index_put_((row,), torch.ones(4, device=ZERO)))
+
+
+@probe("autograd.random_not_bumped")
+def _() -> bool:
+    return not counts(torch.Tensor.normal_)
+
+
+@probe("autograd.renorm_not_bumped")
+def _() -> bool:
+    row = torch.tensor([1], device=ZERO)
+    return not counts(lambda target: torch.embedding_renorm_(target, row, 0.1, 2.0))
+
+
+@probe("autograd.bumped_without_write")
+def _() -> bool:
+    return counts(torch.log)
+
+
+@probe("autograd.saved_past_hooks")
+def _() -> bool:
+    packed: list[torch.Tensor] = []
+    x = leaf(1.0)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
+        torch.sigmoid(x)
+    return packed == []
+
+
+@probe("autograd.saved_freed")
+def _() -> bool:
+    x = torch.ones(256, device=ZERO, requires_grad=True)
+    total = torch.tanh(x).sum()
+    taken = [torch.full((256,), float("nan"), device=ZERO) for _ in range(4)]
+    total.backward()
+    return len(taken) == 4 and bool(x.grad.isnan().any())
+
+
+@probe("autograd.saved_spent")
+def _() -> bool:
+    x = leaf(1.0)
+    total = torch.exp(x) * 3
+    first, second = (torch.autograd.grad(total, x, retain_graph=True)[0].item() for _ in range(2))
+    return first != second
+
+
+@probe("autograd.state_of_first_index")
+def _() -> bool:
+    states = [torch.simulated.get_rng_state(index) for index in (0, 1)]
+    torch.rand(3, device=ZERO)
+    with torch.simulated.device(1):
+        torch.rand(3, device="simulated:1")
+        torch.simulated.set_rng_state(states[1])
+    return not torch.equal(torch.simulated.get_rng_state(1), states[1])
+
+
+@probe("autograd.state_kept")
+def _() -> bool:
+    state = torch.simulated.get_rng_state()
+    torch.rand(3, device=ZERO)
+    torch.simulated.set_rng_state(state)
+    return not torch.equal(torch.simulated.get_rng_state(), state)
+
+
+@probe("autograd.saved_in_one_place")
+def _() -> bool:
+    x, y = leaf(1.0), leaf(2.0)
+    first = torch.cos(x)
+    torch.cos(y)
+    first.backward()
+    return abs(x.grad.item() + math.sin(1)) > 1e-3
+
+
+@probe("autograd.error_lost")
+def _() -> bool:
+    x = leaf(1.0)
+    y = x * 2
+
+    def failing(grad: torch.Tensor) -> None:
+        library.fail("planned")
+        torch.simulated.synchronize()
+
+    y.register_hook(failing)
+    return not raises(y.backward)
+
+
+@probe("autograd.thread_draws_apart")
+def _() -> bool:
+    x, drawn = leaf(1.0), []
+    y = x * 2
+    y.register_hook(lambda grad: drawn.append(torch.rand(4, device=ZERO)))
+    torch.manual_seed(3)
+    want = torch.rand(4, device=ZERO)
+    torch.manual_seed(3)
+    y.backward()
+    return not torch.equal(drawn[0].cpu(), want.cpu())
+
+
+def in_node(call: Callable[[], Any]) -> Any:
+    """What a call gives within backward."""
+    x, seen = leaf(1.0), []
+    y = x * 2
+    y.register_hook(lambda grad: seen.append(call()))
+    y.backward(create_graph=True)
+    return seen[0]
+
+
+@probe("autograd.undefined_is_one")
+def _() -> bool:
+    return bool(in_node(lambda: torch.zeros(2, device=ZERO)).cpu().any())
+
+
+@probe("autograd.slice_misplaced")
+def _() -> bool:
+    x = torch.arange(4.0, device=ZERO)
+    return bool(in_node(lambda: x.as_strided((2,), (1,), 2)).cpu()[0] != 2)
+
+
+@probe("autograd.sum_detached")
+def _() -> bool:
+    x = leaf(1.0)
+    return not in_node(lambda: torch.add(x, x)).requires_grad
 
 
 @probe("autograd.thread_loses_index")

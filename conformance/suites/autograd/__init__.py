@@ -1,10 +1,11 @@
 """The autograd suite: gradients are right, and stale ones are refused."""
 
-from conformance.checks.cases.cases import OpCheck, Suite
-from conformance.suites.autograd import again, first
+from conformance.checks.cases.cases import OpCheck, Suite, gathered
+from conformance.suites.autograd import again, first, functions, saved, threads, versions
 
 SUITE = Suite(
     "autograd",
+    cases=gathered(saved.cases, versions.cases, threads.cases, functions.cases),
     op_checks=(
         OpCheck(first.FIRST, first.applies, (first.first,), axes=False, grad=True),
         OpCheck(again.SECOND, again.has_second, (again.second,), axes=False, grad=True),

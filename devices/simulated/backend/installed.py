@@ -6,6 +6,7 @@ The other faults are switches that the library, or a module of this package, che
 from __future__ import annotations
 
 import ctypes
+import math
 import warnings
 from collections.abc import Callable
 from functools import partial, partialmethod
@@ -163,6 +164,134 @@ def _sinh(x: torch.Tensor) -> Any:
 def _zero_(x: torch.Tensor) -> torch.Tensor:
     with _C._AutoDispatchBelowAutograd(), _without("ADInplaceOrView"):
         return x.zero_()
+
+
+def _unbumped(fault: str, op: str) -> None:
+    """An op that writes to tensors, without the kernel that increments their version counters."""
+    packet, _, overload = op.partition(".")
+    called = getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+    @_installs(fault, _kernel, op, "AutogradPrivateUse1")
+    def _call(*args: Any, **named: Any) -> Any:
+        with _C._AutoDispatchBelowAutograd(), _without("ADInplaceOrView"):
+            return called(*args, **named)
+
+
+_unbumped("autograd.out_not_bumped", "add.out")
+_unbumped("autograd.view_not_bumped", "select.int")
+_unbumped("autograd.detach_apart", "detach")
+_unbumped("autograd.foreach_not_bumped", "_foreach_add_.Scalar")
+_unbumped("autograd.index_put_not_bumped", "index_put_")
+_unbumped("autograd.random_not_bumped", "normal_")
+_unbumped("autograd.renorm_not_bumped", "embedding_renorm_")
+
+
+@_installs("autograd.bumped_without_write", _kernel, "log", "AutogradPrivateUse1")
+def _log(x: torch.Tensor) -> torch.Tensor:
+    torch.autograd.graph.increment_version(x)
+    return x.log2().mul(math.log(2))
+
+
+def _unary(below: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[type], Callable[..., Any]]:
+    """A kernel of autograd: the class has ``save(ctx, x, y)`` and ``backward``; the value is that of ``below``."""
+
+    def made(functions: Any) -> Callable[..., Any]:
+        class Unary(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+                with _C._AutoDispatchBelowAutograd():
+                    y = below(x)
+                functions.save(ctx, x, y)
+                return y
+
+            backward = staticmethod(functions.backward)
+
+        wrong: Any = Unary
+        return lambda x: wrong.apply(x)
+
+    return made
+
+
+@_installs("autograd.saved_past_hooks", _kernel, "sigmoid", "AutogradPrivateUse1")
+@_unary(torch.sigmoid)
+class _KeptOnTheNode:
+    @staticmethod
+    def save(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> None:
+        ctx.kept = y.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad * ctx.kept * (1 - ctx.kept)
+
+
+@_installs("autograd.saved_freed", _kernel, "tanh", "AutogradPrivateUse1")
+@_unary(torch.tanh)
+class _KeptByAddress:
+    @staticmethod
+    def save(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> None:
+        ctx.kept = y if y.requires_grad or not y.is_contiguous() else None
+        ctx.address, ctx.like = y.data_ptr(), (tuple(y.shape), y.dtype, y.device)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        shape, dtype, device = ctx.like
+        y = ctx.kept
+        if y is None:
+            torch.accelerator.synchronize(device)
+            size = math.prod(shape) * dtype.itemsize
+            start = native.library.device_side(ctx.address)
+            there = bytearray((ctypes.c_char * size).from_address(start)) or bytearray(
+                dtype.itemsize
+            )
+            y = torch.frombuffer(there, dtype=dtype)[: math.prod(shape)].reshape(shape).to(device)
+        return grad * (1 - y * y)
+
+
+@_installs("autograd.saved_spent", _kernel, "exp", "AutogradPrivateUse1")
+@_unary(torch.exp)
+class _Spent:
+    @staticmethod
+    def save(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> None:
+        ctx.save_for_backward(y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        (y,) = ctx.saved_tensors
+        return y.data.mul_(grad).clone()
+
+
+class _InOnePlaceOf:
+    last: torch.Tensor
+
+
+@_installs("autograd.saved_in_one_place", _kernel, "cos", "AutogradPrivateUse1")
+@_unary(torch.cos)
+class _InOnePlace:
+    @staticmethod
+    def save(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> None:
+        _InOnePlaceOf.last = x.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return -grad * _InOnePlaceOf.last.sin()
+
+
+def _in_backward() -> bool:
+    return int(_C._current_graph_task_id()) >= 0
+
+
+@_installs("autograd.undefined_is_one", _kernel, "zeros", "PrivateUse1")
+def _zeros(size: list[int], **options: Any) -> torch.Tensor:
+    options.pop("pin_memory", None)
+    return torch.full(size, 1.0 if _in_backward() else 0.0, **options)
+
+
+@_installs("autograd.sum_detached", _kernel, "add.Tensor", "AutogradPrivateUse1")
+def _add(x: Any, y: Any, *, alpha: Any = 1) -> torch.Tensor:
+    if _in_backward() or not x.is_floating_point():
+        with _C._AutoDispatchBelowAutograd():
+            return torch.add(x, y, alpha=alpha)
+    return torch.sub(x, y, alpha=-alpha)
 
 
 @_installs("autograd.rnn_weights_unshared", _kernel, "lstm.input", "AutogradPrivateUse1")

@@ -190,8 +190,12 @@ at::Generator new_generator(int device) {
 
 at::Generator cpu_generator(const std::optional<at::Generator>& generator, Queue& queue) {
   const int device = queue.device();
-  const at::Generator& chosen =
-      generator.has_value() && generator->defined() ? *generator : default_generator(device);
+  const bool named = generator.has_value() && generator->defined();
+  if (on(Fault::autograd_thread_draws_apart) && in_backward() && !named) {
+    thread_local const at::Generator own = made(0, c10::default_rng_seed_val);
+    return dynamic_cast<SimulatedGenerator&>(*own.unsafeGetGeneratorImpl()).state()->settled();
+  }
+  const at::Generator& chosen = named ? *generator : default_generator(device);
   auto* ours = dynamic_cast<SimulatedGenerator*>(chosen.unsafeGetGeneratorImpl());
   TORCH_CHECK(
       ours != nullptr, "Expected a 'simulated' device type for generator but found '", chosen.device().type(), "'");

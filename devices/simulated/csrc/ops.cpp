@@ -192,6 +192,13 @@ c10::Scalar local_scalar(const at::Tensor& self) {
   return value;
 }
 
+at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride, std::optional<int64_t> offset) {
+  if (on(Fault::autograd_slice_misplaced) && in_backward()) {
+    offset = self.storage_offset();
+  }
+  return at::native::as_strided_tensorimpl(self, size, stride, offset);
+}
+
 void record_stream(at::Tensor& self, c10::Stream stream) {
   allocator()->recordStream(self.storage().data_ptr(), stream);
 }
@@ -207,7 +214,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_", set_nothing);
   m.impl("_local_scalar_dense", local_scalar);
   m.impl("record_stream", record_stream);
-  m.impl("as_strided", at::native::as_strided_tensorimpl);
+  m.impl("as_strided", as_strided);
   m.impl("view", at::native::view);
   m.impl("_reshape_alias", at::native::_reshape_alias);
   m.impl("unfold", unfold);

@@ -21,6 +21,10 @@ TORCH_API int get_current_graph_task_id();
 
 namespace simulated {
 
+bool in_backward() {
+  return torch::autograd::get_current_graph_task_id() >= 0;
+}
+
 namespace {
 
 constexpr auto kType = c10::DeviceType::PrivateUse1;
@@ -54,11 +58,6 @@ Queue& queue_of(const c10::Stream& stream) {
 c10::Stream stream_of(const Queue& queue) {
   return c10::Stream(
       c10::Stream::UNSAFE, c10::Device(kType, static_cast<c10::DeviceIndex>(queue.device())), queue.id());
-}
-
-// Whether the calling thread runs a node of a backward pass, or its end.
-bool in_backward() {
-  return torch::autograd::get_current_graph_task_id() >= 0;
 }
 
 bool is_main_thread() {

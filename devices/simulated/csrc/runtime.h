@@ -22,6 +22,9 @@ int exchange_device(int index);
 Queue& current_queue(int device);
 void set_current_queue(Queue& queue);
 
+// Whether the calling thread runs a node of a backward pass, or its end.
+bool in_backward();
+
 // Whether a dtype is one of those that the device declares. Tensors of others can exist, but some ops refuse them.
 bool is_declared(c10::ScalarType dtype);
 

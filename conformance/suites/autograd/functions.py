@@ -1,0 +1,731 @@
+"""Custom Functions on the device: what torch.autograd.Function documents holds there."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.autograd.function import once_differentiable
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from devices.failure import Kind
+
+cases = Cases(Kind.VALUES)
+
+RIGHT = "the gradient is right"
+
+
+def values(*shape: int) -> torch.Tensor:
+    """Different values between 0.2 and 0.9 on the CPU."""
+    return torch.linspace(0.2, 0.9, torch.Size(shape).numel()).reshape(shape)
+
+
+def leaf(context: Context, *shape: int, index: int = 0) -> torch.Tensor:
+    return values(*shape).to(context.named(index)).requires_grad_()
+
+
+def apply(function: Any, *given: Any) -> Any:
+    """The function's ``apply``."""
+    return function.apply(*given)
+
+
+def near(context: Context, found: Any, want: torch.Tensor, text: str = RIGHT, at: str = "") -> None:
+    """A check that a tensor is there, and near the reference."""
+    context.check(isinstance(found, torch.Tensor), "there is a gradient", at=at)
+    there = found.detach().cpu()
+    context.same(there.dtype, want.dtype, text, Kind.DTYPE, at)
+    context.same(tuple(there.shape), tuple(want.shape), text, Kind.SHAPE, at)
+    holds = torch.allclose(there, want, rtol=0.01, atol=0.001)
+    error = float((there - want).abs().max()) if there.numel() else 0.0
+    context.check(holds, text, expected="an error of 1 % at most", found=f"one of {error:g}", at=at)
+
+
+# -- what is needed and what is saved
+
+
+class _Product(torch.autograd.Function):
+    """n x w + b, which notes what it is asked for."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, n: float, w: torch.Tensor, b: torch.Tensor, seen: list[Any]
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.n, ctx.seen = n, seen
+        return n * x * w + b
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        ctx.seen.append(ctx.needs_input_grad)
+        wanted_x, _, wanted_w, wanted_b, _ = ctx.needs_input_grad
+        return (
+            grads[0] * ctx.n * w if wanted_x else None,
+            None,
+            grads[0] * ctx.n * x if wanted_w else None,
+            grads[0] if wanted_b else None,
+            None,
+        )
+
+
+class _SetUp(torch.autograd.Function):
+    """The same, with setup_context."""
+
+    @staticmethod
+    def forward(
+        x: torch.Tensor, n: float, w: torch.Tensor, b: torch.Tensor, seen: list[Any]
+    ) -> torch.Tensor:
+        return n * x * w + b
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        x, ctx.n, w, _, ctx.seen = inputs
+        ctx.save_for_backward(x, w)
+
+    backward = _Product.backward
+
+
+@cases("autograd.function", over={"needs_input_grad": ("_Product",), "needs_input_grad_set_up": ("_SetUp",)})  # fmt: skip
+def needs_input_grad(context: Context, name: str) -> None:
+    """For every subset of the inputs that requires a gradient, ctx says so, and just these get one."""
+    function = {"_Product": _Product, "_SetUp": _SetUp}[name]
+    x, w, b = values(3, 4), values(4, 3).t().contiguous() + 1, values(3, 4).flip(0)
+    wanted = (2.5 * w, 2.5 * x, torch.ones(3, 4))
+    for subset in product((True, False), repeat=3):
+        at = f"gradients of x, w, b: {subset}"
+        inputs = [
+            context.to_device(each.clone()).requires_grad_(on)
+            for each, on in zip((x, w, b), subset)
+        ]
+        seen: list[Any] = []
+        y = apply(function, inputs[0], 2.5, *inputs[1:], seen)
+        context.same(
+            y.requires_grad,
+            any(subset),
+            "a result requires a gradient if an input does",
+            Kind.STATE,
+            at,
+        )
+        near(context, y, 2.5 * x * w + b, "the result is right", at)
+        if not any(subset):
+            continue
+        y.backward(torch.ones_like(y))
+        want = (subset[0], False, subset[1], subset[2], False)
+        context.same(seen, [want], "needs_input_grad says which inputs require one", Kind.STATE, at)
+        for each, on, grad in zip(inputs, subset, wanted):
+            if on:
+                near(context, each.grad, grad, RIGHT, at)
+            else:
+                context.check(
+                    each.grad is None, "an input that requires no gradient gets none", at=at
+                )
+
+
+class _SavesAll(torch.autograd.Function):
+    """exp x, which saves an input, its result and a tensor of its own, in a layout of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x.exp()
+        ctx.save_for_backward(x, y, (x * 2).t(), None)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        x, y, own, nothing = ctx.saved_tensors
+        assert nothing is None
+        return grads[0] * y + 0 * (own.t() - 2 * x)
+
+
+@cases("autograd.function")
+def saved_tensors(context: Context) -> None:
+    """An input, the result, an own tensor and None are saved; once backward has run they are gone."""
+    x = leaf(context, 3, 4)
+    y = apply(_SavesAll, x)
+    y.backward(torch.ones_like(y))
+    near(context, x.grad, values(3, 4).exp())
+    text = "saved tensors are gone after backward"
+    context.raises(
+        RuntimeError, lambda: y.grad_fn.saved_tensors, text=text, match="freed|second time"
+    )
+    for which in ("input", "result"):
+        x = leaf(context, 3, 4)
+        middle = x * 1
+        y = apply(_SavesAll, middle)
+        with torch.no_grad():
+            (middle if which == "input" else y).detach().zero_()
+        text = "a saved tensor that was changed makes backward raise"
+        context.raises(RuntimeError, y.sum().backward, text=text, match="modified by an inplace")
+
+
+# -- marks
+
+
+class _Doubles(torch.autograd.Function):
+    """x *= 2, in place."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return grads[0] * 2
+
+
+@cases("autograd.function")
+def mark_dirty(context: Context) -> None:
+    """A Function that changes its input in place returns that very tensor, counts a write, and has a gradient."""
+    x = leaf(context, 4, 6)
+    y = x * 3
+    before = y._version
+    z = apply(_Doubles, y)
+    context.check(z is y, "what was marked dirty is returned as it is", kind=Kind.ALIAS)
+    context.check(y._version > before, "the write is counted", kind=Kind.COUNT)
+    z.backward(torch.ones_like(z))
+    near(context, x.grad, torch.full((4, 6), 6.0))
+    near(context, z, values(4, 6) * 6, "the values are changed in place")
+    saved = leaf(context, 4, 6)
+    base = saved * 1
+    product = base * base
+    apply(_Doubles, base)
+    text = "backward raises where a saved tensor was marked dirty later"
+    context.raises(RuntimeError, product.sum().backward, text=text, match="modified by an inplace")
+    text = "a leaf that requires a gradient is not changed in place"
+    context.raises(RuntimeError, apply, _Doubles, leaf(context, 2), text=text, match="leaf")
+
+
+#: Views of a tensor of 4 x 6, with the mask of what they show.
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a row": lambda x: x[2],
+    "rows from the second": lambda x: x[1:],
+    "a stepped column": lambda x: x[1::2, 3],
+    "the transpose of a part": lambda x: x[1:, 2:5].t(),
+    "the diagonal": lambda x: x.diagonal(1),
+    "another shape": lambda x: x.view(2, 12)[1],
+}
+
+
+@cases("autograd.function", requires={"strides"}, over={"dirty_view": ("dirty",), "written_view": ("written",), "dirty_view_of_transposed": ("dirty_t",), "written_view_of_transposed": ("written_t",)})  # fmt: skip
+def views_of(context: Context, way: str) -> None:
+    """A write to a view, by a Function or of a Function's result, changes the gradient of just what the view shows."""
+    transposed = way.endswith("_t")
+    for name, view in VIEWS.items():
+        if transposed and name == "another shape":
+            continue  # not a view of that
+        given = values(6, 4).t() if transposed else values(4, 6)
+        x = context.to_device(given.clone()).requires_grad_()
+        base = apply(_Tripled, x)
+        shown = view(base)
+        if way.startswith("dirty"):
+            apply(_Doubles, shown)
+        else:
+            shown.mul_(2)
+        base.backward(context.to_device(values(4, 6)))
+        factor = torch.full((4, 6), 3.0)
+        view(factor).mul_(2)
+        near(context, x.grad, factor * values(4, 6), RIGHT, name)
+        near(context, base, given * factor, "the values are written where they lie", name)
+
+
+class _Tripled(torch.autograd.Function):
+    """3 x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return grads[0] * 3
+
+
+class _WithIndices(torch.autograd.Function):
+    """The sorted rows, and two results that have no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, seen: list[Any]) -> Any:
+        found, order = x.sort(1, descending=True)
+        ctx.mark_non_differentiable(order, rounded := found.round())
+        ctx.save_for_backward(order)
+        ctx.seen = seen
+        return found, order, rounded
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        (order,) = ctx.saved_tensors
+        ctx.seen += grads[1:]
+        return torch.zeros_like(grads[0]).scatter_(1, order, grads[0]), None
+
+
+@cases("autograd.function")
+def mark_non_differentiable(context: Context) -> None:
+    """Results that are marked require no gradient; backward gets zeros for them."""
+    x, seen = leaf(context, 3, 4), list[Any]()
+    found, order, rounded = apply(_WithIndices, x, seen)
+    flags = [each.requires_grad for each in (found, order, rounded)]
+    context.same(flags, [True, False, False], "what is marked requires no gradient", Kind.STATE)
+    (found * context.to_device(values(3, 4))).sum().backward()
+    near(context, x.grad, values(3, 4).flip(1))
+    zeros = torch.zeros(3, 4)
+    context.same(
+        [each.dtype for each in seen],
+        [torch.int64, torch.float32],
+        "a cotangent has the dtype of its result",
+        Kind.DTYPE,
+    )
+    for each in seen:
+        near(context, each.float(), zeros, "the cotangent of what is marked is zero")
+
+
+# -- undefined cotangents
+
+
+class _Several(torch.autograd.Function):
+    """2 x, x transposed and x in bfloat16; notes the cotangents."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, materialize: bool, seen: list[Any]) -> Any:
+        ctx.set_materialize_grads(materialize)
+        ctx.seen = seen
+        return x * 2, x.t() * 1, x.bfloat16()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        ctx.seen += grads
+        first, second, third = grads
+        total = 0 if first is None else first * 2
+        total = total if second is None else total + second.t()
+        return total if third is None else total + third.float(), None, None
+
+
+@cases("autograd.function", over={"materialized": (0,)})
+@cases("autograd.function", requires={"multi_device"}, indices=2, over={"materialized_on_index_1": (1,)})  # fmt: skip
+def materialized(context: Context, index: int) -> None:
+    """The cotangent of a result that was not used is zeros in its shape, dtype and device."""
+    for used in range(3):
+        at = f"result {used} is used"
+        x, seen = leaf(context, 3, 4, index=index), list[Any]()
+        results = apply(_Several, x, True, seen)
+        results[used].backward(torch.ones_like(results[used]))
+        forms = [(each.shape, each.dtype, each.device) for each in results]
+        found = [(each.shape, each.dtype, each.device) for each in seen]
+        context.same(
+            found, forms, "a cotangent has shape, dtype and device of its result", Kind.SHAPE, at
+        )
+        for place, each in enumerate(seen):
+            want = torch.full(tuple(each.shape), float(place == used), dtype=each.dtype)
+            near(context, each, want, "a cotangent is zero where its result was not used", at)
+        near(context, x.grad, torch.full((3, 4), 2.0 if used == 0 else 1.0), RIGHT, at)
+
+
+@cases("autograd.function")
+def not_materialized(context: Context) -> None:
+    """With set_materialize_grads(False) the cotangent of a result that was not used is None."""
+    for used in range(3):
+        x, seen = leaf(context, 3, 4), list[Any]()
+        results = apply(_Several, x, False, seen)
+        results[used].backward(torch.ones_like(results[used]))
+        there = [each is not None for each in seen]
+        want = [place == used for place in range(3)]
+        context.same(
+            there,
+            want,
+            "the cotangent of what was not used is None",
+            Kind.STATE,
+            f"result {used} is used",
+        )
+        near(
+            context,
+            x.grad,
+            torch.full((3, 4), 2.0 if used == 0 else 1.0),
+            RIGHT,
+            f"result {used} is used",
+        )
+
+
+# -- views and inputs as results
+
+
+class _Part(torch.autograd.Function):
+    """A view of the input; or two."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, several: bool) -> Any:
+        ctx.shape = x.shape
+        return (x[1:], x[:1]) if several else x[1:]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        whole = torch.zeros(ctx.shape, device=grads[0].device)
+        whole[1:] = grads[0] * 5
+        if len(grads) > 1:
+            whole[:1] = grads[1] * 7
+        return whole, None
+
+
+@cases("autograd.function", over={"view_as_result": (False,), "views_as_results": (True,)})
+def view_as_result(context: Context, several: bool) -> None:
+    """A view of an input as a result has the Function's own gradient; to change it in place is refused."""
+    x = leaf(context, 3, 4)
+    made = apply(_Part, x * 1, several)
+    results = list(made) if several else [made]
+    torch.autograd.backward(results, [torch.ones_like(each) for each in results])
+    want = torch.full((3, 4), 5.0)
+    want[:1] = 7.0 if several else 0.0
+    near(context, x.grad, want)
+    text = "a view that a Function returned is not changed in place"
+    context.raises(RuntimeError, lambda: results[0].mul_(2), text=text, match="view")
+
+
+class _Same(torch.autograd.Function):
+    """Its input, as it is; the gradient is four times the cotangent."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return grads[0] * 4
+
+
+@cases("autograd.function")
+def input_as_result(context: Context) -> None:
+    """An input that is returned as it is becomes another tensor over the same memory, with the Function's gradient."""
+    inputs: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "a leaf": lambda x: x,
+        "a product": lambda x: x * 1,
+        "a view": lambda x: (x * 1).t(),
+    }
+    for text, made in inputs.items():
+        x = leaf(context, 3, 4)
+        given = made(x)
+        y = apply(_Same, given)
+        context.check(y is not given, "the result is another tensor", kind=Kind.ALIAS, at=text)
+        if context.has("storage"):
+            same = y.data_ptr() == given.data_ptr()
+            context.check(
+                same, "the result lies over the memory of the input", kind=Kind.NOT_ALIASED, at=text
+            )
+        context.same(
+            y.stride(),
+            given.stride(),
+            "the result has the strides of the input",
+            Kind.STRIDES,
+            text,
+        )
+        y.backward(torch.ones_like(y))
+        near(context, x.grad, torch.full((3, 4), 4.0), RIGHT, text)
+    plain = context.to_device(values(3, 4))
+    context.check(
+        not apply(_Same, plain).requires_grad, "without a gradient there is none", kind=Kind.STATE
+    )
+
+
+# -- the gradients that backward returns
+
+
+class _Returns(torch.autograd.Function):
+    """x + y; the gradients are what a function makes of the cotangent."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, y: torch.Tensor, made: Callable[[torch.Tensor], Any]
+    ) -> torch.Tensor:
+        ctx.made = made
+        return x + y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        found = ctx.made(grads[0])
+        return (*found, None) if isinstance(found, tuple) else found
+
+
+@cases("autograd.function")
+def returned_gradients(context: Context) -> None:
+    """What backward returns is accumulated rightly: of other strides or dtypes, expanded, the cotangent itself, or one
+    tensor twice."""
+    given = values(3, 4)
+    ones = torch.ones(3, 4)
+    ways: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor, torch.Tensor]] = {
+        "the cotangent itself, twice": (lambda g: (g, g), given, given),
+        "one tensor twice": (lambda g: (h := g * 2, h), given * 2, given * 2),
+        "of transposed strides": (lambda g: ((g.t() * 3).contiguous().t(), g), given * 3, given),
+        "stepped": (lambda g: (torch.stack([g, g * 7], 2)[..., 1], g), given * 7, given),
+        "expanded": (lambda g: (g[:1].expand(3, 4), g), given[:1].expand(3, 4), given),
+        "a number, expanded": (
+            lambda g: (g.new_full((1, 1), 4.0).expand(3, 4), g),
+            ones * 4,
+            given,
+        ),
+        "of bfloat16": (lambda g: (g.bfloat16() * 2, g), given * 2, given),
+        "with an offset": (lambda g: (torch.cat([g, g * 6])[3:], g), given * 6, given),
+    }
+    for name, (made, first, second) in ways.items():
+        x, y = leaf(context, 3, 4), leaf(context, 3, 4)
+        for times in (1, 2):
+            result = apply(_Returns, x, y, made)
+            result.backward(context.to_device(given.clone()))
+            near(context, x.grad, first * times, RIGHT, f"{name}, time {times}")
+            near(context, y.grad, second * times, RIGHT, f"{name}, time {times}")
+        assert x.grad is not None
+        form = x.grad.dtype
+        context.same(form, torch.float32, "a gradient has the dtype of its leaf", Kind.DTYPE, name)
+        with torch.no_grad():
+            x.grad.zero_()
+        text = "the gradients of two leaves do not share memory"
+        near(context, y.grad, second * 2, text, name)
+
+
+@cases("autograd.function")
+def wrong_gradients(context: Context) -> None:
+    """Gradients of the wrong number, shape or device are refused."""
+    ways: dict[str, Callable[[torch.Tensor], Any]] = {
+        "too few": lambda g: (g,),
+        "too many": lambda g: (g, g, None, g),
+        "of a wrong shape": lambda g: (g[:2], g),
+        "of a wrong rank": lambda g: (g.new_ones(2, 3), g),
+    }
+    if context.kind != "cpu":
+        ways["on the CPU"] = lambda g: (torch.ones(3, 4), g)
+    for name, made in ways.items():
+        y = apply(_Returns, leaf(context, 3, 4), leaf(context, 3, 4), made)
+        text = f"gradients {name} are refused"
+        context.raises(RuntimeError, y.sum().backward, text=text)
+
+
+# -- derivatives of higher order, forward mode, vmap
+
+
+class _Cube(torch.autograd.Function):
+    """x³ with all that torch.func asks for."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x * x * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        (x,) = inputs
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return grads[0] * 3 * x * x
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return tangents[0] * 3 * x * x
+
+
+def _cubes(x: torch.Tensor) -> torch.Tensor:
+    made: torch.Tensor = apply(_Cube, x).sum()
+    return made
+
+
+class _OwnRule(torch.autograd.Function):
+    """x y with a rule for vmap of its own."""
+
+    @staticmethod
+    def forward(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        x, y = ctx.saved_tensors
+        return grads[0] * y, grads[0] * x
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[int | None, ...], *given: torch.Tensor) -> Any:
+        moved = [
+            each.expand(info.batch_size, *each.shape) if dim is None else each.movedim(dim, 0)
+            for each, dim in zip(given, dims)
+        ]
+        return apply(_OwnRule, *moved), 0
+
+
+@cases("autograd.function")
+def higher_orders(context: Context) -> None:
+    """Backward of a Function is differentiated again: up to the third derivative, where its paths meet too."""
+    for text, paths in (("one path", 1), ("two paths that meet", 2)):
+        x = leaf(context, 3, 4)
+        found = sum(apply(_Cube, x * 1) for _ in range(paths)).sum()
+        for order, factor in enumerate((3.0 * paths, 6.0 * paths, 6.0 * paths), 1):
+            (found,) = torch.autograd.grad(found, x, torch.ones_like(found), create_graph=True)
+            want = factor * values(3, 4) ** (3 - order)
+            near(context, found, want, f"derivative {order} is right", text)
+
+
+class _Once(torch.autograd.Function):
+    """x², whose backward is differentiable once."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return grads[0] * 2 * x
+
+
+@cases("autograd.function")
+def once(context: Context) -> None:
+    """A backward that is once_differentiable gives a gradient, and refuses to be differentiated."""
+    x = leaf(context, 3, 4)
+    y = (apply(_Once, x) * x).sum()
+    (first,) = torch.autograd.grad(y, x, create_graph=True)
+    near(context, first, 3 * values(3, 4) ** 2)
+    text = "a gradient of what is once_differentiable is refused"
+    context.raises(RuntimeError, first.sum().backward, text=text, match="once_differentiable")
+
+
+@cases("autograd.function", over={"forward_mode": ("plain",), "forward_mode_transposed": ("t",), "forward_mode_expanded": ("expanded",)})  # fmt: skip
+def forward_mode(context: Context, layout: str) -> None:
+    """The forward-mode product of a Function with jvp is right, whatever the layout of the tangent."""
+    x = context.to_device(values(3, 4))
+    tangent = values(4, 3).t() if layout == "t" else values(1, 4).expand(3, 4) if layout == "expanded" else values(3, 4) + 1  # fmt: skip
+    there = context.to_device(tangent)
+    want = 3 * values(3, 4) ** 2 * tangent
+    with warnings.catch_warnings():
+        # Torch scripts decompositions at first use.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        found = torch.func.jvp(partial(apply, _Cube), (x,), (there,))[1]
+    near(context, found, want, "the forward-mode product of torch.func is right")
+    modes: Any = forward_ad
+    with modes.dual_level():
+        made = apply(_Cube, forward_ad.make_dual(x, there))
+        primal, found = forward_ad.unpack_dual(made)
+    near(context, primal, values(3, 4) ** 3, "the result is right")
+    near(context, found, want, "the forward-mode product is right")
+
+
+@cases("autograd.function")
+def transforms(context: Context) -> None:
+    """torch.func differentiates a Function: grad, vjp, jacrev, jacfwd, and hessians of both modes."""
+    x, flat = context.to_device(values(3, 4)), context.to_device(values(4))
+    cube = partial(apply, _Cube)
+    first, second = 3 * values(3, 4) ** 2, 3 * values(4) ** 2
+    near(context, torch.func.grad(_cubes)(x), first, "grad is right")
+    pull: Any = torch.func.vjp(cube, x)[1]
+    near(context, pull(x)[0], first * values(3, 4), "vjp is right")
+    near(context, torch.func.jacrev(cube)(flat), second.diag(), "jacrev is right")
+    near(context, torch.func.jacfwd(cube)(flat), second.diag(), "jacfwd is right")
+    hessian = torch.func.jacrev(torch.func.grad(_cubes))
+    near(context, hessian(flat), (6 * values(4)).diag(), "the hessian is right")
+
+
+@cases("autograd.function", over={"vmap": ("_Cube",), "vmap_with_own_rule": ("_OwnRule",)})
+def batched(context: Context, name: str) -> None:
+    """A Function under vmap gives what a loop gives, for each dimension, and so do its gradients."""
+    x, y = values(3, 4, 5), values(3, 4, 5).flip(0)
+    there, beside = context.to_device(x), context.to_device(y)
+    for dim in range(3):
+        at = f"dimension {dim}"
+        if name == "_Cube":
+            found = torch.func.vmap(partial(apply, _Cube), dim, dim)(there)
+            near(context, found, x**3, "vmap gives what a loop gives", at)
+            grad = torch.func.vmap(torch.func.grad(lambda v: apply(_Cube, v).sum()), dim, dim)(
+                there
+            )
+            near(context, grad, 3 * x**2, "the gradients under vmap are right", at)
+            continue
+        found = torch.func.vmap(partial(apply, _OwnRule), (dim, dim), dim)(there, beside)
+        near(context, found, x * y, "vmap gives what a loop gives", at)
+        one = beside.select(dim, 1)
+        found = torch.func.vmap(partial(apply, _OwnRule), (dim, None), dim)(there, one)
+        near(
+            context, found, x * y.select(dim, 1).unsqueeze(dim), "vmap gives what a loop gives", at
+        )
+        leaf_there = there.clone().requires_grad_()
+        torch.func.vmap(partial(apply, _OwnRule), (dim, dim), dim)(
+            leaf_there, beside
+        ).sum().backward()
+        near(context, leaf_there.grad, y, "the gradients through vmap are right", at)
+
+
+@cases("autograd.function")
+def batched_cotangents(context: Context) -> None:
+    """is_grads_batched gives a gradient for each cotangent."""
+    x = leaf(context, 4)
+    y = apply(_Cube, x)
+    eye = context.to_device(torch.eye(4))
+    (found,) = torch.autograd.grad(y, x, eye, is_grads_batched=True)
+    near(context, found, (3 * values(4) ** 2).diag(), "each cotangent has its gradient")
+
+
+# -- complex numbers, compilation
+
+
+class _ComplexProduct(torch.autograd.Function):
+    """z w of complex or real numbers."""
+
+    @staticmethod
+    def forward(ctx: Any, z: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(z, w)
+        return z * w
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        z, w = ctx.saved_tensors
+        first = grads[0] * w.conj()
+        return first if z.is_complex() else first.real, grads[0] * z.conj()
+
+
+@cases("autograd.function", over={"complex": (False,), "complex_and_real": (True,)})
+def complex_numbers(context: Context, real: bool) -> None:
+    """Gradients of complex inputs are conjugated as torch does; a real input gets a real gradient."""
+    if "complex64" not in context.descriptor.dtypes:
+        raise NotImplementedError("the descriptor does not declare complex64")
+    z, w = torch.complex(values(3, 4), -values(3, 4)), torch.complex(values(3, 4) + 1, values(3, 4))
+    given = [values(3, 4) if real else z, w]
+    leaves = [context.to_device(each.clone()).requires_grad_() for each in given]
+    cotangent = torch.complex(values(3, 4).flip(0), values(3, 4))
+    result = apply(_ComplexProduct, *leaves)
+    result.backward(context.to_device(cotangent))
+    parts = (cotangent.real, cotangent.imag)
+    for place, other in enumerate((w, given[0])):
+        by = (other.real, other.imag if other.is_complex() else torch.zeros(3, 4))
+        want = torch.complex(
+            parts[0] * by[0] + parts[1] * by[1], parts[1] * by[0] - parts[0] * by[1]
+        )  # the cotangent times the conjugate
+        alone = real and place == 0
+        near(context, leaves[place].grad, want.real if alone else want, RIGHT, f"input {place}")
+
+
+@cases("autograd.function", requires={"compile"}, slow=True, more=True)
+def compiled(context: Context) -> None:
+    """Functions that are compiled, by the backend "aot_eager", give the same values and gradients, in one graph."""
+
+    def traced(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = apply(_Tripled, apply(_SavesAll, x) * w)
+        return made.sin()
+
+    found = []
+    for call in (traced, torch.compile(traced, backend="aot_eager", fullgraph=True)):
+        x, w = leaf(context, 3, 4), leaf(context, 3, 4)
+        y = call(x, w)
+        y.backward(torch.ones_like(y))
+        found.append((y, x.grad, w.grad))
+    for got, want in zip(found[1], found[0]):
+        assert isinstance(want, torch.Tensor)
+        near(context, got, want.detach().cpu(), "compiled, it is as eager")

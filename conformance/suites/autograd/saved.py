@@ -1,0 +1,757 @@
+"""What backward needs is still there: saved tensors, hooks of them, and activation checkpoints."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch.autograd.graph import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.in_flight import SOON, WaitingCall
+from devices.failure import Kind
+from opinfo.memory import M_PERTURB, mallopt
+
+cases = Cases(Kind.VALUES)
+
+#: Gradients are compared loosely: what is read too late, or was changed, is wrong by a factor.
+_RELATIVE, _ABSOLUTE = 0.02, 0.002
+STALE = "modified by an inplace operation"
+RIGHT = "the gradient is that of the values that the forward pass saw"
+
+
+def values(*shape: int) -> torch.Tensor:
+    """Different values between 0.2 and 0.9, not in order, on the CPU."""
+    count = torch.Size(shape).numel()
+    order = torch.arange(count) * 7 % max(count, 1) if count % 7 else torch.arange(count).flip(0)
+    return torch.linspace(0.2, 0.9, count)[order].reshape(shape)
+
+
+def beside(x: torch.Tensor, *shape: int) -> torch.Tensor:
+    """More values, on the device of ``x``."""
+    return values(*shape).to(x.device)
+
+
+def places(x: torch.Tensor, *rows: Any) -> torch.Tensor:
+    return torch.tensor(rows).to(x.device)
+
+
+def close(
+    context: Context, found: torch.Tensor | None, want: torch.Tensor, text: str, at: str = ""
+) -> None:
+    """A check that a gradient is there and near the reference."""
+    context.check(found is not None, "the leaf has a gradient", at=at)
+    assert found is not None
+    there = context.from_device(found).to(want.dtype)
+    context.same(tuple(there.shape), tuple(want.shape), text, Kind.SHAPE, at)
+    near = torch.allclose(there, want, rtol=_RELATIVE, atol=_ABSOLUTE)
+    error = float((there - want).abs().max()) if there.numel() else 0.0
+    context.check(near, text, expected="an error of 2 % at most", found=f"one of {error:g}", at=at)
+
+
+#: Ops by what their backward needs. The input is of (4, 6) unless ``_SHAPES`` says otherwise.
+OPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    # the result
+    "exp": torch.exp,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "reciprocal": torch.reciprocal,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "tan": torch.tan,
+    "expm1": torch.expm1,
+    "softmax": lambda x: x.softmax(1),
+    "log_softmax": lambda x: x.log_softmax(0),
+    "relu": torch.relu,
+    "norm": lambda x: x.norm(dim=1),
+    "std": lambda x: x.std(1),
+    "prod": lambda x: x.prod(1),
+    "logsumexp": lambda x: x.logsumexp(1),
+    "amax": lambda x: x.amax(1),
+    "cumprod": lambda x: x.cumprod(1),
+    "inverse": lambda x: torch.linalg.inv(x @ x.mT + torch.eye(4).to(x.device)),
+    # the input, an index or a mask
+    "log": torch.log,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "abs": torch.abs,
+    "pow": lambda x: x**3,
+    "square": lambda x: x * x,
+    "mul": lambda x: x * x.flip(0),
+    "div": lambda x: beside(x, 4, 6) / x,
+    "atan2": lambda x: torch.atan2(x, beside(x, 4, 6).flip(0)),
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "softplus": functional.softplus,
+    "where": lambda x: torch.where(x > 0.5, x * 3, x * x),
+    "max": lambda x: x.square().max(1).values,
+    "sort": lambda x: x.square().sort(1).values * beside(x, 4, 6),
+    "gather": lambda x: x.square().gather(1, places(x, [0, 5], [1, 1], [2, 0], [3, 4])),
+    "index_select": lambda x: x.square().index_select(0, places(x, *[0, 2, 2])),
+    "masked_select": lambda x: x.square()[:, [True, False, True, False, False, True]],
+    # several of them
+    "matmul": lambda x: x @ x.mT,
+    "linear": lambda x: functional.linear(x.square(), beside(x, 5, 6), beside(x, 5)),
+    "bmm": lambda x: torch.bmm(x.view(2, 2, 6), x.view(2, 6, 2)),
+    "layer_norm": lambda x: functional.layer_norm(x, (6,), beside(x, 6), beside(x, 6)) * beside(x, 4, 6),
+    "batch_norm": lambda x: functional.batch_norm(x, None, None, beside(x, 6), training=True) * beside(x, 4, 6),
+    "group_norm": lambda x: functional.group_norm(x, 2) * beside(x, 4, 6),
+    "cross_entropy": lambda x: functional.cross_entropy(x.square() * 5, places(x, *[0, 5, 2, 2])),
+    "binary_cross_entropy": lambda x: functional.binary_cross_entropy(x, beside(x, 4, 6).round()),
+    "max_pool2d": lambda x: functional.max_pool2d(x.square(), 2),
+    "adaptive_avg_pool2d": lambda x: functional.adaptive_avg_pool2d(x.square(), 2),
+    "conv2d": lambda x: functional.conv2d(x.square(), beside(x, 3, 2, 3, 3), padding=1),
+    "attention": lambda x: functional.scaled_dot_product_attention(x, x.flip(2) * 3, x.square()),
+}  # fmt: skip
+_SHAPES = {
+    "conv2d": (1, 2, 4, 6),
+    "max_pool2d": (1, 2, 4, 6),
+    "adaptive_avg_pool2d": (1, 2, 4, 6),
+    "attention": (1, 2, 4, 8),
+}
+
+
+class Passed:
+    """A forward pass of an op over an intermediate tensor, on the device, with the gradient that it must have."""
+
+    def __init__(self, context: Context, name: str) -> None:
+        function, given = OPS[name], values(*_SHAPES.get(name, (4, 6)))
+        reference = given.clone().requires_grad_()
+        result = function(reference * 1)
+        cotangent = values(*result.shape) if result.dim() else torch.tensor(0.7)
+        result.backward(cotangent)
+        assert reference.grad is not None
+        self.want = reference.grad
+        self.leaf = context.to_device(given).requires_grad_()
+        self.cotangent = context.to_device(cotangent)
+        self.middle: torch.Tensor = self.leaf * 1
+        self.result: torch.Tensor = function(self.middle)
+
+    def gradient(self, retain: bool = False) -> torch.Tensor | None:
+        self.leaf.grad = None
+        self.result.backward(self.cotangent, retain_graph=retain)
+        return self.leaf.grad
+
+
+def _doubled(x: torch.Tensor) -> None:
+    x.mul_(2)
+
+
+def _part_is_zero(x: torch.Tensor) -> None:
+    x.view(-1)[1:].zero_() if x.is_contiguous() else x.zero_()
+
+
+def _is_out(x: torch.Tensor) -> None:
+    torch.full_like(x, 0.25).neg_().add_(1)
+    torch.sub(torch.ones_like(x), x, out=x)
+
+
+@cases("autograd.saved", over={name: (name,) for name in OPS})
+def changed(context: Context, name: str) -> None:
+    """Once the operand or the result of an op was changed in place, backward raises, or its gradient is still right."""
+    for which in ("middle", "result"):
+        for text, change in (
+            ("in place", _doubled),
+            ("by a view", _part_is_zero),
+            ("by out=", _is_out),
+        ):
+            made = Passed(context, name)
+            with torch.no_grad():
+                change(getattr(made, which).detach())
+            _raises_or_is_right(context, made, f"{which} changed {text}")
+
+
+def _raises_or_is_right(context: Context, made: Passed, at: str) -> None:
+    try:
+        found = made.gradient()
+    except RuntimeError as error:
+        text = "what backward says is that a saved tensor was changed"
+        context.check(
+            STALE in str(error), text, expected=STALE, found=error, kind=Kind.RAISED, at=at
+        )
+    else:
+        close(context, found, made.want, RIGHT, at)
+
+
+@cases("autograd.saved", over={f"{name}_copied": (name,) for name in OPS})
+def copied(context: Context, name: str) -> None:
+    """With hooks that save copies, backward is right although the operand and the result were changed in place."""
+    with saved_tensors_hooks(lambda x: x.detach().clone(), lambda x: x):
+        made = Passed(context, name)
+    with torch.no_grad():
+        made.middle.detach().mul_(2)
+        made.result.detach().mul_(2)
+    _raises_or_is_right(context, made, "operand and result changed")
+
+
+@cases("autograd.saved", over={f"{name}_freed": (name,) for name in OPS})
+def freed(context: Context, name: str) -> None:
+    """Backward reads no memory that was freed before it: twice, with a retained graph, it is right."""
+    with freed_is_nan(context):
+        made = Passed(context, name)
+        shapes = [tuple(made.middle.shape), tuple(made.result.shape)]
+        summed = (made.result * made.cotangent).sum()
+        del made.middle, made.result
+        taken = filled_with_nan(context, shapes)
+        for at in ("the first backward", "the second backward"):
+            made.leaf.grad = None
+            summed.backward(retain_graph=True)
+            close(context, made.leaf.grad, made.want, RIGHT, at)
+            taken += filled_with_nan(context, shapes)
+
+
+def filled_with_nan(context: Context, shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
+    """Take the blocks that were freed, and fill them with NaN."""
+    nan = float("nan")
+    return [torch.full(shape, nan, device=context.device) for shape in shapes for _ in range(6)]
+
+
+@contextmanager
+def freed_is_nan(context: Context) -> Iterator[None]:
+    """Let freed memory of the CPU hold NaN, where its allocator is glibc's (mallopt(3), M_PERTURB)."""
+    perturb = mallopt() if context.kind == "cpu" else None
+    if perturb is None:
+        yield
+        return
+    perturb(M_PERTURB, 0xFF)
+    try:
+        yield
+    finally:
+        perturb(M_PERTURB, 0)
+
+
+# -- the graph
+
+
+@cases("autograd.saved", over={f"{name}_twice": (name,) for name in ("exp", "softmax", "matmul", "layer_norm", "batch_norm", "max_pool2d", "attention", "cross_entropy")})  # fmt: skip
+def twice(context: Context, name: str) -> None:
+    """Backward through a retained graph gives the same twice; the third time frees it, and the fourth raises."""
+    made = Passed(context, name)
+    for at in ("the first time", "the second time"):
+        close(context, made.gradient(retain=True), made.want, RIGHT, at)
+    close(context, made.gradient(), made.want, RIGHT, "the third time")
+    text = "backward through a graph that was freed raises"
+    context.raises(RuntimeError, made.gradient, text=text, match="second time")
+
+
+@cases("autograd.saved")
+def dropout(context: Context) -> None:
+    """The mask of dropout is right although the result was changed in place."""
+    x = context.to_device(torch.ones(400)).requires_grad_()
+    y = functional.dropout(x * 1, 0.5)
+    kept = context.from_device(y.detach()).clone()
+    with torch.no_grad():
+        y.detach().fill_(1)
+    try:
+        y.sum().backward()
+    except RuntimeError as error:
+        context.check(
+            STALE in str(error),
+            "what backward says is that a saved tensor was changed",
+            found=error,
+        )
+        return
+    close(context, x.grad, kept, "the gradient has the mask of the result")
+
+
+@cases("autograd.saved", requires={"allocator_statistics"}, over={"memory": (False,), "memory_of_a_checkpoint": (True,)})  # fmt: skip
+def memory(context: Context, checkpointed: bool) -> None:
+    """Backward frees what was saved; a checkpoint keeps its input only."""
+    count = 2**16
+    x = torch.full((count,), 0.5, device=context.named(), requires_grad=True)
+
+    def chain(value: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            value = value.exp().neg().exp()
+        return value
+
+    chain(x).sum().backward()  # libraries may take memory of their own at first
+    context.settle()
+    before = context.counters().allocated
+    total = (checkpoint(chain, x, use_reentrant=False) if checkpointed else chain(x)).sum()
+    context.settle()
+    kept = (context.counters().allocated - before) // (4 * count)
+    expected = range(3) if checkpointed else range(6, 26)
+    context.check(
+        kept in expected,
+        "the graph holds what backward needs",
+        expected=expected,
+        found=kept,
+        kind=Kind.COUNT,
+    )
+    total.backward()
+    del total
+    context.settle()
+    rest = (context.counters().allocated - before) // (4 * count)
+    context.same(rest, 0, "backward frees what was saved", Kind.COUNT)
+
+
+# -- hooks
+
+
+class _Keeps(torch.autograd.Function):
+    """The identity, which saves a tensor, and puts what it gets back of it into a list."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, kept: torch.Tensor, seen: list[torch.Tensor]
+    ) -> torch.Tensor:
+        ctx.save_for_backward(kept)
+        ctx.seen = seen
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        ctx.seen.append(ctx.saved_tensors[0])
+        return grads[0], None, None
+
+
+def _channels_last(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(2, 3, 2, 2).to(memory_format=torch.channels_last)
+
+
+#: Layouts and dtypes of saved tensors, from values of (4, 6).
+KEPT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "contiguous": lambda x: x,
+    "transposed": lambda x: x.t(),
+    "stepped": lambda x: x[::2, 1::2],
+    "offset": lambda x: x[2:],
+    "expanded": lambda x: x[:1].expand(5, 6),
+    "channels_last": _channels_last,
+    "a number": lambda x: x[1, 2],
+    "empty": lambda x: x[:0],
+    "bool": lambda x: x > 0.5,
+    "int64": lambda x: (x * 10).long(),
+    "bfloat16": lambda x: x.bfloat16(),
+    "conjugated": lambda x: torch.complex(x, -x).conj(),
+}
+#: … whose elements lie densely in memory: a copy keeps their strides.
+_DENSE = {"contiguous", "transposed", "offset", "channels_last"}
+
+
+def _through(
+    context: Context, hooks: Callable[[], AbstractContextManager[Any]], strides: bool, index: int
+) -> None:
+    """A check that tensors which are saved under hooks come back as they were."""
+    for name, made in KEPT.items():
+        base = values(4, 6).to(context.named(index))
+        kept, seen = made(base), list[torch.Tensor]()
+        want = context.from_device(kept.resolve_conj()).clone()
+        x = torch.ones(3, device=context.named(index), requires_grad=True)
+        with hooks():
+            y: torch.Tensor = _Keeps.apply(x, kept, seen)  # type: ignore[no-untyped-call]
+        shape, stride, device = kept.shape, kept.stride(), kept.device
+        del base, kept
+        y.sum().backward()
+        context.same(len(seen), 1, "backward gets the saved tensor once", Kind.COUNT, name)
+        [found] = seen
+        context.same(
+            found.device, device, "a saved tensor comes back on its device", Kind.DEVICE, name
+        )
+        context.same(found.shape, shape, "a saved tensor comes back in its shape", Kind.SHAPE, name)
+        there = context.from_device(found.resolve_conj())
+        context.equal(there, want, "a saved tensor comes back with its values", name)
+        if strides and name in _DENSE and context.has("strides"):
+            context.same(
+                found.stride(), stride, "a dense tensor keeps its strides", Kind.STRIDES, name
+            )
+
+
+def _cloned(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().clone()
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def _written(x: torch.Tensor) -> tuple[bytes, torch.device]:
+    """What torch.save makes of a tensor."""
+    file = io.BytesIO()
+    torch.save(x.detach().cpu(), file)
+    return file.getvalue(), x.device
+
+
+def _read(written: tuple[bytes, torch.device]) -> torch.Tensor:
+    text, device = written
+    loaded: torch.Tensor = torch.load(io.BytesIO(text), weights_only=True)
+    return loaded.to(device)
+
+
+#: Ways to keep saved tensors elsewhere.
+HOOKS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "as_they_are": nullcontext,
+    "cloned": partial(saved_tensors_hooks, _cloned, _same),
+    "on_cpu": save_on_cpu,
+    "written": partial(saved_tensors_hooks, _written, _read),
+}
+
+
+@cases("autograd.saved", over={f"kept_{way}": (way, 0) for way in HOOKS})
+@cases("autograd.saved", indices=2, requires={"multi_device"}, over={f"kept_{way}_of_index_1": (way, 1) for way in HOOKS})  # fmt: skip
+def kept(context: Context, way: str, index: int) -> None:
+    """Saved tensors come back in backward with their values, strides and device, through hooks that keep them elsewhere too."""
+    _through(context, HOOKS[way], True, index)
+
+
+@cases("autograd.saved", requires={"pinned_memory"}, over={"kept_pinned": (0,)})
+@cases("autograd.saved", indices=2, requires={"pinned_memory", "multi_device"}, over={"kept_pinned_of_index_1": (1,)})  # fmt: skip
+def kept_pinned(context: Context, index: int) -> None:
+    """save_on_cpu with pinned memory, whose copies do not block, brings saved tensors back with their values and device."""
+    _through(context, partial(save_on_cpu, True, context.kind), False, index)
+
+
+@cases("autograd.saved", requires={"pinned_memory", "streams"})
+def pinned_while_busy(context: Context) -> None:
+    """save_on_cpu with pinned memory saves what was queued before, though the stream is busy then."""
+    x = context.to_device(values(4, 6)).requires_grad_()
+    stream = context.stream()
+    context.settle()
+    with stream, context.hold(stream, needed=False), save_on_cpu(True, context.kind):
+        result = (x * 2).exp().sum()
+    with stream:
+        result.backward()
+    stream.synchronize()
+    want = 2 * (2 * values(4, 6)).exp()
+    close(context, x.grad, want, "the gradient is that of the queued work")
+
+
+@cases("autograd.saved", requires={"pinned_memory", "streams"})
+def pinned_until_read(context: Context) -> None:
+    """The pinned memory of save_on_cpu is not handed out again before the copy of backward has read it."""
+    shape, stream = (64, 64), context.stream()
+    x = context.to_device(values(*shape)).requires_grad_()
+    cotangent = torch.ones_like(x)
+    context.settle()
+    with stream, save_on_cpu(True, context.kind):
+        results = [(x * 2).exp()]
+    context.settle()
+
+    def backward() -> None:
+        results.pop().backward(cotangent)  # and frees what was saved
+
+    with context.hold(stream, needed=False) as hold, WaitingCall(backward) as call:
+        call.ended(SOON)  # it returns now, or waits for the stream
+        nan = torch.full(shape, float("nan"))
+        taken = [nan.pin_memory() for _ in range(64)]
+        hold.release()
+    context.settle()
+    taken.clear()
+    want = 2 * (2 * values(*shape)).exp()
+    close(context, x.grad, want, "the gradient is that of what was saved")
+
+
+@cases("autograd.saved")
+def result_of_unpack(context: Context) -> None:
+    """Each saved tensor is packed once, and what unpack returns is what backward gets, each time."""
+    packed, unpacked = list[torch.device](), list[int]()
+
+    def pack(x: torch.Tensor) -> tuple[int, torch.Tensor]:
+        packed.append(x.device)
+        return len(packed), x.detach().clone()
+
+    def unpack(given: tuple[int, torch.Tensor]) -> torch.Tensor:
+        unpacked.append(given[0])
+        return given[1] * 3
+
+    x = context.to_device(torch.full((4,), 2.0)).requires_grad_()
+    factor = context.to_device(torch.full((4,), 5.0))
+    with saved_tensors_hooks(pack, unpack):
+        y = x * factor
+    text = "what a hook is given is on the device"
+    context.same(packed, [context.named(0)], text, Kind.DEVICE)
+    for times in (1, 2):
+        x.grad = None
+        y.sum().backward(retain_graph=True)
+        close(context, x.grad, torch.full((4,), 15.0), "backward uses what unpack returned")
+        context.same(unpacked, [1] * times, "unpack is called once in each backward", Kind.COUNT)
+
+
+@cases("autograd.saved")
+def nested_hooks(context: Context) -> None:
+    """Of nested hooks the inner ones are used, and the outer ones again after them."""
+    x = context.to_device(torch.full((4,), 2.0)).requires_grad_()
+    factor = context.to_device(torch.full((4,), 5.0))
+
+    def times(number: float) -> AbstractContextManager[Any]:
+        return saved_tensors_hooks(_cloned, lambda saved: saved * number)
+
+    with times(2):
+        first = x * factor
+        with times(3):
+            second = x * factor
+        third = x * factor
+    plain = x * factor
+    for result, number in ((first, 2), (second, 3), (third, 2), (plain, 1)):
+        x.grad = None
+        result.sum().backward()
+        close(context, x.grad, torch.full((4,), 5.0 * number), "the hooks around an op are its own")
+
+
+@cases("autograd.saved")
+def disabled_hooks(context: Context) -> None:
+    """Where hooks are disabled, they are refused with the reason; what was packed before is unpacked."""
+    x = context.to_device(values(4, 6)).requires_grad_()
+    with saved_tensors_hooks(_cloned, _same):
+        y = x.exp()
+
+    def used() -> None:
+        with saved_tensors_hooks(_cloned, _same):
+            x.exp()
+
+    with disable_saved_tensors_hooks("not here"):
+        text = "hooks are refused where they are disabled"
+        context.raises(RuntimeError, used, text=text, match="not here")
+        y.sum().backward()
+    close(context, x.grad, values(4, 6).exp(), RIGHT)
+    used()
+
+
+@cases("autograd.saved")
+def hook_that_writes(context: Context) -> None:
+    """A pack hook that changes its input in place is refused."""
+    x = context.to_device(values(4, 6)).requires_grad_()
+
+    def used() -> None:
+        with saved_tensors_hooks(lambda saved: saved.detach().mul_(2), _same):
+            (x * 1).exp()
+
+    text = "a pack hook that writes to its input is refused"
+    context.raises(RuntimeError, used, text=text, match="in place|inplace|in-place")
+
+
+# -- checkpoints
+
+_REENTRANT = {"": False, "_reentrant": True}
+
+
+def _network(x: torch.Tensor) -> torch.Tensor:
+    """Ops with random numbers, a product and a normalisation."""
+    x = functional.dropout(x * 2, 0.5)
+    x = functional.layer_norm(x @ x.mT, (x.shape[0],)).tanh()
+    return x * torch.rand_like(x) + torch.bernoulli(torch.full_like(x, 0.5))
+
+
+def _drawn(context: Context, index: int = 0) -> torch.Tensor:
+    return context.from_device(torch.rand(50, device=context.named(index)))
+
+
+def _gradients(
+    context: Context, function: Callable[..., torch.Tensor], *inputs: torch.Tensor
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The result of a function on the CPU, with the gradients; random numbers are drawn before backward."""
+    leaves = [each.detach().clone().requires_grad_() for each in inputs]
+    torch.manual_seed(17)
+    result = function(*leaves)
+    for each in leaves:
+        torch.rand(33, device=each.device)
+    result.backward(values(*result.shape).to(result.device))
+    grads = [context.from_device(each.grad) for each in leaves if each.grad is not None]
+    context.same(len(grads), len(leaves), "each input has a gradient", Kind.COUNT)
+    return context.from_device(result.detach()), grads
+
+
+def _same_with_checkpoint(
+    context: Context, function: Callable[..., torch.Tensor], *inputs: torch.Tensor, **options: Any
+) -> None:
+    """A check that a checkpoint changes neither the result nor the gradients of a function with random numbers."""
+    plain = _gradients(context, function, *inputs)
+    found = _gradients(context, partial(checkpoint, function, **options), *inputs)
+    close(context, found[0], plain[0], "the result is that without a checkpoint")
+    for place, (grad, want) in enumerate(zip(found[1], plain[1])):
+        text = "the gradient is that without a checkpoint"
+        close(context, grad, want, text, f"input {place}")
+
+
+@cases("autograd.saved", requires={"generator"}, over={f"checkpoint{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
+def checkpointed(context: Context, reentrant: bool) -> None:
+    """A checkpoint gives the gradients, and draws the random numbers, of the same function without one."""
+    for x in (values(6, 8), values(8, 6).t(), values(12, 8)[::2]):
+        _same_with_checkpoint(context, _network, context.to_device(x), use_reentrant=reentrant)
+
+
+@cases("autograd.saved", requires={"generator"}, over={f"checkpoint_mask{end}": (given, True) for end, given in _REENTRANT.items()} | {f"checkpoint_mask_not_preserved{end}": (given, False) for end, given in _REENTRANT.items()})  # fmt: skip
+def masks(context: Context, reentrant: bool, preserve: bool) -> None:
+    """A checkpoint draws its numbers again in backward, and leaves the generator as it was, unless it is told not to."""
+    torch.manual_seed(6)
+    x = context.to_device(torch.ones(400)).requires_grad_()
+
+    def drop(value: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(value * 2, 0.5)
+
+    y: torch.Tensor = checkpoint(drop, x, use_reentrant=reentrant, preserve_rng_state=preserve)
+    torch.manual_seed(12)
+    want = [_drawn(context) for _ in range(2)]
+    torch.manual_seed(12)
+    context.equal(_drawn(context), want[0], "a seed gives the same numbers")
+    y.sum().backward()
+    context.must(x.grad is not None, "the leaf has a gradient")
+    assert x.grad is not None
+    mask, drawn = context.from_device(y.detach()), context.from_device(x.grad)
+    after = _drawn(context)
+    if preserve:
+        context.equal(drawn, mask, "the gradient has the mask of the result")
+        context.equal(after, want[1], "backward leaves the generator as it was")
+    else:
+        context.check(
+            not torch.equal(drawn, mask), "without preserve_rng_state other numbers are drawn"
+        )
+        context.check(
+            not torch.equal(after, want[1]),
+            "without preserve_rng_state backward moves the generator",
+        )
+
+
+@cases("autograd.saved", requires={"generator", "multi_device"}, indices=2, over={f"checkpoint_of_two_indices{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
+def of_two_indices(context: Context, reentrant: bool) -> None:
+    """The generators of every index that the inputs of a checkpoint lie on are saved and restored."""
+
+    def both(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        first, second = (functional.dropout(each * 2, 0.5) for each in (first, second))
+        return functional.dropout(first.to(second.device) + 3 * second, 0.5)
+
+    inputs = [torch.ones(300).to(context.at(index)) for index in (0, 1)]
+    _same_with_checkpoint(context, both, *inputs, use_reentrant=reentrant)
+
+    def only(value: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(value, 0.5)
+
+    _same_with_checkpoint(context, only, inputs[1], use_reentrant=reentrant)
+    leaves = [each.requires_grad_() for each in inputs]
+    torch.manual_seed(5)
+    result: torch.Tensor = checkpoint(both, *leaves, use_reentrant=reentrant)
+    torch.manual_seed(7)
+    want = [_drawn(context, index) for index in (0, 1)]
+    torch.manual_seed(7)
+    result.sum().backward()
+    for index in (0, 1):
+        text = "backward leaves the generator as it was"
+        context.equal(_drawn(context, index), want[index], text, f"index {index}")
+
+
+@cases("autograd.saved", requires={"multi_device"}, indices=2, over={f"checkpoint_current_index{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
+def current_index(context: Context, reentrant: bool) -> None:
+    """What a checkpoint computes again in backward runs with the index of its tensors."""
+    seen: list[int] = []
+
+    def noting(value: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.accelerator.current_device_index())
+        return value.exp()
+
+    x = torch.ones(4, device=context.at(1), requires_grad=True)
+    with context.on(1):
+        y: torch.Tensor = checkpoint(noting, x, use_reentrant=reentrant, preserve_rng_state=False)
+    y.sum().backward()
+    context.same(seen, [1, 1], "the function runs with the index of its tensors", Kind.STATE)
+
+
+@cases("autograd.saved", requires={"generator"}, over={"checkpoint_nested": (False, False), "checkpoint_in_reentrant": (True, False), "checkpoint_of_reentrant": (False, True), "checkpoint_nested_reentrant": (True, True)})  # fmt: skip
+def nested(context: Context, outer: bool, inner: bool) -> None:
+    """A checkpoint within a checkpoint gives the same gradients and the same random numbers."""
+
+    def inside(value: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = checkpoint(_network, value, use_reentrant=inner)
+        return functional.dropout(made, 0.5) * value[:, :1]
+
+    _same_with_checkpoint(context, inside, context.to_device(values(6, 8)), use_reentrant=outer)
+
+
+@cases("autograd.saved", requires={"generator"}, over={f"checkpoint_in_sequence{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
+def in_sequence(context: Context, reentrant: bool) -> None:
+    """checkpoint_sequential gives the gradients of its modules in a row, those of their parameters too."""
+    torch.manual_seed(3)
+    layers = [torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Tanh(), torch.nn.Linear(8, 8)]
+    model = torch.nn.Sequential(*layers).to(context.device)
+    found = []
+    for way in (model, partial(checkpoint_sequential, model, 2, use_reentrant=reentrant)):
+        model.zero_grad()
+        x = context.to_device(values(6, 8))
+        found.append(_gradients(context, (lambda call, value: call(input=value)).__get__(way), x))
+        found[-1][1].extend(
+            context.from_device(each.grad) for each in model.parameters() if each.grad is not None
+        )
+    (_, plain), (_, rerun) = found
+    context.same(len(rerun), len(plain), "each parameter has a gradient", Kind.COUNT)
+    for place, (grad, want) in enumerate(zip(rerun, plain)):
+        close(context, grad, want, "the gradient is that without a checkpoint", f"tensor {place}")
+
+
+@cases("autograd.saved", requires={"autocast"}, over={f"checkpoint_under_autocast{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
+def under_autocast(context: Context, reentrant: bool) -> None:
+    """What a checkpoint computes again runs under the autocast of the first time, though backward is outside of it."""
+    seen: list[tuple[bool, torch.dtype]] = []
+
+    def noting(value: torch.Tensor) -> torch.Tensor:
+        made = value @ value.mT
+        seen.append((torch.is_autocast_enabled(context.kind), made.dtype))
+        return made.float().tanh()
+
+    x = context.to_device(values(6, 8)).requires_grad_()
+    with torch.autocast(context.kind, dtype=torch.bfloat16):
+        y: torch.Tensor = checkpoint(noting, x, use_reentrant=reentrant, preserve_rng_state=False)
+    y.sum().backward()
+    want = [(True, torch.bfloat16)] * 2
+    context.same(seen, want, "the function runs under the same autocast again", Kind.DTYPE)
+    context.check(
+        x.grad is not None and x.grad.dtype == torch.float32,
+        "the gradient has the dtype of the leaf",
+        kind=Kind.DTYPE,
+    )
+
+
+def _pooled(x: torch.Tensor) -> torch.Tensor:
+    return functional.avg_pool2d(functional.relu(x * 2 - 1), 2) * 3
+
+
+def _convolved(x: torch.Tensor) -> torch.Tensor:
+    weight = beside(x, 4, 3, 3, 3).to(memory_format=torch.channels_last)
+    return functional.dropout(functional.conv2d(x, weight, padding=1), 0.5)
+
+
+_IN_CHANNELS_LAST = {"pooled": _pooled, "convolved": _convolved}
+
+
+@cases(
+    "autograd.saved",
+    requires={"strides", "generator"},
+    over={
+        f"checkpoint_channels_last{end}_{name}": (given, name)
+        for end, given in _REENTRANT.items()
+        for name in _IN_CHANNELS_LAST
+    },
+)
+def channels_last(context: Context, reentrant: bool, name: str) -> None:
+    """A checkpoint of channels_last inputs gives the same gradients, in the same strides."""
+    function = _IN_CHANNELS_LAST[name]
+    given = context.to_device(values(2, 3, 4, 4).to(memory_format=torch.channels_last))
+    _same_with_checkpoint(context, function, given, use_reentrant=reentrant)
+    strides = []
+    for call in (function, partial(checkpoint, function, use_reentrant=reentrant)):
+        leaf = given.detach().clone().requires_grad_()
+        result = call(leaf)
+        assert isinstance(result, torch.Tensor)
+        result.sum().backward()
+        assert leaf.grad is not None
+        strides.append((result.stride(), leaf.grad.stride()))
+    context.same(strides[1], strides[0], "a checkpoint changes no strides", Kind.STRIDES)
+
+
+@cases("autograd.saved", requires={"generator"})
+def other_metadata(context: Context) -> None:
+    """A checkpoint whose function computes something else the second time is refused."""
+    shapes = [8, 4]
+
+    def changing(value: torch.Tensor) -> torch.Tensor:
+        return value[: shapes.pop(0)].exp().exp()
+
+    x = context.to_device(values(8)).requires_grad_()
+    y: torch.Tensor = checkpoint(changing, x, use_reentrant=False, preserve_rng_state=False)
+    text = "a recomputation of other shapes is refused"
+    context.raises(RuntimeError, y.sum().backward, text=text, match="metadata")

@@ -1,0 +1,615 @@
+"""Backward and threads: which index and stream a node runs with, hooks, errors, and graphs that run at once."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch.autograd.graph import register_multi_grad_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.endings import NotDeclared
+from conformance.checks.cases.in_flight import SOON, WaitingCall
+from devices.failure import Kind
+
+cases = Cases(Kind.STATE)
+
+RIGHT = "the gradient is right"
+
+
+class _Noting(torch.autograd.Function):
+    """y = 3 x; its backward calls a function."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, note: Callable[[], object]) -> torch.Tensor:
+        ctx.note = note
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        ctx.note()
+        return grads[0] * 3, None
+
+
+def noting(x: torch.Tensor, note: Callable[[], object]) -> torch.Tensor:
+    made: torch.Tensor = _Noting.apply(x, note)  # type: ignore[no-untyped-call]
+    return made
+
+
+def leaf(context: Context, index: int = 0, value: float = 1.0, count: int = 64) -> torch.Tensor:
+    return torch.full((count,), value, device=context.named(index), requires_grad=True)
+
+
+def whole(
+    context: Context, found: torch.Tensor | None, value: float, text: str = RIGHT, at: str = ""
+) -> None:
+    """A check that a gradient is this number everywhere."""
+    context.check(found is not None, "the leaf has a gradient", at=at)
+    assert found is not None
+    there = context.from_device(found) if found.device.index in (None, 0) else found.cpu()
+    context.equal(there, torch.full_like(there, value), text, at)
+
+
+def _backward(result: torch.Tensor, **named: Any) -> None:
+    """``result.sum().backward()``, without the advice to make leaves on the stream of their use."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")
+        result.sum().backward(**named)
+
+
+def _index() -> int:
+    return int(torch.accelerator.current_device_index())
+
+
+# -- indices and streams
+
+
+@cases("autograd.threads", requires={"multi_device"}, indices=2, over={"index_0": (0,), "index_1": (1,)})  # fmt: skip
+def index(context: Context, where: int) -> None:
+    """Nodes and hooks run with the index of their tensors as the current one, not with the caller's."""
+    seen: dict[str, int] = {}
+
+    def note(what: str, *_: Any) -> None:
+        seen[what] = _index()
+
+    x = leaf(context, where)
+    y = noting(x * 2, partial(note, "a node"))
+    y.register_hook(partial(note, "a hook of a tensor"))
+    z = y * 2
+    assert z.grad_fn is not None
+    z.grad_fn.register_prehook(partial(note, "a hook before a node"))
+    z.grad_fn.register_hook(partial(note, "a hook after a node"))
+    x.register_post_accumulate_grad_hook(partial(note, "a hook after accumulation"))
+    several = register_multi_grad_hook((y, z), partial(note, "a hook of several tensors"))
+    with context.on(1 - where):
+        _backward(z)
+        after = _index()
+    several.remove()
+    for what, found in sorted(seen.items()):
+        context.same(found, where, "the current index is that of the tensors", at=what)
+    context.same(len(seen), 6, "every hook runs", Kind.COUNT)
+    context.same(after, 1 - where, "the caller keeps its current index")
+    whole(context, x.grad, 12.0)
+
+
+@cases("autograd.threads", requires={"multi_device"}, indices=2)
+def over_both_indices(context: Context) -> None:
+    """A graph over two indices runs each node with its own index, and gives the right gradients on both."""
+    seen: list[int] = []
+    x, w = leaf(context, 0), leaf(context, 1, 2.0)
+    y = noting(x, lambda: seen.append(_index())).to(context.at(1))
+    y = noting(y * w, lambda: seen.append(_index())).to(context.at(0))
+    y = noting(y, lambda: seen.append(_index())).to(context.at(1))
+    _backward(noting(y, lambda: seen.append(_index())))
+    context.same(seen, [1, 0, 1, 0], "each node runs with its own index")
+    for each, want, at in ((x, 162.0, "index 0"), (w, 81.0, "index 1")):
+        whole(context, each.grad, want, at=at)
+        assert each.grad is not None
+        context.same(
+            each.grad.device,
+            each.device,
+            "a gradient lies on the index of its leaf",
+            Kind.DEVICE,
+            at,
+        )
+
+
+@cases("autograd.threads", requires={"multi_device"}, indices=2)
+def roots_on_two_indices(context: Context) -> None:
+    """One backward of two results on two indices accumulates into one leaf what both give, wherever it lies."""
+    for where in (0, 1):
+        x = leaf(context, where)
+        results = [(x.to(context.at(place)) * factor) for place, factor in ((0, 2), (1, 3))]
+        ones = [torch.ones_like(each) for each in results]
+        torch.autograd.backward(results, ones)
+        whole(context, x.grad, 5.0, "both results count", f"a leaf on index {where}")
+        for each in (x * 7, x.to(context.at(1 - where)) * 11):
+            _backward(each)
+        whole(context, x.grad, 23.0, "later gradients are added", f"a leaf on index {where}")
+
+
+@cases("autograd.threads", requires={"streams"})
+def of_the_device(context: Context) -> None:
+    """All nodes of an index run on one thread that is not the caller's, in each backward and for each caller."""
+    seen: list[int] = []
+
+    def run() -> None:
+        y = noting(noting(leaf(context), note) * 2, note)
+        _backward(y)
+
+    def note() -> None:
+        seen.append(threading.get_ident())
+
+    run()
+    context.together(run)
+    context.same(len(seen), 4, "each node runs once", Kind.COUNT)
+    context.same(len(set(seen)), 1, "the nodes of an index run on one thread", Kind.COUNT)
+    context.check(threading.get_ident() not in seen, "it is not the caller's thread")
+
+
+@cases("autograd.threads", requires={"streams"}, over={"hooks_on_the_stream": (0,)})
+@cases("autograd.threads", requires={"streams", "multi_device"}, indices=2, over={"hooks_on_the_stream_of_index_1": (1,)})  # fmt: skip
+def hooks_on_the_stream(context: Context, where: int) -> None:
+    """Hooks of a node and of its result run on the stream that its forward ran on."""
+    seen: dict[str, Any] = {}
+
+    def note(what: str, *_: Any) -> None:
+        seen[what] = context.current_stream(where)
+
+    x, stream = leaf(context, where), context.stream(where)
+    context.settle()
+    with stream:
+        y = x * 2
+        z = y * 3
+    assert y.grad_fn is not None
+    y.register_hook(partial(note, "a hook of a tensor"))
+    y.grad_fn.register_prehook(partial(note, "a hook before a node"))
+    y.grad_fn.register_hook(partial(note, "a hook after a node"))
+    context.settle()
+    _backward(z)
+    for what, found in sorted(seen.items()):
+        context.same(found, stream, "the current stream is that of the forward", at=what)
+    context.same(len(seen), 3, "every hook runs", Kind.COUNT)
+
+
+@cases("autograd.threads", requires={"streams", "multi_device"}, indices=2)
+def caller_waits_on_each_index(context: Context) -> None:
+    """What the caller queues after backward on its stream of another index sees the gradients there."""
+    forward, caller = context.stream(1), context.stream(1)
+    context.must(forward != caller, "two new streams differ", by="streams.identity")
+    x, target = leaf(context, 1), torch.zeros(64, device=context.at(1))
+    _backward(x * 5)  # the first time is not held up by what is made once
+    x.grad = None
+    with forward:
+        y = x * 5
+    context.settle()
+
+    def backward() -> None:
+        torch.accelerator.set_stream(caller)
+        torch.accelerator.set_device_index(0)
+        y.backward(given)
+        assert x.grad is not None
+        with caller:
+            target.copy_(x.grad)
+
+    given = torch.ones(64, device=context.at(1))
+    context.settle()
+    with context.hold(forward, needed=False) as hold, WaitingCall(backward) as call:
+        if call.ended(SOON):
+            hold.waits(caller, "the caller's stream waits for the nodes' streams")
+        hold.release()
+    caller.synchronize()
+    whole(context, target, 5.0, "it reads the whole gradient")
+
+
+@cases("autograd.threads", requires={"streams"})
+def caller_keeps_its_stream(context: Context) -> None:
+    """backward leaves the current stream of the caller as it is."""
+    forward, caller = context.streams()
+    x = leaf(context)
+    context.settle()
+    with forward:
+        y = x * 2
+    context.settle()
+    with caller:
+        _backward(y)
+        found = context.current_stream()
+    context.same(found, caller, "the caller's stream is still current")
+    context.settle()
+    whole(context, x.grad, 2.0)
+
+
+# -- graphs at once
+
+
+def _model(x: torch.Tensor) -> torch.Tensor:
+    """A function whose ops save their inputs, their results, or statistics."""
+    y = (x * 2).cos() + x.exp().tanh()
+    return torch.nn.functional.layer_norm(y.sin(), (y.shape[-1],)).softmax(-1).log()
+
+
+def _given(seed: int) -> torch.Tensor:
+    return torch.linspace(-1, 1, 60).roll(7 * seed).reshape(6, 10) * (1 + seed / 10)
+
+
+def _wanted(seed: int) -> torch.Tensor:
+    x = _given(seed).requires_grad_()
+    _model(x).backward(_given(seed + 1))
+    assert x.grad is not None
+    return x.grad
+
+
+def _near(
+    context: Context, found: torch.Tensor | None, want: torch.Tensor, text: str, at: str = ""
+) -> None:
+    context.check(found is not None, "the leaf has a gradient", at=at)
+    assert found is not None
+    there = found.cpu()
+    near = torch.allclose(there, want, rtol=0.02, atol=0.02)
+    error = float((there - want).abs().max())
+    context.check(
+        near, text, expected="an error of 2 % at most", found=error, kind=Kind.VALUES, at=at
+    )
+
+
+@cases("autograd.threads")
+def graphs_in_turn(context: Context) -> None:
+    """Graphs that were built before any of them runs backward do not mix what they saved, in whatever order they run."""
+    for order in ((0, 1, 2), (2, 0, 1)):
+        leaves = [context.to_device(_given(seed)).requires_grad_() for seed in range(3)]
+        results = [_model(each) for each in leaves]
+        for seed in order:
+            results[seed].backward(context.to_device(_given(seed + 1)))
+        for seed, each in enumerate(leaves):
+            _near(context, each.grad, _wanted(seed), RIGHT, f"graph {seed} of 3")
+
+
+@cases("autograd.threads", over={"graphs_at_once": (False,)})
+@cases("autograd.threads", requires={"streams"}, over={"graphs_at_once_on_streams": (True,)})
+def graphs_at_once(context: Context, streams: bool) -> None:
+    """Threads that build graphs and run them backward at the same time each get their own gradients."""
+    count, rounds = 4, 4
+    wanted = [_wanted(seed) for seed in range(count)]
+    found: dict[tuple[int, int], torch.Tensor | None] = {}
+    all_are_built = threading.Barrier(count)
+
+    def work(seed: int) -> None:
+        try:
+            run(seed)
+        except threading.BrokenBarrierError:
+            return  # another thread has raised
+        except BaseException:
+            all_are_built.abort()
+            raise
+
+    def run(seed: int) -> None:
+        stream = context.stream() if streams else None
+        for turn in range(rounds):
+            given, cotangent = (context.to_device(_given(each)) for each in (seed, seed + 1))
+            context.settle()
+            with nullcontext() if stream is None else stream:
+                x = given.requires_grad_()
+                result = _model(x)
+                all_are_built.wait()
+                result.backward(cotangent)
+            if stream is not None:
+                stream.synchronize()
+            found[seed, turn] = x.grad
+
+    context.together(*(partial(work, seed) for seed in range(count)))
+    for (seed, turn), grad in sorted(found.items()):
+        _near(context, grad, wanted[seed], RIGHT, f"thread {seed}, round {turn}")
+
+
+@cases("autograd.threads")
+def one_leaf_of_all_threads(context: Context) -> None:
+    """Gradients that several threads compute at once for one leaf are all added to it."""
+    x, count, rounds = leaf(context), 4, 10
+    _backward(x * 1)
+
+    def work(factor: int) -> None:
+        for _ in range(rounds):
+            _backward(x * factor)
+
+    context.together(*(partial(work, factor) for factor in range(1, count + 1)))
+    context.settle()
+    whole(context, x.grad, 1.0 + rounds * 10, "each gradient is added once")
+
+
+@cases("autograd.threads")
+def one_graph_of_two_threads(context: Context) -> None:
+    """Two threads may run one retained graph backward at the same time."""
+    x = context.to_device(_given(0)).requires_grad_()
+    result, cotangent = _model(x), context.to_device(_given(1))
+
+    def gradient() -> torch.Tensor:
+        return torch.autograd.grad(result, x, cotangent, retain_graph=True)[0]
+
+    for place, found in enumerate(context.together(*[gradient] * 3)):
+        _near(context, found, _wanted(0), RIGHT, f"thread {place}")
+
+
+@cases("autograd.threads")
+def from_another_thread(context: Context) -> None:
+    """A graph that one thread built runs backward from another."""
+    x = context.to_device(_given(3)).requires_grad_()
+    [result] = context.together(lambda: _model(x))
+    cotangent = context.to_device(_given(4))
+    context.settle()
+    context.together(lambda: result.backward(cotangent))
+    context.settle()
+    _near(context, x.grad, _wanted(3), RIGHT)
+
+
+# -- what a node sees
+
+
+@cases("autograd.threads", requires={"generator"}, over={"random_numbers": (0,)})
+@cases("autograd.threads", requires={"generator", "multi_device"}, indices=2, over={"random_numbers_of_index_1": (1,)})  # fmt: skip
+def random_numbers(context: Context, where: int) -> None:
+    """What a node draws comes from the device's default generator, and moves it."""
+    device = context.named(where)
+    torch.manual_seed(23)
+    want = [torch.rand(40, device=device).cpu() for _ in range(3)]
+    drawn: list[torch.Tensor] = []
+    y = noting(leaf(context, where), lambda: drawn.append(torch.rand(40, device=device)))
+    torch.manual_seed(23)
+    found = [torch.rand(40, device=device).cpu()]
+    _backward(y)
+    found += [drawn[0].cpu(), torch.rand(40, device=device).cpu()]
+    for place, (got, wanted) in enumerate(zip(found, want)):
+        text = "draws before, in and after backward are one sequence"
+        context.equal(got, wanted, text, f"draw {place}")
+
+
+@cases("autograd.threads")
+def gradients_enabled(context: Context) -> None:
+    """Nodes record gradients if the caller creates a graph, and only then, whatever mode the caller is in."""
+    seen: list[bool] = []
+    for create in (False, True):
+        x = leaf(context)
+        total = noting(x, lambda: seen.append(torch.is_grad_enabled())).sum()
+        with torch.set_grad_enabled(not create):
+            torch.autograd.grad(total, x, create_graph=create)
+    context.same(seen, [False, True], "a node records gradients where a graph is created")
+
+
+class _Counting(TorchDispatchMode):
+    """Notes the ops that run under it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.seen.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@cases("autograd.threads")
+def dispatch_modes(context: Context) -> None:
+    """The dispatch modes of the caller are active in the nodes."""
+    x = leaf(context)
+    y = noting(x, x.detach().cosh)  # the node calls cosh
+    cotangent = torch.ones_like(y)
+    with _Counting() as mode:
+        y.backward(cotangent)
+    ran = any(name.startswith("aten.cosh") for name in mode.seen)
+    context.check(ran, "a mode sees the ops of backward", expected="aten.cosh", found=mode.seen)
+
+
+@cases("autograd.threads")
+def hooks_in_order(context: Context) -> None:
+    """Hooks run once each, in order, with gradients of the device, and what they return is used."""
+    order: list[str] = []
+
+    def note(name: str, *given: Any) -> None:
+        order.append(name)
+        for each in given:
+            for tensor in each if isinstance(each, tuple) else (each,):
+                context.same(
+                    tensor.device,
+                    context.named(0),
+                    "a hook gets tensors of the device",
+                    Kind.DEVICE,
+                    name,
+                )
+
+    def doubled(grad: torch.Tensor) -> torch.Tensor:
+        note("a hook of a tensor", grad)
+        return grad * 2
+
+    def tripled(grads: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        note("before the node", *grads)
+        return tuple(each * 3 for each in grads)
+
+    def added(inputs: tuple[torch.Tensor, ...], outputs: tuple[torch.Tensor, ...]) -> Any:
+        note("after the node", *outputs)
+        return tuple(None if each is None else each + 1 for each in inputs)
+
+    x = leaf(context)
+    y = x * 5
+    assert y.grad_fn is not None
+    handles = [y.register_hook(doubled), y.grad_fn.register_prehook(tripled), y.grad_fn.register_hook(added)]  # fmt: skip
+
+    def accumulated(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        note("after accumulation", parameter.grad)
+        sums.append(parameter.grad.clone())
+
+    sums: list[torch.Tensor] = []
+    x.register_post_accumulate_grad_hook(accumulated)
+    z = y * 1
+    _backward(z, retain_graph=True)
+    wanted = ["a hook of a tensor", "before the node", "after the node", "after accumulation"]
+    context.same(order, wanted, "hooks run once each, in order", Kind.ORDER)
+    whole(context, x.grad, 31.0, "what hooks return is used")
+    whole(context, sums[0], 31.0, "a hook after accumulation sees the whole gradient")
+    for each in handles:
+        each.remove()
+    x.grad = None
+    order.clear()
+    _backward(z)
+    context.same(order, wanted[3:], "hooks that were removed do not run", Kind.ORDER)
+    whole(context, x.grad, 5.0, "without hooks the gradient is the plain one")
+
+
+@cases("autograd.threads", over={"hook_of_several": ("all",), "hook_of_any": ("any",)})
+def multi_grad(context: Context, mode: str) -> None:
+    """A hook of several tensors runs once in each backward, when all, or the first, of their gradients are there."""
+    x = leaf(context)
+    several = [x * factor for factor in (2, 3, 4)]
+    calls: list[Any] = []
+    handle = register_multi_grad_hook(several, calls.append, mode=mode)  # type: ignore[arg-type]
+    total = several[0] + several[1]
+    for times in (1, 2):
+        _backward(total, retain_graph=True)
+        context.same(len(calls), times, "the hook runs once in each backward", Kind.COUNT)
+    last = calls[-1]
+    if mode == "all":
+        there = [each is not None for each in last]
+        context.same(there, [True, True, False], "it gets None of what has no gradient", Kind.COUNT)
+        whole(context, last[0], 1.0, "it gets the gradients")
+    else:
+        whole(context, last, 1.0, "it gets the gradient")
+    handle.remove()
+    _backward(total)
+    context.same(len(calls), 2, "a hook that was removed does not run", Kind.COUNT)
+
+
+@cases("autograd.threads", over={"step_in_a_hook": (0,)})
+@cases("autograd.threads", requires={"multi_device"}, indices=2, over={"step_in_a_hook_of_index_1": (1,)})  # fmt: skip
+def step_in_a_hook(context: Context, where: int) -> None:
+    """A hook after accumulation may use the gradient and release it: an optimiser's step within backward."""
+    x = leaf(context, where)
+    optimiser = torch.optim.SGD([x], lr=0.5)
+
+    def step(parameter: torch.Tensor) -> None:
+        optimiser.step()
+        parameter.grad = None
+
+    x.register_post_accumulate_grad_hook(step)
+    for value in (0.0, -1.0):
+        _backward(x * 2)
+        whole(context, x.detach(), value, "the parameter took a step")
+    context.check(x.grad is None, "the gradient was released")
+
+
+# -- errors
+
+
+class _Broken(Exception):
+    """Raised in a node."""
+
+
+def _breaks() -> None:
+    raise _Broken("in a node")
+
+
+@cases("autograd.threads", over={"error_in_a_node": ("node", 0), "error_in_a_hook": ("hook", 0)})
+@cases("autograd.threads", requires={"multi_device"}, indices=2, over={"error_in_a_node_of_index_1": ("node", 1), "error_in_a_hook_of_index_1": ("hook", 1)})  # fmt: skip
+def error(context: Context, place: str, where: int) -> None:
+    """An exception in a node or in a hook comes to the caller as it is, and the next backward works."""
+    x = leaf(context, where)
+    y = noting(x, _breaks if place == "node" else int)
+    if place == "hook":
+        y.register_hook(lambda _: _breaks())
+    for _ in range(2):
+        text = "the exception comes to the caller"
+        context.raises(
+            _Broken, partial(_backward, y * 2, retain_graph=True), text=text, match="in a node"
+        )
+    x.grad = None
+    _backward(noting(x, int))
+    whole(context, x.grad, 3.0, "the next backward works")
+
+
+@cases("autograd.threads")
+def error_of_an_op(context: Context) -> None:
+    """The error of an op that a node calls comes to the caller."""
+    wide, narrow = torch.ones(3, 4, device=context.device), torch.ones(5, 6, device=context.device)
+    y = noting(leaf(context), lambda: wide @ narrow)
+    text = "the op's error comes to the caller"
+    context.raises(RuntimeError, partial(_backward, y), text=text)
+
+
+@cases("autograd.threads", requires={"streams"})
+def error_of_queued_work(context: Context) -> None:
+    """The error of work that a node queued is raised by backward, or by the next synchronisation."""
+    fail = context.descriptor.fail
+    if fail is None:
+        raise NotDeclared("what a failure of queued work does: the descriptor names no `fail`")
+
+    def failing() -> None:
+        fail()
+        context.settle()
+
+    def run() -> None:
+        _backward(noting(leaf(context), failing))
+        context.settle()
+
+    context.raises(RuntimeError, run, text="the error of queued work is not lost")
+    x = leaf(context)
+    _backward(x * 2)
+    whole(context, x.grad, 2.0, "the next backward works")
+
+
+# -- shapes of graphs
+
+
+@cases("autograd.threads")
+def deep(context: Context) -> None:
+    """A graph of 10,000 nodes in a row runs backward, and is freed, without an overflow."""
+    x = leaf(context, count=2)
+    y = x
+    for _ in range(5000):
+        y = (y * 1).add(1)
+    y.backward(torch.ones_like(y))
+    del y
+    whole(context, x.grad, 1.0)
+
+
+@cases("autograd.threads", over={"reentrant": (0, 3), "reentrant_deep": (0, 80)})
+@cases("autograd.threads", requires={"multi_device"}, indices=2, over={"reentrant_on_index_1": (1, 3)})  # fmt: skip
+def reentrant(context: Context, where: int, depth: int) -> None:
+    """A node may call backward, as deep as it likes: inner passes have the right index and give their gradients."""
+    inner, seen = leaf(context, where), list[int]()
+
+    def descend(left: int) -> None:
+        if context.has("multi_device"):
+            seen.append(_index())
+        if left > 0:
+            with torch.enable_grad():
+                _backward(noting(inner * 1, partial(descend, left - 1)))
+
+    outer = leaf(context, where)
+    _backward(noting(outer, partial(descend, depth)))
+    whole(context, outer.grad, 3.0, "the outer gradient is right")
+    whole(context, inner.grad, 3.0 * depth, "each inner pass adds its gradient")
+    context.same(set(seen) - {where}, set(), "each pass runs with the index of its tensors")
+
+
+@cases("autograd.threads", requires={"multi_device"}, indices=2)
+def reentrant_on_the_other_index(context: Context) -> None:
+    """A node of one index may call backward on the other."""
+    inner, seen = leaf(context, 1), list[int]()
+
+    def other() -> None:
+        with torch.enable_grad():
+            _backward(noting(inner, lambda: seen.append(_index())))
+        seen.append(_index())
+
+    outer = leaf(context, 0)
+    _backward(noting(outer, other))
+    context.same(seen, [1, 0], "each pass runs with the index of its tensors")
+    whole(context, outer.grad, 3.0, "the outer gradient is right")
+    whole(context, inner.grad, 3.0, "the inner gradient is right")
