@@ -130,6 +130,9 @@ EXPECTED = [
     "autograd.threads",
     "autocast.lists",
     "optim.foreach",
+    "nn.modules",
+    "nn.rnn",
+    "nn.attention",
     "compile.meta_agrees",
     "compile.stride_tags",
     "compile.eager_equals_compiled",
@@ -143,6 +146,7 @@ LEVEL_OF_FAMILY = {
     **dict.fromkeys(("layout", "transfer", "device", "dispatch"), 1),
     **dict.fromkeys(("allocator", "streams", "events"), 2),
     "graphs": 3,
+    "nn": 5,
 }
 
 GOOD = """\
