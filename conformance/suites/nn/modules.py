@@ -289,7 +289,10 @@ def moved(context: Context, module: torch.nn.Module, way: Way) -> torch.nn.Modul
 
 def in_channels_last(module: torch.nn.Module) -> torch.nn.Module:
     ranks = {each.dim() for each in module.parameters()}
-    return module.to(memory_format=torch.channels_last_3d if 5 in ranks else torch.channels_last)
+    move: Any = module.to
+    form = torch.channels_last_3d if 5 in ranks else torch.channels_last
+    made: torch.nn.Module = move(memory_format=form)
+    return made
 
 
 def arguments(laid: Laid, sample: ModuleSample, way: Way) -> tuple[Any, Any]:

@@ -131,7 +131,12 @@ class Laid:
 
 
 def close(
-    context: Context, found: torch.Tensor, expected: torch.Tensor, text: str, at: str
+    context: Context,
+    found: torch.Tensor,
+    expected: torch.Tensor,
+    text: str,
+    at: str,
+    roundings: float = ROUNDINGS,
 ) -> None:
     """A check that a tensor of the device is one of the CPU, which is in float64, but for rounding."""
     context.same(tuple(found.shape), tuple(expected.shape), text, Kind.SHAPE, at)
@@ -141,7 +146,7 @@ def close(
     looser = {
         name: (max(t.rtol, CHAINED.get(name, (0, 0))[0]), t.atol) for name, t in given.items()
     }
-    wrong = tensor_difference(there, want, CHAINED | looser, ROUNDINGS)
+    wrong = tensor_difference(there, want, CHAINED | looser, roundings)
     context.checks += 1
     if wrong is not None:
         where = Difference(wrong.count, wrong.total, wrong.first)
