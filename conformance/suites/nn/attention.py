@@ -343,32 +343,6 @@ def large_inputs(context: Context) -> None:
                 context.check(finite, "the gradients of large inputs are finite", at=backend)
 
 
-@cases("nn.attention")
-def a_stack_of_blocks(context: Context) -> None:
-    """x + norm(x), many times over, has the CPU's gradients."""
-    for build in (lambda: torch.nn.GroupNorm(4, 8), lambda: torch.nn.BatchNorm1d(8)):
-        blocks = [build() for _ in range(12)]
-        there = [copy.deepcopy(each).to(context.device) for each in blocks]
-        wide = [copy.deepcopy(each).double() for each in blocks]
-        values = torch.randn(4, 8, 6, generator=generator(context))
-        x, y = context.to_device(values).requires_grad_(), values.double().requires_grad_()
-        got, want = x, y
-        for mine, theirs in zip(there, wide, strict=True):
-            got, want = got + mine(got), want + theirs(want)
-        close(context, got, want, "the result is the CPU's", "a stack")
-        one, other = torch.autograd.grad(got.sum(), x)[0], torch.autograd.grad(want.sum(), y)[0]
-        finite = bool(context.from_device(one).isfinite().all())
-        context.check(finite, "the gradient of a stack is finite")
-        scale = float(other.abs().max())
-        close(
-            context,
-            one / max(scale, 1),
-            other / max(scale, 1),
-            "a gradient is the CPU's",
-            "a stack",
-        )
-
-
 # -- modules
 
 Made = tuple[torch.nn.Module, torch.nn.Module]
@@ -393,9 +367,12 @@ MULTIHEAD: dict[str, dict[str, Any]] = {
 }
 
 
-@cases("nn.attention", over={name: (options,) for name, options in MULTIHEAD.items()})
-def multihead(context: Context, options: dict[str, Any]) -> None:
+@cases(
+    "nn.attention", over={name: (tuple(options.items()),) for name, options in MULTIHEAD.items()}
+)
+def multihead(context: Context, chosen_options: tuple[tuple[str, Any], ...]) -> None:
     """MultiheadAttention with masks of keys and of pairs, weights or none, gradients; and in eval without gradients."""
+    options = dict(chosen_options)
     layer, reference = twice(context, torch.nn.MultiheadAttention(8, 2, **options))
     drawn = generator(context)
     first = options.get("batch_first", False)
@@ -495,10 +472,10 @@ ENCODERS: dict[str, dict[str, Any]] = {
 }
 
 
-@cases("nn.attention", over={name: (options,) for name, options in ENCODERS.items()})
-def encoder(context: Context, options: dict[str, Any]) -> None:
+@cases("nn.attention", over={name: (tuple(options.items()),) for name, options in ENCODERS.items()})
+def encoder(context: Context, options: tuple[tuple[str, Any], ...]) -> None:
     """TransformerEncoderLayer in training, in eval, and on the fast path of eval without gradients; with masks."""
-    layer = torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True, **options)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True, **dict(options))
     made = twice(context, layer)
     x = torch.randn(3, 6, 16, generator=generator(context))
     padding = torch.zeros(3, 6, dtype=torch.bool)

@@ -182,7 +182,8 @@ def as_on_the_cpu(context: Context, name: str, most: int) -> None:
     for training in (True, False):
         for number, sample, way in runs(entry, most, training=training):
             mode = "training" if training else "eval"
-            run_once(context, entry, sample, way, training, f"sample {number} in {mode}, {way}")
+            at = f"sample {number} in {mode}, {way}"
+            run_once(context, entry.build, sample, way, training, at)
 
 
 def runs(
@@ -215,12 +216,12 @@ def seeded(context: Context, at: str) -> torch.Generator:
     return torch.Generator().manual_seed(sum(map(ord, context.seed + at)))
 
 
-def built(entry: ModuleEntry, sample: ModuleSample, generator: torch.Generator) -> torch.nn.Module:
+def built(build: Any, sample: ModuleSample, generator: torch.Generator) -> torch.nn.Module:
     """The module on the CPU in float32, with parameters and buffers that are not what they begin with: a weight of 1, a
     bias of 0 and a mean of 0 would hide that they are not used."""
     with warnings.catch_warnings(), seeded_globally(7):
         warnings.simplefilter("ignore")  # of upstream's own choices
-        module: torch.nn.Module = entry.build(*copied(sample.args), **copied(sample.kwargs)).float()
+        module: torch.nn.Module = build(*copied(sample.args), **copied(sample.kwargs)).float()
     if is_lazy(module):
         module(*detached(sample.inputs), **detached(sample.named))
         module.float()
@@ -245,10 +246,10 @@ def detached(value: Any) -> Any:
 
 
 def run_once(
-    context: Context, entry: ModuleEntry, sample: ModuleSample, way: Way, training: bool, at: str
+    context: Context, build: Any, sample: ModuleSample, way: Way, training: bool, at: str
 ) -> None:
     generator = seeded(context, at)
-    module = built(entry, sample, generator).train(training)
+    module = built(build, sample, generator).train(training)
     reference = copy.deepcopy(module).double()
     there = moved(context, module, way)
     before = {key: value.clone() for key, value in there.state_dict().items()}
@@ -344,3 +345,214 @@ def state_of(
             close(context, value, kept[key], "a buffer is the CPU's after the call", at)
         else:
             context.equal(value, before[key], "what no training changes stays as it was", at)
+
+
+# -- modules together, and what the database has no samples of
+
+
+@cases("nn.modules")
+def a_stack_of_blocks(context: Context) -> None:
+    """x + norm(x), many times over, has the CPU's gradients."""
+    for build in (lambda: torch.nn.GroupNorm(4, 8), lambda: torch.nn.BatchNorm1d(8)):
+        blocks = [build() for _ in range(12)]
+        there = [copy.deepcopy(each).to(context.device) for each in blocks]
+        wide = [copy.deepcopy(each).double() for each in blocks]
+        values = torch.randn(4, 8, 6, generator=seeded(context, ""))
+        x, y = context.to_device(values).requires_grad_(), values.double().requires_grad_()
+        got, want = x, y
+        for mine, theirs in zip(there, wide, strict=True):
+            got, want = got + mine(got), want + theirs(want)
+        close(context, got, want, "the result is the CPU's", "a stack")
+        one, other = torch.autograd.grad(got.sum(), x)[0], torch.autograd.grad(want.sum(), y)[0]
+        finite = bool(context.from_device(one).isfinite().all())
+        context.check(finite, "the gradient of a stack is finite")
+        scale = float(other.abs().max())
+        close(
+            context,
+            one / max(scale, 1),
+            other / max(scale, 1),
+            "a gradient is the CPU's",
+            "a stack",
+        )
+
+
+@cases("nn.modules")
+def columns_without_variance(context: Context) -> None:
+    """Batch norm of columns that are constant gives its bias, whatever ran before."""
+    layer = torch.nn.BatchNorm1d(16, track_running_stats=False)
+    with torch.no_grad():
+        layer.bias.copy_(torch.arange(16.0))
+    layer.to(context.device)
+    x = torch.arange(16.0).expand(8, 16) * 3
+    want = torch.arange(16.0).double().expand(8, 16)
+    for before in (8, 64, 8, 3):
+        layer(context.to_device(torch.randn(before, 16, generator=seeded(context, str(before)))))
+        there = context.to_device(x.contiguous()).requires_grad_()
+        got = layer(there)
+        close(context, got, want, "constant columns give the bias", f"after a batch of {before}")
+        (grad,) = torch.autograd.grad(got.sum(), there)
+        finite = bool(context.from_device(grad).isfinite().all())
+        context.check(finite, "the gradient of constant columns is finite")
+
+
+DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout")
+
+
+@cases("nn.modules", over={name: (name,) for name in DROPOUTS})
+def dropout(context: Context, name: str) -> None:
+    """Dropout keeps everything in eval; in training it keeps some, drops some, and the gradient goes where the value did."""
+    rank = {"Dropout1d": 3, "Dropout2d": 4, "Dropout3d": 5}.get(name, 4)
+    shape = (20, 30, *[2] * (rank - 2))
+    x = context.to_device(torch.rand(shape, generator=seeded(context, "")) + 1).requires_grad_()
+    layer = getattr(torch.nn, name)(0.25)
+    context.equal(layer.eval()(x), x, "dropout in eval gives its input")
+    for probability, kept in ((0.0, 1), (1.0, 0)):
+        out = getattr(torch.nn, name)(probability).train()(x)
+        context.equal(out, x * kept, "dropout with probability 0 keeps all, with 1 nothing")
+    out = layer.train()(x)
+    (grad,) = torch.autograd.grad(out, x, torch.ones_like(out))
+    value, given, slope = (context.from_device(each.detach()) for each in (out, x, grad))
+    dropped = slope == 0
+    share = float(dropped.float().mean())
+    context.check(0.1 < share < 0.45, "a quarter of the elements is dropped", found=share)
+    if rank > 2 and name not in ("Dropout", "AlphaDropout"):
+        whole = dropped.flatten(2)
+        same = bool((whole == whole[..., :1]).all())
+        context.check(same, "channels are dropped as wholes")
+    lost = value[dropped]
+    context.check(bool((lost == lost[:1]).all()), "what is dropped has one value", found=lost[:4])
+    if not name.endswith("AlphaDropout"):
+        text = "what is kept is divided by the probability of that"
+        close(context, out, (given.double() / 0.75).masked_fill(dropped, 0), text, "training")
+        close(context, grad, torch.full(shape, 4 / 3).double().masked_fill(dropped, 0), text, "")
+
+
+@cases("nn.modules", kind=Kind.STATE)
+def states(context: Context) -> None:
+    """Parameters and buffers move to the device with their strides; what is shared stays shared; a state that is saved
+    and loaded is the same; in channels_last it is, too."""
+    first = torch.nn.Conv2d(4, 4, 3, padding=1)
+    module = torch.nn.Sequential(first, torch.nn.BatchNorm2d(4), first, torch.nn.PReLU(4))
+    move: Any = copy.deepcopy(module).to
+    plain = {key: value.clone() for key, value in module.state_dict().items()}
+    for form in (torch.contiguous_format, torch.channels_last):
+        shaped = move(memory_format=form)
+        strides = {key: value.stride() for key, value in shaped.state_dict().items()}
+        there = copy.deepcopy(shaped).to(context.device)
+        context.check(there[0] is there[2], "a module that is twice in another stays one")
+        context.check(
+            len(list(there.parameters())) == len(list(module.parameters())),
+            "shared parameters stay shared",
+            kind=Kind.NOT_ALIASED,
+        )
+        for key, value in there.state_dict().items():
+            context.same(value.device.type, context.kind, "a state is on the device", Kind.DEVICE)
+            context.equal(value, plain[key], "a state that moved is the same", key)
+            if context.opened.lays_out:
+                text = "a state that moved keeps its strides"
+                context.same(value.stride(), strides[key], text, Kind.STRIDES, key)
+        fresh = copy.deepcopy(module)
+        with torch.no_grad():
+            for each in fresh.parameters():
+                each.zero_()
+        fresh.load_state_dict({k: v.cpu() for k, v in there.state_dict().items()})
+        fresh.to(context.device).load_state_dict(there.state_dict())
+        for key, value in fresh.state_dict().items():
+            context.equal(value, plain[key], "a state that was loaded is the same", key)
+        x = torch.randn(2, 4, 5, 5, generator=seeded(context, ""))
+        want = copy.deepcopy(module).double()(x.double())
+        close(context, there(context.to_device(x)), want, "an output is the CPU's", "")
+        changed = [k for k, v in there.state_dict().items() if not v.cpu().equal(plain[k])]
+        text = "a step of training changes running statistics alone"
+        buffers = ["1.running_mean", "1.running_var", "1.num_batches_tracked"]
+        context.same(changed, buffers, text)
+        back = there.to("cpu")
+        context.check(back[0] is back[2], "a module that is twice in another stays one")
+
+
+OTHERS: dict[
+    str, tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...], tuple[tuple[int, ...], ...]]
+] = {
+    "Upsample.nearest": ("Upsample", (), (("scale_factor", 2),), ((2, 3, 4, 5),)),
+    "Upsample.bilinear": (
+        *("Upsample", (), (("scale_factor", 1.5), ("mode", "bilinear"), ("align_corners", True))),
+        ((2, 3, 4, 5),),
+    ),
+    "Upsample.bicubic": ("Upsample", (), (("size", 7), ("mode", "bicubic")), ((2, 3, 4, 5),)),
+    "PixelShuffle": ("PixelShuffle", (2,), (), ((2, 8, 3, 4),)),
+    "PixelUnshuffle": ("PixelUnshuffle", (2,), (), ((2, 2, 4, 6),)),
+    "ChannelShuffle": ("ChannelShuffle", (2,), (), ((2, 6, 3, 4),)),
+    "Unfold": ("Unfold", (3,), (("padding", 1), ("stride", 2)), ((2, 3, 6, 7),)),
+    "Fold": ("Fold", ((4, 5), 2), (), ((2, 8, 12),)),
+    "Flatten": ("Flatten", (), (), ((2, 3, 4),)),
+    "CosineSimilarity": ("CosineSimilarity", (), (), ((4, 6), (4, 6))),
+    "PairwiseDistance": ("PairwiseDistance", (), (), ((4, 6), (4, 6))),
+    "TripletMarginLoss": ("TripletMarginLoss", (), (), ((4, 6), (4, 6), (4, 6))),
+    "BatchNorm2d.cumulative": ("BatchNorm2d", (3,), (("momentum", None),), ((4, 3, 5, 2),)),
+    "BatchNorm2d.momentum": (
+        "BatchNorm2d",
+        (3,),
+        (("momentum", 0.3), ("eps", 0.1)),
+        ((4, 3, 5, 2),),
+    ),
+    "Conv2d.uneven": (
+        *(
+            "Conv2d",
+            (4, 6, (3, 2)),
+            (("stride", (2, 1)), ("padding", (1, 2)), ("dilation", (1, 2))),
+        ),
+        ((2, 4, 9, 8),),
+    ),
+    "Conv2d.depthwise": ("Conv2d", (4, 8, 3), (("groups", 4),), ((2, 4, 6, 7),)),
+    "Conv2d.reflect": (
+        "Conv2d",
+        (4, 3, 3),
+        (("padding", 2), ("padding_mode", "reflect")),
+        ((2, 4, 6, 7),),
+    ),
+}
+
+
+@cases("nn.modules", over=OTHERS)
+def others(
+    context: Context,
+    kind: str,
+    args: tuple[Any, ...],
+    options: tuple[tuple[str, Any], ...],
+    shapes: tuple[tuple[int, ...], ...],
+) -> None:
+    """Modules, and options of modules, that the database has no samples of: as those that it has."""
+    drawn = seeded(context, "")
+    inputs = tuple(torch.randn(shape, generator=drawn).requires_grad_() for shape in shapes)
+    sample = ModuleSample(args, dict(options), inputs, {})
+    for training in (True, False):
+        for way in WAYS:
+            mode = "training" if training else "eval"
+            run_once(context, getattr(torch.nn, kind), sample, way, training, f"{mode}, {way}")
+
+
+@cases("nn.modules", over={"Embedding.indices": ("Embedding",), "EmbeddingBag": ("EmbeddingBag",)})
+def embeddings(context: Context, kind: str) -> None:
+    """Indices that repeat, a padding index, bags with offsets and weights: results and gradients."""
+    drawn = seeded(context, "")
+    indices = torch.randint(0, 9, (14,), generator=drawn)
+    indices[3] = indices[7] = 2
+    ways: list[tuple[dict[str, Any], tuple[torch.Tensor, ...]]] = [
+        ({"padding_idx": 2}, (indices.view(2, 7),)),
+        ({"padding_idx": 2, "scale_grad_by_freq": True}, (indices,)),
+        ({}, (indices.flip(0),)),
+    ]
+    if kind == "EmbeddingBag":
+        offsets = torch.tensor([0, 3, 3, 9])  # the second bag is empty
+        ended = torch.tensor([0, 3, 3, 14])  # the last offset is the end
+        ways = [
+            ({"mode": mode, **more}, (indices, ended if "include_last_offset" in more else offsets))
+            for mode in ("sum", "mean", "max")
+            for more in ({}, {"padding_idx": 2}, {"include_last_offset": True})
+        ]
+        ways.append(({"mode": "sum"}, (indices, offsets, torch.rand(14, generator=drawn))))
+    for options, inputs in ways:
+        sample = ModuleSample((10, 5), options, inputs, {})
+        for way in WAYS:
+            at = f"{options}, {way}"
+            run_once(context, getattr(torch.nn, kind), sample, way, True, at)

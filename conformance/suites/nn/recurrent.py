@@ -6,7 +6,7 @@ import copy
 import io
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
@@ -17,6 +17,9 @@ from conformance.suites.nn.trained import DENSE, Laid, close, cotangents, tensor
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
+
+#: Keyword arguments of a class, as literals that can be hashed.
+Options: TypeAlias = tuple[tuple[str, Any], ...]
 
 LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "rnn_tanh": ("RNN", {}),
@@ -50,7 +53,7 @@ def _over(which: str) -> dict[str, tuple[Any, ...]]:
         if options:  # another nonlinearity of the same cell
             shapes = {each: SHAPES[each] for each in ("two_layers", "both_directions")}
         for shape, more in shapes.items():
-            made[f"{name}.{shape}.{which}"] = (kind, {**options, **more})
+            made[f"{name}.{shape}.{which}"] = (kind, tuple({**options, **more}.items()))
     return made
 
 
@@ -68,7 +71,7 @@ LAYOUTS = (
 
 
 @cases("nn.rnn", over=_over("sequences"))
-def sequences(context: Context, kind: str, options: dict[str, Any]) -> None:
+def sequences(context: Context, kind: str, options: Options) -> None:
     """Results and gradients of a batch of sequences, and of one alone, equal the CPU's, from states that are not zero."""
     for number in range(2 * len(LAYOUTS)):
         inputs, cotangent = LAYOUTS[number % len(LAYOUTS)]
@@ -76,22 +79,25 @@ def sequences(context: Context, kind: str, options: dict[str, Any]) -> None:
         start = STARTS[(number + number // len(LAYOUTS)) % len(STARTS)]
         needs = NEEDS[(number + 2 * (number // len(LAYOUTS))) % len(NEEDS)]
         form = "alone" if number == len(LAYOUTS) else "padded"
-        run(context, kind, options, form, inputs, cotangent, start, needs)
+        run(context, kind, dict(options), form, inputs, cotangent, start, needs)
 
 
 @cases("nn.rnn", over=_over("packed"))
-def packed(context: Context, kind: str, options: dict[str, Any]) -> None:
+def packed(context: Context, kind: str, options: Options) -> None:
     """Packed sequences of several lengths, sorted and not, give the CPU's results and gradients."""
     for number, form in enumerate(("sorted", "unsorted", "unsorted", "of one length", "unsorted")):
         start, needs = STARTS[number % len(STARTS)], NEEDS[(number * 3) % len(NEEDS)]
         inputs, cotangent = LAYOUTS[number % 2]
-        run(context, kind, options, form, inputs, cotangent, start, needs)
+        run(context, kind, dict(options), form, inputs, cotangent, start, needs)
 
 
-@cases("nn.rnn", over={name: (kind, options) for name, (kind, options) in LAYERS.items()})
-def without_states(context: Context, kind: str, options: dict[str, Any]) -> None:
+@cases(
+    "nn.rnn",
+    over={name: (kind, tuple(options.items())) for name, (kind, options) in LAYERS.items()},
+)
+def without_states(context: Context, kind: str, options: Options) -> None:
     """Without initial states they are zero; eval, and a second call of another length, give the CPU's results."""
-    layer, reference = made(context, kind, {**options, "num_layers": 2})
+    layer, reference = made(context, kind, {**dict(options), "num_layers": 2})
     for training in (True, False):
         layer.train(training)
         reference.train(training)
@@ -255,15 +261,18 @@ def trained(layer: torch.nn.Module, x: torch.Tensor) -> None:
 
 @cases(
     "nn.rnn",
-    over={f"{name}_weights_share": (kind, options) for name, (kind, options) in LAYERS.items()},
+    over={
+        f"{name}_weights_share": (kind, tuple(options.items()))
+        for name, (kind, options) in LAYERS.items()
+    },
     requires={"storage", "pointers"},
     kind=Kind.NOT_ALIASED,
 )
-def weights_share(context: Context, kind: str, options: dict[str, Any]) -> None:
+def weights_share(context: Context, kind: str, options: Options) -> None:
     """Weights that share a storage share it after flatten_parameters, a call, a step, and saving and loading; and are
     what the CPU's are."""
     text = "weights that shared a storage share it"
-    plain, reference = made(context, kind, {**options, "num_layers": 2})
+    plain, reference = made(context, kind, {**dict(options), "num_layers": 2})
     layer = in_one_buffer(plain)
     context.must(storages(layer) == 1, "views of one buffer share its storage")
     x = torch.randn(TIMES, BATCH, INPUT, generator=generator(context))
@@ -289,13 +298,15 @@ def weights_share(context: Context, kind: str, options: dict[str, Any]) -> None:
 
 @cases(
     "nn.rnn",
-    over={f"{name}_saved": (kind, options) for name, (kind, options) in LAYERS.items()},
+    over={
+        f"{name}_saved": (kind, tuple(options.items())) for name, (kind, options) in LAYERS.items()
+    },
     requires={"storage", "pointers", "serialization"},
     kind=Kind.NOT_ALIASED,
 )
-def saved(context: Context, kind: str, options: dict[str, Any]) -> None:
+def saved(context: Context, kind: str, options: Options) -> None:
     """A layer that is saved and loaded, and one that is copied, give the same results; its weights share what they shared."""
-    plain, _ = made(context, kind, {**options, "num_layers": 2, "bidirectional": True})
+    plain, _ = made(context, kind, {**dict(options), "num_layers": 2, "bidirectional": True})
     layer = in_one_buffer(plain)
     x = context.to_device(torch.randn(TIMES, BATCH, INPUT, generator=generator(context)))
     with torch.no_grad():
