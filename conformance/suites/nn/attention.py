@@ -19,7 +19,12 @@ from opinfo.memory import fresh_memory
 
 cases = Cases(Kind.VALUES)
 
-attention_of: Any = torch.nn.functional.scaled_dot_product_attention
+
+def attention_of(*operands: torch.Tensor, **options: Any) -> torch.Tensor:
+    function: Any = torch.nn.functional.scaled_dot_product_attention
+    result: torch.Tensor = function(*operands, **options)
+    return result
+
 
 #: The backends by name: what torch chooses by itself, and each alone.
 BACKENDS = (
