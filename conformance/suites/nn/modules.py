@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -196,8 +197,8 @@ def runs(
     step = -(-len(samples) // most)
     taken = samples[(0 if training else step // 2) :: step]
     for number in range(max(len(taken), RUNS)):
-        # The ways move on by one with each round, or few samples would meet the same few ways.
-        way = WAYS[(number + number // len(taken)) % len(WAYS)]
+        # The ways move on by one where a sample would meet the same way again.
+        way = WAYS[(number + number // math.lcm(len(taken), len(WAYS))) % len(WAYS)]
         yield *taken[number % len(taken)], way
 
 
