@@ -100,6 +100,21 @@ def _last_rows_lost(x: torch.Tensor) -> None:
         x[x.shape[0] // 2 :].zero_()
 
 
+def _scaled_by(factor: float) -> Callable[[torch.Tensor], None]:
+    def change(x: torch.Tensor) -> None:
+        x.mul_(factor)
+
+    return change
+
+
+def _zeroed(x: torch.Tensor) -> None:
+    x.zero_()
+
+
+def _shortened(x: torch.Tensor) -> None:
+    x.copy_(x.bfloat16().to(x.dtype))
+
+
 def _rolled(x: torch.Tensor) -> None:
     x.copy_(x.clone().roll(1, -1) if x.dim() else x * 2)
 
@@ -109,13 +124,13 @@ def _last_one(x: torch.Tensor) -> None:
 
 
 RESULTS: dict[str, Callable[[Invocation, int], Any]] = {
-    "scaled by 1.01": _spoilt(lambda x: x.mul_(1.01) and None),
-    "doubled": _spoilt(lambda x: x.mul_(2) and None),
+    "scaled by 1.01": _spoilt(_scaled_by(1.01)),
+    "doubled": _spoilt(_scaled_by(2)),
     "second half lost": _spoilt(_last_rows_lost),
     "rolled": _spoilt(_rolled),
     "last element": _spoilt(_last_one),
-    "zeros": _spoilt(lambda x: x.zero_() and None),
-    "in bfloat16": _spoilt(lambda x: x.copy_(x.bfloat16().to(x.dtype)) and None),
+    "zeros": _spoilt(_zeroed),
+    "in bfloat16": _spoilt(_shortened),
 }
 
 
