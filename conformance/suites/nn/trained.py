@@ -55,6 +55,7 @@ WAYS: tuple[Way, ...] = (
     Way("contiguous+offset", "contiguous+step_inner", needs="parameters"),
     Way("channels_last", EXPANDED, needs="inputs"),
     Way("contiguous+step_outer", "reversed+offset"),
+    Way("transposed", DENSE),
 )
 
 
