@@ -81,6 +81,9 @@ class Op:
     identity = _Field[Any]("identity", None)
     #: of a reduction: ``propagate``, ``omit`` or None
     nan_policy = _Field[str | None]("nan_policy", None)
+    #: whether gradients of gradients, and forward-mode products, are implemented
+    has_second_gradient = _Field[bool]("supports_gradgrad")
+    has_forward_gradient = _Field[bool]("supports_forward_ad")
     #: whether the database allows conjugated, and negated, views as inputs of the op
     takes_conj_view = _Field[bool]("test_conjugated_samples")
     takes_neg_view = _Field[bool]("test_neg_view")
@@ -94,6 +97,12 @@ class Op:
         """Names of the dtypes that the database lists for a device type; the CPU's if it lists none."""
         listed = self.info.dtypesIf.get(torch_type) if torch_type != "cpu" else None
         return frozenset(map(dtype_name, listed)) if listed else self.dtypes
+
+    @cached_property
+    def gradient_dtypes(self) -> frozenset[str]:
+        """Names of the dtypes for which the database says that the op has a gradient on the CPU."""
+        listed = self.info.backward_dtypes if self.info.supports_autograd else ()
+        return frozenset(map(dtype_name, listed)) & self.dtypes
 
     @cached_property
     def ufunc(self) -> str:

@@ -153,13 +153,16 @@ class CoveringSet:
     version: int
     cases: tuple[Case, ...]
     targets: tuple[AnyLayout, ...]  # of ``out=``
+    cotangents: tuple[str, ...]  # layouts, and what is no layout: "sum", "conj"
     directed: tuple[str, ...]
 
     @property
     def ids(self) -> frozenset[str]:
         """Every name that a report or a manifest may use."""
         cases = {case.id for case in self.cases}
-        return frozenset(cases | {f"out={t.id}" for t in self.targets} | set(self.directed))
+        targets = {f"out={t.id}" for t in self.targets}
+        grads = {f"{of}={each}" for of in ("grad", "both") for each in self.cotangents}
+        return frozenset(cases | targets | grads | set(self.directed))
 
 
 CONTIGUOUS = Layout("contiguous")
@@ -183,7 +186,8 @@ def covering_set(path: Path = _FILE) -> CoveringSet:
     cases += [uniform(FreeLayout.parse(text)) for text in data["free"]]
     cases += [_mixed(parts) for parts in data["mixed"]]
     targets = tuple(map(parse_layout, data["targets"]))
-    return CoveringSet(int(data["version"]), tuple(cases), targets, tuple(data["directed"]))
+    names = (tuple(data["cotangents"]), tuple(data["directed"]))
+    return CoveringSet(int(data["version"]), tuple(cases), targets, *names)
 
 
 def _mixed(parts: Sequence[str]) -> Case:

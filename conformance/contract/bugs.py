@@ -38,7 +38,7 @@ Family = Literal[
 When = Literal[
     "strided", "dense", "stepped", "expanded", "offset", "unaligned", "channels_last", "conj", "rank", "extent",
     "size", "scalar", "empty", "nan", "inf", "zero", "negative", "above", "repeats", "complex", "mixed", "number",
-    "inplace", "out", "again", "flag", "flags", "uneven",
+    "inplace", "out", "again", "flag", "flags", "uneven", "alone",
 ]  # fmt: skip
 
 #: The conditions that compare with ``past``.
@@ -61,11 +61,13 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """A fault of one op that imitates a bug. ``tests/bugs/imitations.py`` puts it in front of the op.
 
     It strikes in calls for which every condition in ``when`` holds of the operand number ``arg`` (of any, if none is
-    named), and which give the argument ``keyword``.
+    named), and which give the argument ``keyword``. ``of`` an ``input`` or a ``cotangent`` it strikes in the gradient:
+    where the conditions hold of that, and ``alone`` where not every operand requires a gradient.
     """
 
     op: Text = ""  # of torch's database: the first of the entry's ops unless given
     dtype: Text = "float32"
+    of: Literal["call", "input", "cotangent"] = "call"
     when: tuple[When, ...] = ()
     arg: Annotated[int, msgspec.Meta(ge=0)] | None = None  # counted among the call's tensors
     past: float | None = None  # of the conditions that measure: strictly more than this
@@ -77,17 +79,22 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError(
                 f"'past' belongs to the conditions {listing(MEASURED)}, and these need it"
             )
-        if self.then == "ignored" and not self.keyword:
+        if self.then == "ignored" and not self.keyword and self.of == "call":
             raise ValueError("expected the 'keyword' that is ignored")
 
     def __str__(self) -> str:
         """In words: ``mul[float32]: read_base where operand 1 is offset``."""
-        operand = "an operand" if self.arg is None else f"operand {self.arg}"
+        kind = "operand" if self.of == "call" else self.of
+        one = (
+            "an operand" if kind == "operand" else "an input" if kind == "input" else "a cotangent"
+        )
+        operand = one if self.arg is None else f"{kind} {self.arg}"
         measures = f" > {self.past:g}" if self.past is not None else ""
         held = [w + measures if w in MEASURED else w for w in self.when]
         where = [f"{operand} is {', '.join(held)}"] if held else []
         where += [f"{self.keyword}= is given"] if self.keyword else []
-        return f"{self.op}[{self.dtype}]: {self.then}" + (
+        gradient = "" if self.of == "call" else "gradient "
+        return f"{self.op}[{self.dtype}]: {gradient}{self.then}" + (
             f" where {' and '.join(where)}" if where else ""
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -19,6 +19,9 @@ AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
     *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN, DRAWN),
 )
+
+#: The most samples of each axis, by its name.
+BUDGETS = {axis.name: axis.budget for axis in AXES}
 
 #: Upstream's samples that are laid out in the whole covering set of layouts, where no sample of the axes is.
 _WHOLE = 3
@@ -65,18 +68,22 @@ def thinned(chosen: list[Sample], count: int) -> list[Sample]:
 
 
 def by_axis(
-    op: Op, dtype: str, drawn: list[Sample], declared: Collection[str] = ()
+    op: Op,
+    dtype: str,
+    drawn: Sequence[Sample],
+    declared: Collection[str] = (),
+    budgets: Mapping[str, int] = BUDGETS,
 ) -> Iterator[Sample]:
-    """The samples of every axis that applies to an op."""
+    """The samples of every axis that applies to an op, at most so many of each; of none that ``budgets`` does not name."""
     families = exceptions().families_of(op.id)
     if dtype.startswith(_STORED_ONLY):
         return
     basis = Basis(op, dtype, drawn, families)
-    for axis in AXES:
+    for axis in (axis for axis in AXES if axis.name in budgets):
         if ("axes.keep_shapes" in families and not axis.keeps_shapes) or not axis.applies(basis):
             continue
         basis.for_axis(axis.name)
-        for number, (base, call) in enumerate(islice(axis.vary(basis), axis.budget)):
+        for number, (base, call) in enumerate(islice(axis.vary(basis), budgets[axis.name])):
             # Drawn before any is left out, so that they are the same for every device.
             layouts = axis.layouts or layouts_of(basis)
             if declared and not {dtype_name(t.dtype) for t in call.tensors} <= set(declared):

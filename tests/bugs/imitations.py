@@ -38,7 +38,7 @@ def _channels_last(tensor: torch.Tensor) -> bool:
 
 
 #: Whether a condition holds of an operand.
-_HOLDS: dict[str, Callable[[torch.Tensor], bool]] = {
+HOLDS: dict[str, Callable[[torch.Tensor], bool]] = {
     "strided": lambda t: not t.is_contiguous(),
     "dense": torch.Tensor.is_contiguous,
     "stepped": is_stepped,
@@ -85,7 +85,7 @@ def _of_call(word: When, args: tuple[Any, ...], kwargs: dict[str, Any], inplace:
 _OF_CALL = ("inplace", "out", "number", "mixed", "flag", "flags", "uneven")
 
 #: How an operand is read wrongly.
-_READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "read_dense": as_dense,
     "read_base": lambda t: reread(t, offset=0),
     "unconjugated": lambda t: t.conj() if t.is_conj() else torch._neg_view(t) if t.is_neg() else t,
@@ -106,7 +106,7 @@ def _last_wrong(t: torch.Tensor) -> torch.Tensor:
 
 
 #: How a result is spoiled.
-_RESULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+RESULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "wrong": _wrong,
     "last_wrong": lambda t: _last_wrong(t) if t.numel() else t,
     "zeros": torch.zeros_like,
@@ -175,14 +175,14 @@ def _strikes(
         operands = operands[imitation.arg : imitation.arg + 1]
     if not words:
         return bool(operands) or imitation.arg is None
-    return any(all(_holds(word, t, imitation.past) for word in words) for t in operands)
+    return any(all(holds(word, t, imitation.past) for word in words) for t in operands)
 
 
-def _holds(word: str, tensor: torch.Tensor, past: float | None) -> bool:
+def holds(word: str, tensor: torch.Tensor, past: float | None) -> bool:
     if word in MEASURED:
         assert past is not None
         return _MEASURES[word](tensor, past)
-    return _HOLDS[word](tensor)
+    return HOLDS[word](tensor)
 
 
 @torch.no_grad()
@@ -206,7 +206,7 @@ def _spoiled(
             return kwargs.get("out", next(iter(_operands(args, kwargs)), None))
     if then == "ignored":
         return function(*args, **{k: v for k, v in kwargs.items() if k != imitation.keyword})
-    if then in _READS:
+    if then in READS:
         return _misread(imitation, function, args, kwargs, inplace)
     if then == "write_lost":
         targets = tensors_of((args[:1] if inplace else (), kwargs.get("out")))
@@ -226,7 +226,7 @@ def _spoiled(
     if then in ("row_major", "column_major"):
         restrided = torch.Tensor.contiguous if then == "row_major" else _column_major
         return replace_tensors(result, restrided)
-    change = (lambda t: t + call) if then == "varying" else _RESULTS[then]
+    change = (lambda t: t + call) if then == "varying" else RESULTS[then]
     if inplace or kwargs.get("out") is not None:
         return replace_tensors(result, lambda t: t.copy_(change(t)))
     return replace_tensors(result, lambda t: twin(t).copy_(change(t)))
@@ -246,9 +246,9 @@ def _misread(
         id(operands[place])
         for place in chosen
         if place < len(operands)
-        and all(_holds(w, operands[place], imitation.past) for w in imitation.when if w in _HOLDS or w in MEASURED)
+        and all(holds(w, operands[place], imitation.past) for w in imitation.when if w in HOLDS or w in MEASURED)
     }  # fmt: skip
-    read = _READS[imitation.then]
+    read = READS[imitation.then]
 
     def given(tensor: torch.Tensor) -> torch.Tensor:
         return read(tensor) if id(tensor) in ids and tensor.layout == torch.strided else tensor

@@ -21,6 +21,7 @@ from opinfo.catalog import catalogue
 from opinfo.device import open_device
 from opinfo.plan import plan_specs
 from opinfo.samples import Sample
+from tests.bugs import derivatives
 from tests.bugs.imitations import wrap
 from tests.bugs.patches import patched
 from tests.faulty import FaultyDevice, run_faulty
@@ -105,7 +106,8 @@ def noticed(bug: Bug) -> tuple[str, ...]:
     imitation = bug.imitation
     assert imitation is not None
     checks = [check for check in planned_op_checks(contract.load()) if check.clause in bug.clauses]
-    device = FaultyDevice(wrap(imitation), everywhere=imitation.then == "accepted")
+    around = wrap(imitation) if imitation.of == "call" else derivatives.wrap(imitation)
+    device = FaultyDevice(around, everywhere=imitation.then == "accepted")
     samples = _samples(imitation.op, imitation.dtype)
     try:
         recorder = run_faulty(imitation.op, imitation.dtype, samples, checks, device, _UntilFound())

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Final
 
 MODULES: Final = {
+    "gradients": "tests.mutation.gradients",
     "optim": "tests.mutation.optimisers",
     "nn": "tests.mutation.modules",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -99,8 +99,8 @@ class CallScript:
             geometry if isinstance(each, Guarded) else None
             for geometry, each in zip(laid.geometries, laid.inputs, strict=True)
         ]
-        if any(geometries) or "Geometry(" in repr(self.given):
-            functions.append(Geometry)
+        functions += [Geometry] if any(geometries) else []
+        functions += classes_in(self.given)
         op = function_source(self.setting.op, self.setting.op.function, functions)
         same = self.made.function is self.setting.op.function
         function = "op" if same else function_source(self.setting.op, self.made.function, functions)
@@ -158,6 +158,16 @@ class CallScript:
         of = f", as {variant}" if variant else ""
         name = public_name(self.made.function) or self.setting.op.id
         return f"{name}({', '.join(parts)}){of}"
+
+
+def classes_in(given: Any) -> list[type]:
+    """Our own classes of which a script writes out an instance."""
+    if isinstance(given, (tuple, list)):
+        return [found for each in given for found in classes_in(each)]
+    if not is_dataclass(given) or isinstance(given, type):
+        return []
+    inner = [getattr(given, each.name) for each in fields(given)]
+    return [*classes_in(inner), type(given)]
 
 
 def _told(dtype: torch.dtype, each: Geometry) -> devices.failure.Geometry:

@@ -60,11 +60,11 @@ class EndsProcess(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a reference (its value, or what computes it) that is no literal in a script: the ``code``, and the
-    ``functions`` that it names."""
+    """A part of a reference (its value, or what computes it) that is no literal in a script: the ``code``, or what writes
+    it, and the ``functions`` that it names."""
 
     value: Any
-    code: str
+    code: str | Callable[[], str]
     functions: tuple[Any, ...]
 
 
@@ -94,7 +94,7 @@ class Reference:
         """How a script has a part: source text, and the functions and classes that it names."""
         part = self._parts.get(name)
         if isinstance(part, Part):
-            return part.code, part.functions
+            return part.code if isinstance(part.code, str) else part.code(), part.functions
         sample = self.laid.sample
         if name == "value":
             mutates = ", mutates=True" if self.ctx.mutates else ""
@@ -185,9 +185,11 @@ class ItemContext:
     grad: bool = False  # whether the checks that run now record gradients
     scripts: dict[str, Any] | None = None  # of the first call that each clause judged, if asked for
     makes: bool = True  # whether calls are made, or only their scripts are noted
+    kept: dict[Any, Any] = field(default_factory=dict)  # by checks that share more than buffers
     _built: dict[tuple[int, int, int], Guarded] = field(default_factory=dict)
     _held: int = 0  # bytes in them, at most
-    _distinct: dict[int, list[tuple[Case, tuple[Geometry, ...]]]] = field(default_factory=dict)
+    # by sample, and the layouts that it is laid out in
+    _distinct: dict[Any, list[tuple[Case, tuple[Geometry, ...]]]] = field(default_factory=dict)
     _values: dict[tuple[int, tuple[int | None, ...]], ValueAnswer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -248,7 +250,8 @@ class ItemContext:
     def laid_out(self, sample: Sample, only: frozenset[str] | None = None) -> Iterator[Laid]:
         """The sample in every case of the covering set that gives it a layout of its own, or in the fitting ones
         that it names; of those, the ones named by ``only``."""
-        if sample.index not in self._distinct:
+        key = sample.index, sample.layouts
+        if key not in self._distinct:
             found: dict[tuple[int, ...], tuple[Case, tuple[Geometry, ...]]] = {}
             fitting = sample.layouts
             for case in self.cases:
@@ -258,8 +261,8 @@ class ItemContext:
                     continue  # by declaration, as the plan says
                 geometries = self.geometries(sample, case)
                 found.setdefault(tuple(map(id, geometries)), (case, geometries))
-            self._distinct[sample.index] = list(found.values())
-        for case, geometries in self._distinct[sample.index]:
+            self._distinct[key] = list(found.values())
+        for case, geometries in self._distinct[key]:
             if only is not None and case.id not in only:
                 continue
             if not self.guard.call(CallKey(sample.index, case.id)):

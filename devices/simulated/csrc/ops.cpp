@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -87,6 +88,18 @@ at::Tensor empty_strided(
     return at::detail::empty_generic(size, allocator(), kKeys, c10::dtype_or_default(dtype), std::nullopt);
   }
   return at::detail::empty_strided_generic(size, stride, allocator(), kKeys, c10::dtype_or_default(dtype));
+}
+
+// Zeros that take no memory, which derivatives are made of. They hold no address: who reads them asks for real ones first
+// (ATen/ZeroTensorFallback.cpp).
+at::Tensor efficient_zeros(
+    c10::IntArrayRef size, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
+    std::optional<c10::Device> device, std::optional<bool> pinned) {
+  check_options(layout, pinned, dtype);
+  OnDevice scope(device);
+  at::native::ZeroTensorAllocator nowhere({c10::kPrivateUse1, static_cast<c10::DeviceIndex>(current_device())});
+  const auto keys = kKeys.add(c10::DispatchKey::ZeroTensor);
+  return at::detail::empty_generic(size, &nowhere, keys, c10::dtype_or_default(dtype), std::nullopt);
 }
 
 // What a gradient that was not laid out as its leaf is copied into (torch/csrc/autograd/utils/grad_layout_contract.h).
@@ -186,6 +199,7 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", empty);
   m.impl("empty_strided", empty_strided);
+  m.impl("_efficientzerotensor", efficient_zeros);
   m.impl("new_empty_strided", new_empty_strided);
   m.impl("set_.source_Storage", set_whole_storage);
   m.impl("set_.source_Storage_storage_offset", set_storage);

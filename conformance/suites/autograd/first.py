@@ -1,0 +1,177 @@
+"""autograd.first: the gradients of every op, for layouts of the inputs and of the cotangents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+
+from conformance.checks.ops.calls import Judge, Laid
+from conformance.checks.ops.context import ItemContext, Reference
+from conformance.suites.autograd.gradients import (
+    Gradients,
+    differentiated,
+    differentiated_in_place,
+    judge_gradients,
+)
+from conformance.suites.autograd.samples import CONJ, INPUTS, SUM, Known, chosen, known_of
+from opinfo.catalog import catalogue
+from opinfo.layouts import covering_set, parse_layout
+from opinfo.samples import Sample, Traits
+
+FIRST = "autograd.first"
+DTYPES = frozenset({"float32", "complex64"})
+
+#: Samples that take every layout; the others take a few.
+_WHOLE = 1
+PLAIN = "contiguous"
+_STEPPED = "contiguous+step_inner+offset"
+_FEW_INPUTS, _FEW_COTANGENTS = (PLAIN, "transposed", _STEPPED), (SUM, "transposed", _STEPPED)
+_IN_PLACE = (PLAIN, "transposed")
+#: Inputs of which each subset has its gradients asked for.
+_SUBSETS = 3
+_LARGE = 2.0**10
+
+
+def applies(t: Traits) -> bool:
+    """Ops that the database says have a gradient for the dtype, with values that are settled."""
+    op = catalogue()[t.op]
+    settled = not t.families & {"values.free", "mutates.self", "values.not_unique"}
+    return settled and t.dense and t.dtype in DTYPES and t.dtype in op.gradient_dtypes
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One question: with inputs and cotangents in these layouts, the gradients at these places. ``only`` one output has a
+    cotangent, where that is given."""
+
+    name: str
+    case: str
+    cotangent: str
+    places: tuple[int, ...]
+    only: int | None = None
+    scale: float = 1.0
+
+
+def first(ctx: ItemContext) -> None:
+    with ctx.running(FIRST):
+        for number, sample in enumerate(chosen(ctx)):
+            known = known_of(ctx, sample)
+            if known.places:
+                whole = number < _WHOLE
+                lays = lays_of(ctx, sample, INPUTS if whole else _FEW_INPUTS)
+                for ask in _asks(ctx, known, lays, whole):
+                    _asked(ctx, known, lays[ask.case], ask)
+                if whole:
+                    _in_place(ctx, sample)
+            ctx.rebuild(sample)
+
+
+def lays_of(ctx: ItemContext, sample: Sample, layouts: Iterable[str]) -> dict[str, Laid]:
+    """The sample in these layouts, by name. Storage that an op reads itself is contiguous."""
+    wanted = {PLAIN} if "gradients.of_storage" in ctx.traits.families else set(layouts)
+    return {laid.case.id: laid for laid in ctx.laid_out(sample, frozenset(wanted))}
+
+
+def _asks(ctx: ItemContext, known: Known, lays: Mapping[str, Laid], whole: bool) -> Iterator[Ask]:
+    """What is asked of a sample."""
+    every = known.places
+    for case in lays:
+        yield Ask(case, case, PLAIN, every)
+    outputs = [each for each in known.outputs(lays[PLAIN].geometries) if each.requires_grad]
+    seen = {shapes(PLAIN, outputs)}
+    for layout in covering_set().cotangents if whole else _FEW_COTANGENTS:
+        if layout == CONJ and not any(each.is_complex() for each in outputs):
+            continue
+        if layout not in (SUM, CONJ) and not ctx.device.takes(layout):
+            continue
+        if (found := shapes(layout, outputs)) not in seen:
+            seen.add(found)
+            yield Ask(f"grad={layout}", PLAIN, layout, every)
+            if whole and layout in lays:
+                yield Ask(f"both={layout}", layout, layout, every)
+    if not whole:
+        # One input at a time, with a cotangent that is not contiguous where the other has been asked of the first sample.
+        for place in every if len(every) > 1 and ctx.device.takes(_STEPPED) else ():
+            yield Ask(f"input={min(place, 3)}", PLAIN, _STEPPED, (place,))
+        return
+    yield Ask("grad=large", PLAIN, PLAIN, every, scale=_LARGE)
+    for place in range(len(outputs)) if len(outputs) > 1 else ():
+        yield Ask(f"output={min(place, 3)}", PLAIN, PLAIN, every, only=place)
+    if len(every) > _SUBSETS:
+        for place in every:
+            yield Ask(f"input={min(place, 3)}", PLAIN, PLAIN, (place,))
+        return
+    for size in range(1, len(every)):
+        for some in combinations(every, size):
+            yield Ask(f"input={'+'.join(map(str, some))}", PLAIN, PLAIN, some)
+
+
+def shapes(layout: str, outputs: Iterable[torch.Tensor]) -> tuple[Any, ...]:
+    """What tells the cotangents of two layouts apart."""
+    if layout in (SUM, CONJ):
+        return (layout, any(each.numel() > 1 for each in outputs))
+    parsed = parse_layout(layout)
+    return tuple(parsed.geometry(each.shape) for each in outputs)
+
+
+def _asked(ctx: ItemContext, known: Known, laid: Laid, ask: Ask) -> None:
+    if ctx.mutable_inputs(laid.sample):
+        ctx.rebuild(laid.sample)
+        laid = ctx.lay(laid.sample, laid.case, laid.geometries)
+    if not known.returns(laid.geometries):
+        return
+    cotangents = known.cotangents(ask.cotangent, laid.geometries, ask.only, ask.scale)
+    given = (ask.places, cotangents)
+    reference = of_inputs(ctx, known, laid, differentiated, given)
+    ctx.judge(_JUDGES, differentiated, given, reference, layout=ask.name, check="gradient")
+
+
+def of_inputs(
+    ctx: ItemContext,
+    known: Known,
+    laid: Laid,
+    procedure: Callable[..., Gradients],
+    given: tuple[Any, ...],
+) -> Reference:
+    """The reference of a procedure that gives the gradients of the inputs at some places."""
+    places = given[0]
+    return Reference(
+        ctx,
+        laid,
+        **known.parts(laid, procedure, given),
+        places=tuple(places),
+        kinds=[laid.sample.tensors[place].dtype for place in places],
+        subjects=[f"the gradient of input {place}" for place in places],
+    )
+
+
+def _in_place(ctx: ItemContext, sample: Sample) -> None:
+    """The gradient of an in-place call, and of a slice that is written to."""
+    if ctx.op.inplace is None or ctx.op.restrides_in_place:
+        return
+    for sliced, name in ((False, "inplace"), (True, "inplace_slice")):
+        if sliced and not sample.tensors[0].dim():
+            continue
+        form = "in place, sliced" if sliced else "in place"
+        known = Known(ctx, sample, ctx.op.inplace, form)
+        for laid in lays_of(ctx, sample, _IN_PLACE).values() if known.places else ():
+            if not known.returns(laid.geometries):
+                continue
+            cotangents = known.cotangents(PLAIN, laid.geometries)
+            given = (known.places, cotangents, sliced)
+            ctx.judge(
+                _JUDGES,
+                differentiated_in_place,
+                given,
+                of_inputs(ctx, known, laid, differentiated_in_place, given),
+                function=ctx.op.inplace,
+                layout=f"{name}={laid.case.id}",
+                check="gradient",
+            )
+
+
+_JUDGES: dict[str, Judge] = {FIRST: judge_gradients}

@@ -1,0 +1,284 @@
+"""What gradients are asked for: samples, layouts of inputs and of cotangents, and the reference of a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from conformance.checks.ops.calls import Laid, repeated
+from conformance.checks.ops.context import ItemContext, Part
+from conformance.checks.ops.script import literal
+from conformance.suites.autograd.gradients import (
+    Compute,
+    Cotangent,
+    Cotangents,
+    Gradients,
+    Grads,
+    Graph,
+    as_the_cpu_does,
+    gradients,
+    in_place,
+    plain,
+    sensitivity,
+)
+from opinfo.axes import by_axis
+from opinfo.axes.basis import asking
+from opinfo.axes.shapes import EQUAL, EXTENT, RANK, SIZE
+from opinfo.layouts import CONTIGUOUS, Geometry, parse_layout
+from opinfo.samples import Sample, choose
+
+#: Upstream's samples of an op and dtype, and those of axes of shapes.
+_UPSTREAM = 4
+_AXES = {RANK.name: 2, EQUAL.name: 1, EXTENT.name: 2, SIZE.name: 1}
+#: Elements of a sample: its gradients are computed in float64, too.
+_MOST = 2**18
+
+#: The layouts of the inputs that have their own gradients asked for, one of each sort.
+INPUTS = (
+    "contiguous",
+    "transposed",
+    "contiguous+step_inner+offset",
+    "channels_last",
+    "contiguous+expand_first",
+    "free:order=2.0.1,steps=3,offset=4",
+    "contiguous/transposed",
+    "transposed/contiguous",
+)
+#: The cotangent that ``sum().backward()`` gives: one number with stride 0 in every dimension.
+SUM = "sum"
+CONJ = "conj"
+#: Machine epsilon of the component type.
+EPSILON = {"float32": 2.0**-23, "complex64": 2.0**-23}
+
+
+def chosen(ctx: ItemContext) -> list[Sample]:
+    """The samples whose gradients are asked for, those first that are asked in every layout."""
+    if "gradients" in ctx.kept:
+        made: list[Sample] = ctx.kept["gradients"]
+        return made
+    held = [each for each in ctx.common if not each.axis and _usable(ctx, each)]
+    found = sorted(choose(held, _UPSTREAM), key=_weight, reverse=True)
+    declared, smooth = (
+        ctx.device.descriptor.dtypes,
+        "gradients.not_smooth" not in ctx.traits.families,
+    )
+    with asking():
+        more = by_axis(ctx.op, ctx.dtype, held, declared, _AXES) if held and smooth else ()
+        found += [each for each in more if _usable(ctx, each)]
+    ctx.kept["gradients"] = kept = [replace(each, layouts=None) for each in found]
+    return kept
+
+
+def known_of(ctx: ItemContext, sample: Sample) -> Known:
+    """The gradients of a sample, shared by the checks of an op."""
+    key = ("known", sample.index)
+    if key not in ctx.kept:
+        ctx.kept[key] = Known(ctx, sample, ctx.op.function)
+    found: Known = ctx.kept[key]
+    return found
+
+
+def _usable(ctx: ItemContext, sample: Sample) -> bool:
+    """Whether a sample has gradients that can be asked for: of strided tensors that the call does not write to."""
+    strided = all(each.layout == torch.strided for each in sample.tensors)
+    return strided and 0 < sample.numel <= _MOST and not ctx.mutable_inputs(sample) & {0}
+
+
+def _weight(sample: Sample) -> tuple[int, int, int]:
+    """Dimensions longer than 1, in which layouts mean something."""
+    longest = max(sum(n > 1 for n in each.shape) for each in sample.tensors)
+    return longest, sample.rank, -sample.index
+
+
+@dataclass
+class Known:
+    """A sample's gradients on the CPU, each computed once."""
+
+    ctx: ItemContext
+    sample: Sample
+    function: Callable[..., Any]
+    form: str = ""  # "in place", "in place, sliced": of which the function is the in-place variant
+    wide: bool = True
+    places: tuple[int, ...] = ()
+    _graphs: dict[tuple[int | None, ...], Graph] = field(default_factory=dict)
+    _made: dict[Any, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        drawn = "gradients.drawn" in self.ctx.traits.families
+        for self.wide in (False,) if drawn else (True, False):
+            self._look()
+            if self.places:
+                break
+
+    def _look(self) -> None:
+        """Find the inputs whose gradients the CPU computes: all together, or those that work alone."""
+        tensors, mutable = self.sample.tensors, self.ctx.mutable_inputs(self.sample)
+        floats = [
+            place
+            for place, each in enumerate(tensors)
+            if (each.is_floating_point() or each.is_complex()) and place not in mutable
+        ]
+        given = [CONTIGUOUS.geometry(each.shape) for each in tensors]
+        if not self._works(floats, given):
+            floats = [place for place in floats if self._works([place], given)]
+            if not floats or not self._works(floats, given):
+                self.places = ()
+
+    def _works(self, places: Sequence[int], geometries: Sequence[Geometry]) -> bool:
+        try:
+            graph = self._graph(tuple(places), geometries)
+            if not any(each.requires_grad for each in graph.outputs):
+                return False
+            self.places = tuple(places)
+            found = graph.grads(self.cotangents("contiguous", geometries))
+        except Exception:  # the CPU's own answer: it has no such gradient
+            self._graphs.clear()
+            self.places = ()
+            return False
+        return any(each is not None for each in found)
+
+    @property
+    def arguments(self) -> Callable[..., Any]:
+        return plain if self.form else self.sample.call.on
+
+    @property
+    def called(self) -> Callable[..., Any]:
+        if not self.form:
+            return self.function
+        sliced = self.form.endswith("sliced")
+        return in_place(self.function, self.sample.call.on, sliced, torch.device("cpu"))
+
+    def _graph(self, places: tuple[int, ...], geometries: Sequence[Geometry]) -> Graph:
+        key = (*places, None, *(each.expanded for each in geometries))
+        if key not in self._graphs:
+            values = repeated(self.sample.tensors, geometries)
+            about = (self.called, self.arguments, values, places)
+            self._graphs[key] = Graph(*about, wide=self.wide)
+        return self._graphs[key]
+
+    # -- cotangents
+
+    def returns(self, geometries: Sequence[Geometry]) -> bool:
+        """Whether the CPU takes the values that these geometries hold."""
+        try:
+            return bool(self.outputs(geometries))
+        except Exception:  # a matrix of equal rows has no inverse: the call has no reference
+            return False
+
+    def outputs(self, geometries: Sequence[Geometry]) -> list[torch.Tensor]:
+        """What the call returns for the values that these geometries hold."""
+        return self._graph(self.places, geometries).outputs
+
+    def cotangents(
+        self,
+        layout: str,
+        geometries: Sequence[Geometry],
+        only: int | None = None,
+        scale: float = 1.0,
+    ) -> Cotangents:
+        """One in this layout for each output that has a gradient; for the output ``only`` alone where that is given."""
+        pairs = zip(self.outputs(geometries), self.kinds(geometries), strict=True)
+        return tuple(
+            self.laid(output, kind, layout, scale)
+            if output.requires_grad and only in (None, place)
+            else None
+            for place, (output, kind) in enumerate(pairs)
+        )
+
+    def laid(
+        self, of: torch.Tensor, dtype: torch.dtype, layout: str, scale: float = 1.0, turn: int = 0
+    ) -> Cotangent:
+        """Numbers of the size of a tensor, of this dtype, in this layout."""
+        shape = tuple(of.shape)
+        if layout == SUM:
+            return Cotangent(dtype, CONTIGUOUS.geometry(()), shape, False, scale, turn)
+        parsed = CONTIGUOUS if layout == CONJ else parse_layout(layout)
+        conj = layout == CONJ and dtype.is_complex
+        return Cotangent(dtype, parsed.geometry(shape), None, conj, scale, turn)
+
+    def kinds(self, geometries: Sequence[Geometry]) -> list[torch.dtype]:
+        """The dtypes of what the call returns, of values in their own dtype."""
+        key = ("kinds", *(each.expanded for each in geometries))
+        if key not in self._made:
+            values = repeated(self.sample.tensors, geometries)
+            graph = Graph(self.called, self.arguments, values, (), wide=False)
+            self._made[key] = [each.dtype for each in graph.outputs]
+        found: list[torch.dtype] = self._made[key]
+        return found
+
+    # -- the reference, as parts of one that a script can have
+
+    def parts(
+        self,
+        laid: Laid,
+        procedure: Callable[..., Gradients],
+        given: tuple[Any, ...],
+        compute: Compute = gradients,
+    ) -> dict[str, Any]:
+        """``given`` are the places, the cotangents, and what the procedure takes besides."""
+        places, cotangents = given[:2]
+        geometries, epsilon = laid.geometries, EPSILON.get(self.ctx.dtype, 0.0)
+        more = "" if self.wide else ", wide=False"
+
+        def source(name: str, last: str) -> Callable[[], str]:
+            return lambda: f"{name}{self._source(places, cotangents)}{last})"
+
+        def same() -> str:
+            return f"as_the_cpu_does({procedure.__name__}, call, geometries, *{literal(given)})"
+
+        def of_values(found: Callable[..., Grads], *first: Any, **options: Any) -> Grads:
+            values = repeated(self.sample.tensors, geometries)
+            about = (self.called, self.arguments, values, places, cotangents)
+            return found(*first, *about, **options)
+
+        def wants() -> Grads:
+            if compute is not gradients:
+                return of_values(compute, wide=self.wide)
+            key = (tuple(each.expanded for each in geometries), *map(_numbers, cotangents))
+            if key not in self._made:
+                graph = self._graph(self.places, geometries)
+                self._made[key] = dict(zip(self.places, graph.grads(cotangents)))
+            found: dict[int, torch.Tensor | None] = self._made[key]
+            return [found[place] for place in places]
+
+        def slack() -> Grads:
+            return of_values(partial(sensitivity, compute), epsilon=epsilon)
+
+        def alike() -> Gradients:
+            call = self.ctx.call(laid, self.function)
+            return as_the_cpu_does(procedure, call, geometries, *given)
+
+        functions: tuple[Any, ...] = (compute, repeated)
+        functions += (in_place, plain) if self.form else ()
+        name = compute.__name__
+        return {
+            "wants": Part(wants, source(f"{name}(", more), functions),
+            "slack": Part(
+                slack, source(f"sensitivity({name}, ", f", {epsilon}"), (sensitivity, *functions)
+            ),
+            "alike": None if self.ctx.device.fake_only else Part(alike, same, (as_the_cpu_does,)),
+        }
+
+    def _source(self, places: Sequence[int], cotangents: Cotangents) -> str:
+        function, arguments = "op", "arguments"
+        if self.form:
+            sliced = self.form.endswith("sliced")
+            cpu = 'torch.device("cpu")'
+            function, arguments = f"in_place(call.function, arguments, {sliced}, {cpu})", "plain"
+        given = f"{literal(tuple(places))}, {literal(tuple(cotangents))}"
+        return f"{function}, {arguments}, repeated(values, geometries), {given}"
+
+
+def _numbers(cotangent: Cotangent | None) -> Any:
+    """What tells the values of two cotangents apart, wherever they lie."""
+    if cotangent is None:
+        return None
+    at = cotangent.geometry
+    return at.shape, at.expanded, replace(cotangent, geometry=_NOWHERE)
+
+
+_NOWHERE = CONTIGUOUS.geometry(())

@@ -1,0 +1,193 @@
+"""Gradients of ops: wrong derivatives are noticed, roundings are not, and what is judged is what backward gave."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.checks.ops.calls import Call, laid_out
+from conformance.suites.autograd.again import misplaced
+from conformance.suites.autograd.gradients import (
+    Cotangent,
+    Gradients,
+    differentiated,
+    gradients,
+    judge_gradients,
+    other_gradient,
+    sensitivity,
+    weights,
+)
+from opinfo.catalog import catalogue
+from opinfo.compare import DEFAULT_TOLERANCES
+from opinfo.device import identity
+from opinfo.layouts import CONTIGUOUS, Geometry, Layout
+from tests.mutation import gradients as mutants
+from tests.mutation.items import subject
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("op", "when", "what", "place", "clause"),
+    [
+        ("sigmoid", "a cotangent is not contiguous", "the cotangent read in a row", 0, "first"),
+        ("nn.functional.layer_norm", "one input alone requires a gradient", "doubled", 1, "first"),
+        ("nn.functional.batch_norm", "an input is not contiguous", "negated", 0, "first"),
+        ("masked_select", "an input is not contiguous", "rolled by one", 0, "first"),
+        ("matmul", "a cotangent is expanded", "the last element lost", 1, "first"),
+        ("cumsum", "more than 256 elements", "the tail lost", 0, "first"),
+        ("unbind", "not every output has a cotangent", "doubled", 0, "first"),
+        ("exp", "always", "through bfloat16", 0, "second"),
+        ("nn.functional.conv2d", "input and cotangent are not contiguous", "zeros", 1, "first"),
+        ("mul", "always", "an input is written to", 0, "first"),
+        ("cat", "always", "the cotangent is written to", None, "first"),
+        ("add", "a cotangent above 100", "none", 0, "first"),
+        ("tanh", "always", "the gradient of the call before", 0, "first"),
+        ("nn.functional.grid_sample", "a cotangent is expanded", "NaN in the middle", 1, "first"),
+    ],
+)
+def test_a_wrong_derivative_is_noticed(
+    op: str, when: str, what: str, place: int | None, clause: str
+) -> None:
+    item = subject(op, mutants.DTYPE)
+    mutant = mutants.Mutant(catalogue()[op], when, what, place)
+    with mutants.planted(mutant):
+        noticed = item.noticed()
+    assert mutant.reached
+    assert f"autograd.{clause}" in noticed
+
+
+def test_the_derivatives_of_the_device_itself_are_not_blamed() -> None:
+    for op in ("sigmoid", "nn.functional.conv2d", "masked_select"):
+        clean = subject(op, mutants.DTYPE).clean
+        judged = {clause: bad for clause, bad in clean.items() if "grad" in clause}
+        assert judged and not any(judged.values())
+
+
+# -- the reference
+
+
+def test_weights_are_the_same_numbers_and_no_two_are_alike() -> None:
+    drawn = weights((50, 40), torch.float32)
+    assert torch.equal(drawn, weights((50, 40), torch.float32))
+    assert len(drawn.unique()) == drawn.numel() and float(drawn.abs().max()) <= 2
+    assert not torch.equal(drawn, weights((50, 40), torch.float32, turn=1))
+    assert weights((3,), torch.complex64).imag.unique().numel() == 3
+
+
+def _call(function: Any, *values: torch.Tensor, layout: str = "contiguous") -> Call:
+    geometries = [Layout.parse(layout).geometry(each.shape) for each in values]
+    there = laid_out(values, geometries, identity)
+
+    def arguments(tensors: list[torch.Tensor], device: torch.device) -> Any:
+        return tuple(tensors), {}
+
+    return Call(function, arguments, values, there, CPU, identity, identity, lambda _: None)
+
+
+def _plain(*shape: int) -> Cotangent:
+    return Cotangent(torch.float32, CONTIGUOUS.geometry(shape))
+
+
+def _reference(call: Call, cotangents: tuple[Cotangent, ...], **more: Any) -> Any:
+    about = (call.function, call.arguments, call.values, range(len(call.values)), cotangents)
+    given = {
+        "wants": gradients(*about),
+        "slack": sensitivity(gradients, *about, 2.0**-23),
+        "kinds": [each.dtype for each in call.values],
+        "subjects": [f"gradient {n}" for n in range(len(call.values))],
+        "tolerances": DEFAULT_TOLERANCES,
+        "mutable": frozenset(),
+        "alike": None,
+    }
+    return SimpleNamespace(**{**given, **more})
+
+
+def test_a_gradient_with_a_rounding_of_its_terms_passes_and_a_lost_term_does_not() -> None:
+    x = torch.linspace(-300, 300, 4096)
+    call = _call(lambda t: (t * 1000).sum() - (t * 1000).sum() + t.sin().sum(), x)
+    cotangents = (_plain(),)
+    reference = _reference(call, cotangents)
+    assert list(judge_gradients(call, differentiated(call, [0], cotangents), reference)) == [None]
+    want = reference.wants[0]
+    wrong = want.float().clone()
+    wrong[7] = 0
+    found = other_gradient(wrong, want, torch.float32, lambda: None, DEFAULT_TOLERANCES)
+    assert found is not None and found.first == (7,)
+
+
+def test_what_roundings_explain_is_bounded_by_the_size_of_what_is_added() -> None:
+    """A kernel of the CPU that is plainly wrong in float32 does not excuse others."""
+
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, t: torch.Tensor) -> torch.Tensor:
+            return t * 2
+
+        @staticmethod
+        def backward(ctx: Any, cotangent: torch.Tensor) -> torch.Tensor:
+            return cotangent * (2 if cotangent.dtype == torch.float64 else 3)
+
+    call = _call(Wrong.apply, torch.ones(8))
+    cotangents = (_plain(8),)
+    found = list(
+        judge_gradients(call, differentiated(call, [0], cotangents), _reference(call, cotangents))
+    )
+    assert [each is not None and each.kind for each in found] == ["values"]
+
+
+def test_none_is_as_good_as_zeros_and_worse_than_any_other_gradient() -> None:
+    zeros, ones = torch.zeros(3), torch.ones(3)
+
+    def off(got: torch.Tensor | None, want: torch.Tensor | None) -> bool:
+        found = other_gradient(got, want, torch.float32, lambda: None, DEFAULT_TOLERANCES)
+        return found is not None
+
+    assert not off(None, zeros) and not off(zeros, None) and not off(None, None)
+    assert off(None, ones) and off(ones, None)
+
+
+def test_a_refusal_of_the_formula_is_not_the_devices_and_one_of_its_own_is() -> None:
+    call, answer = _call(torch.sin, torch.ones(3)), Gradients(raised=RuntimeError("no"))
+    given: dict[str, Any] = {"wants": [torch.ones(3)]}
+    own = SimpleNamespace(**given, alike=Gradients(read=[torch.ones(3)]))
+    assert [each.kind for each in judge_gradients(call, answer, own) if each] == ["raised"]
+    everybodys = SimpleNamespace(**given, alike=Gradients(raised=RuntimeError("no")))
+    assert list(judge_gradients(call, answer, everybodys)) == [None]
+
+
+# -- layout.grad
+
+
+@pytest.mark.parametrize(
+    ("stride", "found", "right"),
+    [
+        ((1, 2), (1, 2), True),  # dense: the leaf's own
+        ((1, 2), (3, 1), False),
+        ((6, 2), (3, 1), True),  # not dense: row-major
+        ((6, 2), (6, 2), False),
+        ((0, 1), (3, 1), True),  # expanded
+    ],
+)
+def test_the_strides_of_a_first_gradient(
+    stride: tuple[int, int], found: tuple[int, int], right: bool
+) -> None:
+    assert (misplaced((2, 3), stride, found) is None) is right
+
+
+def test_dimensions_of_size_1_have_no_strides_to_be_kept() -> None:
+    assert misplaced((4, 1, 3), (3, 99, 1), (3, 1, 1)) is None
+
+
+def test_cotangents_lie_as_they_are_asked_for() -> None:
+    call = _call(lambda t: t * 3, torch.ones(2, 3), layout="transposed")
+    shape = (2, 3)
+    at = Geometry((), (), 0, 1)
+    given = (Cotangent(torch.float32, at, shape),)
+    answer = differentiated(call, [0], given)
+    (held,) = answer.cotangents
+    assert held is not None and held.view.dim() == 0  # one number, expanded
+    assert answer.read[0] is not None and len(answer.read[0].unique()) == 1
