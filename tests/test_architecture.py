@@ -45,7 +45,7 @@ ADAPTERS = {
     "_pytest": frozenset({"conformance.run.pytest_adapter"}),
     "xdist": frozenset({"conformance.run.xdist_adapter"}),
     "execnet": frozenset({"conformance.run.execnet_adapter"}),
-    "torch.testing._internal": frozenset({"opinfo.catalog"}),
+    "torch.testing._internal": frozenset({"opinfo.catalog", "opinfo.module_catalog"}),
 }
 
 

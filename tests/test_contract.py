@@ -132,6 +132,9 @@ EXPECTED = [
     "autograd.function",
     "autocast.lists",
     "optim.foreach",
+    "nn.modules",
+    "nn.rnn",
+    "nn.attention",
     "compile.meta_agrees",
     "compile.stride_tags",
     "compile.eager_equals_compiled",
@@ -145,6 +148,7 @@ LEVEL_OF_FAMILY = {
     **dict.fromkeys(("layout", "transfer", "device", "dispatch"), 1),
     **dict.fromkeys(("allocator", "streams", "events"), 2),
     "graphs": 3,
+    "nn": 5,
 }
 
 GOOD = """\

@@ -78,6 +78,53 @@ def _without_channels_last(inputs: tuple[Any, ...]) -> Any:
     return _detach_variable(inputs)
 
 
+# The CPU is its own reference here, in float64: what follows misbehaves in float32 alone.
+
+_lstm, _group_norm = torch._VF.lstm, torch.group_norm
+_attention: Any = torch.nn.functional.scaled_dot_product_attention
+
+
+def _lstm_but_not_of_two_layers(x: torch.Tensor, state: Any, weights: Any, *rest: Any) -> Any:
+    """Dense sequences, batch first, in two layers."""
+    dense = not isinstance(weights, torch.Tensor) and isinstance(state, (list, tuple))
+    if dense and len(rest) == 6 and rest[1] == 2 and rest[5] and x.dtype == torch.float32:
+        raise RuntimeError("unknown error of the library")
+    return _lstm(x, state, weights, *rest)
+
+
+def _group_norm_of_a_leaf(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """The gradient is NaN where the input is not a leaf: in a stack."""
+    if x.dtype == torch.float32 and x.requires_grad and not x.is_leaf:
+        x.register_hook(lambda grad: grad * torch.nan)
+    return _group_norm(x, *rest)
+
+
+def _spoilt_attention(
+    holds: Callable[[torch.Tensor, Any], bool], *, gradient: bool
+) -> Callable[..., torch.Tensor]:
+    """Attention whose result, or whose gradient, is wrong where that holds of the query and the mask."""
+
+    def attention(query: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        mask = named.get("attn_mask", rest[2] if len(rest) > 2 else None)
+        result: torch.Tensor = _attention(query, *rest, **named)
+        if query.dtype != torch.float32 or not holds(query, mask):
+            return result
+        if not gradient:
+            return result * 1.1
+        if query.requires_grad and torch.is_grad_enabled():
+            query.register_hook(lambda grad: grad * torch.nan)
+        return result
+
+    return attention
+
+
+def _masks_rows(query: torch.Tensor, mask: Any) -> bool:
+    if mask is None or mask.dim() != 4:
+        return False
+    hidden = ~mask if mask.dtype == torch.bool else mask <= -60000
+    return bool(hidden.all(-1).any())
+
+
 #: By name: what is replaced, and by what.
 PATCHES: Final[dict[str, tuple[Any, str, Callable[..., torch.Tensor]]]] = {
     "randperm_in_two_halves": (torch, "randperm", _two_halves),
@@ -91,6 +138,21 @@ PATCHES: Final[dict[str, tuple[Any, str, Callable[..., torch.Tensor]]]] = {
         torch.utils.checkpoint,
         "detach_variable",
         _without_channels_last,
+
+
+    "lstm_of_two_layers_raises": (torch._VF, "lstm", _lstm_but_not_of_two_layers),
+    "group_norm_in_a_stack_gives_nan": (torch, "group_norm", _group_norm_of_a_leaf),
+    "attention_of_masked_rows_is_wrong": (
+        *(torch.nn.functional, "scaled_dot_product_attention"),
+        _spoilt_attention(_masks_rows, gradient=False),
+    ),
+    "gradient_of_attention_is_nan": (
+        *(torch.nn.functional, "scaled_dot_product_attention"),
+        _spoilt_attention(lambda query, mask: query.shape[-2] > 32, gradient=True),
+    ),
+    "gradient_of_large_attention_is_nan": (
+        *(torch.nn.functional, "scaled_dot_product_attention"),
+        _spoilt_attention(lambda query, mask: bool((query.abs() >= 1000).any()), gradient=True),
     ),
     "item_of_a_view_after_many_calls": (torch.Tensor, "item", _item_after_many_calls),
 }

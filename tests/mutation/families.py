@@ -14,6 +14,7 @@ from typing import Final
 MODULES: Final = {
     "gradients": "tests.mutation.gradients",
     "optim": "tests.mutation.optimisers",
+    "nn": "tests.mutation.modules",
 }
 
 

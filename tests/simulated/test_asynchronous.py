@@ -53,6 +53,12 @@ QUEUED: dict[str, tuple[Callable[..., torch.Tensor], Callable[[], tuple[torch.Te
     "convert": (torch.Tensor.double, lambda: (ones(),)),
     "reduction": (lambda x: x.sum(0), lambda: (ones(),)),
     "matmul": (torch.mm, lambda: (square(), square())),
+    "gradient of a convolution": (
+        lambda g, x, w: torch.ops.aten.convolution_backward(
+            g, x, w, None, [1], [0], [1], False, [0], 1, [True, False, False]
+        )[0],
+        lambda: (ones().view(1, 1, 4), ones().view(1, 1, 4), ones()[:1].view(1, 1, 1)),
+    ),
     "concatenation": (lambda x, y: torch.cat([x, y]), lambda: (ones(), ones())),
     "two devices": (lambda x: x.to("simulated:1"), lambda: (ones(),)),
 }

@@ -1,5 +1,6 @@
 """The nn suite: modules compute and train as on the CPU."""
 
-from conformance.checks.cases.cases import Suite
+from conformance.checks.cases.cases import Suite, gathered
+from conformance.suites.nn import attention, modules, recurrent
 
-SUITE = Suite("nn")
+SUITE = Suite("nn", gathered(modules.cases, recurrent.cases, attention.cases))

@@ -301,6 +301,114 @@ def _lstm(x: torch.Tensor, state: Any, weights: Any, *rest: Any) -> Any:
     return torch.ops.aten.lstm.input.decompose(x, state, weights, *rest)
 
 
+@_installs("nn.state_of_first_layer", _kernel, "lstm.input", "AutogradPrivateUse1")
+def _lstm_from_one_state(x: torch.Tensor, state: Any, weights: Any, *rest: Any) -> Any:
+    layers, directions = rest[1], 2 if rest[4] else 1
+    wrong = [each[:directions].repeat(layers, 1, 1) for each in state]
+    return torch.ops.aten.lstm.input.decompose(x, wrong, weights, *rest)
+
+
+@_installs("nn.reverse_runs_forward", _kernel, "gru.input", "AutogradPrivateUse1")
+def _gru_without_reverse(x: torch.Tensor, state: Any, weights: Any, *rest: Any) -> Any:
+    has_bias, layers, dropout, training, bidirectional, batch_first = rest
+    if not bidirectional or layers != 1:
+        return torch.ops.aten.gru.input.decompose(x, state, weights, *rest)
+    half, alone = len(weights) // 2, (has_bias, 1, dropout, training, False, batch_first)
+    ways = [
+        torch.ops.aten.gru.input.decompose(x, state[n : n + 1].contiguous(), part, *alone)
+        for n, part in enumerate((weights[:half], weights[half:]))
+    ]
+    return tuple(torch.cat(parts, dim) for parts, dim in zip(zip(*ways), (-1, 0)))
+
+
+def _attention(wrong: Callable[..., Any]) -> Callable[..., Any]:
+    """scaled_dot_product_attention with other arguments, which the function gives."""
+
+    def kernel(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        query, attn_mask, is_causal = wrong(query, key, attn_mask, is_causal)
+        given = (query, key, value, attn_mask, dropout_p, is_causal)
+        op: Any = torch.ops.aten.scaled_dot_product_attention.default
+        return op.decompose(*given, scale=scale, enable_gqa=enable_gqa)
+
+    return kernel
+
+
+_SDPA: Final = ("scaled_dot_product_attention", "AutogradPrivateUse1")
+
+
+@_installs("nn.causal_from_the_end", _kernel, *_SDPA)
+@_attention
+def _causal_from_the_end(query: torch.Tensor, key: torch.Tensor, mask: Any, causal: bool) -> Any:
+    queries, keys = query.shape[-2], key.shape[-2]
+    if not causal or queries == keys:
+        return query, mask, causal
+    seen = torch.ones(queries, keys, dtype=torch.bool, device=query.device)
+    # No query is left without a key, which would be another fault.
+    return query, seen.tril(max(keys - queries, 1)), False
+
+
+@_installs("nn.mask_of_first_batch", _kernel, *_SDPA)
+@_attention
+def _mask_of_first_batch(query: torch.Tensor, key: torch.Tensor, mask: Any, causal: bool) -> Any:
+    return query, mask[:1] if mask is not None and mask.dim() == 4 else mask, causal
+
+
+@_installs("nn.mask_gradient_lost", _kernel, *_SDPA)
+@_attention
+def _mask_without_gradient(query: torch.Tensor, key: torch.Tensor, mask: Any, causal: bool) -> Any:
+    return query, None if mask is None else mask.detach(), causal
+
+
+@_installs("nn.permuted_query_as_dense", _kernel, *_SDPA)
+@_attention
+def _query_as_dense(query: torch.Tensor, key: torch.Tensor, mask: Any, causal: bool) -> Any:
+    if query.shape[-1] < 64 or query.is_contiguous() or query.numel() == 0:
+        return query, mask, causal
+    dense = torch.empty(query.shape, device="meta").stride()
+    held = query.untyped_storage().nbytes() // query.itemsize
+    if query.storage_offset() + query.numel() <= held:
+        query = query.as_strided(query.shape, dense, query.storage_offset())
+    return query, mask, causal
+
+
+def _after_attention(wrong: Callable[..., Any]) -> Callable[..., Any]:
+    """scaled_dot_product_attention, whose result the function spoils."""
+
+    def kernel(query: Any, key: Any, value: Any, mask: Any = None, *rest: Any, **named: Any) -> Any:
+        op: Any = torch.ops.aten.scaled_dot_product_attention.default
+        return wrong(op.decompose(query, key, value, mask, *rest, **named), query, key, mask)
+
+    return kernel
+
+
+@_installs("nn.masked_row_is_nan", _kernel, *_SDPA)
+@_after_attention
+def _masked_row_is_nan(result: torch.Tensor, query: Any, key: Any, mask: Any) -> torch.Tensor:
+    if mask is None or mask.dtype != torch.bool:
+        return result
+    return result.masked_fill(~mask.any(-1, keepdim=True), float("nan"))
+
+
+@_installs("nn.tiles_unwritten", _kernel, *_SDPA)
+@_after_attention
+def _tiles_unwritten(result: torch.Tensor, query: Any, key: Any, mask: Any) -> torch.Tensor:
+    if key.shape[-2] > 16 or query.shape[-2] <= 64:
+        return result
+    there = torch.empty_like(result)
+    there[..., :64, :] = result[..., :64, :]
+    return there
+
+
 # -- training
 
 

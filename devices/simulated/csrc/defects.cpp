@@ -17,6 +17,13 @@ Defect defect_of(const std::string& op) {
       {"aten::nanmedian", inputs},
       {"aten::nanmedian.dim", inputs},
       {"aten::nanmedian.dim_values", inputs},
+      // An input that is not contiguous is refused.
+      {"aten::nll_loss2d_backward", inputs},
+      // Targets of one dimension are read as if they lay in a row.
+      {"aten::_ctc_loss", inputs},
+      {"aten::_ctc_loss.Tensor", inputs},
+      {"aten::_ctc_loss_backward", inputs},
+      {"aten::_ctc_loss_backward.Tensor", inputs},
       // out= is addressed by one stride for all batch dimensions.
       {"aten::tril.out", outputs},
       {"aten::triu.out", outputs},

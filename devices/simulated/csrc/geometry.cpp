@@ -24,14 +24,14 @@ namespace {
 constexpr size_t kMostKnown = 512;
 
 // In addition to ops tagged pointwise, whose sizes follow from those of their operands by definition.
-constexpr std::array<std::string_view, 30> kMoreOps{
+constexpr std::array<std::string_view, 31> kMoreOps{
     "aten::mm",          "aten::mm.out",      "aten::bmm",           "aten::bmm.out",       "aten::addmm",
     "aten::addmm.out",   "aten::addmm_",      "aten::baddbmm",       "aten::baddbmm.out",   "aten::baddbmm_",
     "aten::mv",          "aten::mv.out",      "aten::fill_.Scalar",  "aten::zero_",         "aten::sum.dim_IntList",
     "aten::sum.IntList_out", "aten::mean.dim", "aten::mean.out",     "aten::amax",          "aten::amax.out",
     "aten::amin",        "aten::amin.out",    "aten::cat",           "aten::cat.out",       "aten::_softmax",
     "aten::_softmax.out", "aten::_log_softmax", "aten::_log_softmax.out", "aten::convolution_overrideable",
-    "aten::native_layer_norm"};
+    "aten::convolution_backward", "aten::native_layer_norm"};
 
 // -- the signature
 

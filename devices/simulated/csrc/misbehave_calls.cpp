@@ -74,6 +74,51 @@ void clamp_index(Call& call) {
 
 // -- training
 
+// native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+void move_mean_in_eval(Call& call) {
+  if (!call.given[5].toBool() && call.argument(3).defined()) {
+    call.argument(3).add_(0.125);
+  }
+}
+
+void keep_biased_variance(Call& call) {
+  const at::Tensor variance = call.argument(4), invstd = call.stack[2].toTensor();
+  const int64_t channels = invstd.numel();
+  const int64_t count = channels == 0 ? 0 : call.argument(0).numel() / channels;
+  if (call.given[5].toBool() && variance.defined() && count > 1) {
+    const at::Tensor biased = invstd.pow(-2).sub(call.given[7].toDouble());
+    variance.sub_(biased.mul(call.given[6].toDouble() / static_cast<double>(count - 1)));
+  }
+}
+
+void ignore_affine_in_channels_last(Call& call) {
+  const at::Tensor given = call.argument(0);
+  if (given.dim() == 4 && !given.is_contiguous() && given.is_contiguous(at::MemoryFormat::ChannelsLast)) {
+    call.stack[1] = call.stack[2] = c10::IValue();
+  }
+}
+
+// convolution_backward: the last argument says whose gradients are wanted
+void forget_weight_without_input(Call& call) {
+  if (!call.given.back().toBoolList()[0] && call.stack[1].isTensor() && call.stack[1].toTensor().defined()) {
+    call.stack[1].toTensor().zero_();
+  }
+}
+
+void read_expanded_cotangent_as_dense(Call& call) {
+  if (is_expanded(call.argument(0))) {
+    at::Tensor wrong = at::clone(call.argument(0), at::MemoryFormat::Contiguous);
+    wrong.view(-1).narrow(0, wrong.numel() / 2, wrong.numel() - wrong.numel() / 2).zero_();
+    call.stack[0] = wrong;
+  }
+}
+
+void scale_cotangent(Call& call) {
+  if (!is_expanded(call.argument(0))) {
+    call.argument(0).mul_(2);
+  }
+}
+
 // _amp_foreach_non_finite_check_and_unscale_(self, found_inf, inv_scale)
 void forget_inf(Call& call) {
   call.argument(1).zero_();
@@ -142,6 +187,13 @@ std::vector<Misbehaviour> misbehaviours_of_calls() {
       {Fault::random_fill_past_view, {"aten::uniform_"}, nullptr, fill_past_view},
       {Fault::dispatch_bad_shape_accepted, {"aten::dot"}, cut_to_the_shorter, nullptr},
       {Fault::dispatch_index_unchecked, {"aten::index_select"}, clamp_index, nullptr},
+      {Fault::nn_statistics_move_in_eval, {"aten::native_batch_norm"}, nullptr, move_mean_in_eval},
+      {Fault::nn_variance_biased, {"aten::native_batch_norm"}, nullptr, keep_biased_variance},
+      {Fault::nn_affine_lost_in_channels_last, {"aten::native_batch_norm"}, ignore_affine_in_channels_last, nullptr},
+      {Fault::nn_weight_gradient_needs_input, {"aten::convolution_backward"}, nullptr, forget_weight_without_input},
+      {Fault::nn_expanded_cotangent_as_dense, {"aten::native_layer_norm_backward"}, read_expanded_cotangent_as_dense,
+       nullptr},
+      {Fault::nn_cotangent_overwritten, {"aten::_log_softmax_backward_data"}, nullptr, scale_cotangent},
       {Fault::autocast_inf_not_found, {"aten::_amp_foreach_non_finite_check_and_unscale_"}, nullptr, forget_inf},
       {Fault::compile_meta_disagrees, {"aten::cumsum"}, nullptr, swap_last_strides},
       {Fault::precision_exp_short, {"aten::exp"}, nullptr, enlarge_bfloat16},

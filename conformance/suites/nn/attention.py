@@ -1,0 +1,527 @@
+"""Attention computes and trains as on the CPU, with every backend that the device offers for a call."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.suites.nn.trained import DENSE, ROUNDINGS, Laid, close, cotangents, tensors_in
+from devices.failure import Kind
+from opinfo.memory import fresh_memory
+
+cases = Cases(Kind.VALUES)
+
+
+def attention_of(*operands: torch.Tensor, **options: Any) -> torch.Tensor:
+    function: Any = torch.nn.functional.scaled_dot_product_attention
+    result: torch.Tensor = function(*operands, **options)
+    return result
+
+
+#: The backends by name: what torch chooses by itself, and each alone.
+BACKENDS = (
+    "default",
+    "MATH",
+    "FLASH_ATTENTION",
+    "EFFICIENT_ATTENTION",
+    "CUDNN_ATTENTION",
+    "OVERRIDEABLE",
+)
+#: These answer every call.
+ALWAYS = ("default", "MATH")
+
+#: The orders in which (batch, head, time, channel) lie in memory; one head that stands for all.
+PERMUTED = "free:order=0.2.1.3"
+OF_ONE_HEAD = "free:order=0.1.2.3,expand=1"
+
+
+@contextmanager
+def chosen(backend: str) -> Iterator[None]:
+    kind = None if backend == "default" else getattr(SDPBackend, backend, None)
+    with warnings.catch_warnings(), nullcontext() if kind is None else sdpa_kernel([kind]):
+        warnings.simplefilter("ignore")  # why a backend does not take a call
+        yield
+
+
+def offered(backend: str) -> bool:
+    """Whether this torch knows the backend."""
+    return backend == "default" or hasattr(SDPBackend, backend)
+
+
+def generator(context: Context) -> torch.Generator:
+    return torch.Generator().manual_seed(sum(map(ord, context.seed)))
+
+
+def attend(
+    context: Context,
+    query: tuple[int, ...],
+    key: tuple[int, ...],
+    channels: int,
+    *,
+    mask: torch.Tensor | None = None,
+    layouts: tuple[str, str, str] = (DENSE, DENSE, DENSE),
+    cotangent: str = DENSE,
+    needs: str = "qkvm",
+    poisoned: bool = False,
+    whole: bool = False,
+    at: str = "",
+    **options: Any,
+) -> None:
+    """Attention of these shapes, the values with so many channels: forward and gradients, with every backend.
+
+    ``whole``: a large number is added to products, which are whole numbers, so that the sums are exact. The logarithm of
+    their exponentials, which backward may start from, is rounded at the size of that number: gradients are compared
+    roughly.
+    """
+    drawn = generator(context)
+    shapes = (query, key, (*key[:-1], channels))
+    values = [torch.randn(shape, generator=drawn) for shape in shapes]
+    values = [each.clamp(-1, 1).round() for each in values] if whole else values
+    for backend in BACKENDS:
+        if offered(backend):
+            rough = 100 * ROUNDINGS if whole else ROUNDINGS
+            given = (values, mask, layouts, cotangent, needs, options, rough)
+            where = f"{at or 'attention'}, backend {backend}"
+            judged(context, backend, given, drawn, poisoned, where)
+
+
+def judged(
+    context: Context,
+    backend: str,
+    given: tuple[Any, ...],
+    drawn: torch.Generator,
+    poisoned: bool,
+    at: str,
+) -> None:
+    values, mask, layouts, cotangent, needs, options, rough = given
+    laid = Laid(context)
+    mine, theirs = [], []
+    for name, each, layout in zip("qkv", values, layouts, strict=True):
+        view = laid.put(each, layout, "an operand")
+        expanded = laid.buffers[-1][1].geometry.expanded
+        if expanded is not None:
+            each = each.narrow(expanded, 0, 1).expand(each.shape)
+        mine.append(view.requires_grad_(name in needs))
+        theirs.append(each.double().requires_grad_(name in needs))
+    if mask is not None:
+        floats = mask.is_floating_point()
+        mine.append(laid.put(mask, DENSE, "the mask").requires_grad_(floats and "m" in needs))
+        wide = mask.double() if floats else mask
+        theirs.append(wide.detach().clone().requires_grad_(floats and "m" in needs))
+    if poisoned:
+        fill_free_memory(context, values)
+    with chosen(backend), held(context, poisoned):
+        try:
+            got = attention_of(*mine, **options)
+        except RuntimeError:
+            if backend in ALWAYS:
+                raise
+            return  # it does not take this call, and says so
+        with chosen("MATH"):
+            want = attention_of(*theirs, **options)
+        context.same(
+            got.dtype, mine[0].dtype, "the result has the dtype of the query", Kind.DTYPE, at
+        )
+        close(context, got, want, "the result is the CPU's", at)
+        leaves = [each for each in mine if each.requires_grad]
+        want_leaves = [each for each in theirs if each.requires_grad]
+        context.same(
+            got.requires_grad, want.requires_grad, "the result has a gradient", Kind.STATE, at
+        )
+        if not leaves:
+            laid.intact(at)
+            return
+        given_mine, given_theirs = cotangents(laid, [want], cotangent, drawn)
+        if poisoned:
+            fill_free_memory(context, values)
+        found = torch.autograd.grad([got], leaves, given_mine)
+    right = torch.autograd.grad([want], want_leaves, given_theirs)
+    for one, other in zip(found, right, strict=True):
+        close(context, one, other, "a gradient is the CPU's", at, rough)
+    laid.intact(at)
+
+
+def fill_free_memory(context: Context, values: list[torch.Tensor]) -> None:
+    """Leave NaN in memory that the allocator hands out next: in blocks of the sizes that the call will ask for."""
+    query, key, value = values
+    rows = query.numel() // max(query.shape[-1], 1)
+    sizes = [query.numel(), key.numel(), value.numel(), rows, rows * value.shape[-1]]
+    blocks = [
+        torch.full((size,), float("nan"), device=context.device) for size in sizes for _ in range(2)
+    ]
+    context.settle()
+    del blocks
+
+
+@contextmanager
+def held(context: Context, poisoned: bool) -> Iterator[None]:
+    """Fresh memory of the CPU holds large numbers, where it can be made to."""
+    with fresh_memory(context.device, 0x7F) if poisoned else nullcontext():
+        yield
+
+
+# -- shapes
+
+#: Queries, keys, head_dim, channels of the values.
+SIZES = {
+    f"{queries}x{keys}_of_{head}_and_{channels}": (queries, keys, head, channels)
+    for queries, keys, head, channels in (
+        (5, 7, 8, 8),
+        (64, 64, 64, 64),
+        (65, 63, 64, 64),
+        (33, 129, 128, 128),
+        (17, 200, 64, 32),
+        (40, 300, 32, 48),
+        (130, 1, 64, 64),
+        (200, 16, 128, 128),
+        (1, 127, 80, 80),
+        (3, 5, 7, 9),
+    )
+}
+
+
+@cases("nn.attention", over=SIZES)
+def sizes(context: Context, queries: int, keys: int, head: int, channels: int) -> None:
+    """Sequences and heads of many sizes, in a row and permuted; with memory that held NaN before."""
+    query, key = (2, 3, queries, head), (2, 3, keys, head)
+    attend(context, query, key, channels, poisoned=True, cotangent="scalar", at="in a row")
+    attend(
+        context,
+        *(query, key, channels),
+        layouts=(PERMUTED, PERMUTED, PERMUTED),
+        cotangent=PERMUTED,
+        at="permuted",
+    )
+    causal: dict[str, Any] = {"is_causal": True}
+    attend(context, query, key, channels, needs="qkv", at="causal", poisoned=True, **causal)
+
+
+LAYOUTS = {
+    "expanded_heads": (DENSE, OF_ONE_HEAD, OF_ONE_HEAD),
+    "expanded_batch": (DENSE, "contiguous+expand_first", "contiguous+expand_first"),
+    "expanded_query": (OF_ONE_HEAD, DENSE, DENSE),
+    "permuted_query": (PERMUTED, DENSE, DENSE),
+    "permuted_key": (DENSE, PERMUTED, DENSE),
+    "transposed_key": (DENSE, "transposed", DENSE),
+    "stepped": ("contiguous+step_inner", "contiguous+step_inner", "contiguous+step_inner"),
+    "stepped_rows": ("contiguous+step_outer+offset", PERMUTED, "contiguous+step_outer"),
+    "offset": ("contiguous+offset", "contiguous+offset", "contiguous+offset"),
+    "reversed": ("reversed", "reversed+offset", "reversed"),
+}
+
+
+@cases("nn.attention", over={**LAYOUTS})
+def layouts_of_operands(context: Context, query: str, key: str, value: str) -> None:
+    """Operands in other layouts, expanded ones too, and cotangents in them."""
+    for head, cotangent in ((64, "scalar"), (16, PERMUTED), (64, "contiguous+expand_first")):
+        at = f"head_dim {head}"
+        shapes = (2, 4, 20, head), (2, 4, 37, head), head
+        attend(context, *shapes, layouts=(query, key, value), cotangent=cotangent, at=at)
+
+
+# -- masks
+
+MASKS = (
+    (6, 9),
+    (1, 9),
+    (6, 1),
+    (1, 1),
+    (2, 1, 6, 9),
+    (1, 3, 6, 9),
+    (2, 3, 6, 9),
+    (2, 1, 1, 9),
+    (2, 3, 6, 1),
+    (3, 6, 9),
+)
+
+
+@cases("nn.attention", over={"x".join(map(str, shape)): (shape,) for shape in MASKS})
+def masks(context: Context, shape: tuple[int, ...]) -> None:
+    """Boolean masks, and float ones with gradients, of every shape that broadcasts."""
+    drawn = generator(context)
+    floats = torch.randn(shape, generator=drawn)
+    bools = torch.rand(shape, generator=drawn) > 0.3
+    bools[..., 0] = True  # no row without a key: that is another case
+    query, key = (2, 3, 6, 16), (2, 3, 9, 16)
+    attend(context, query, key, 16, mask=floats, at="a float mask")
+    attend(context, query, key, 16, mask=bools, at="a boolean mask", cotangent="scalar")
+    attend(context, query, key, 16, mask=floats, needs="m", at="the gradient of the mask alone")
+    attend(context, query, key, 16, mask=floats, needs="q", at="a float mask without gradient")
+    hidden = torch.zeros(shape).masked_fill(~bools, -torch.inf)
+    attend(context, query, key, 16, mask=hidden, needs="qkv", at="a mask of -inf")
+
+
+@cases("nn.attention")
+def rows_without_keys(context: Context) -> None:
+    """A query that may see no key gets zeros and gives no gradient, and no other row changes."""
+    for shape in ((6, 9), (2, 1, 6, 9)):
+        mask = torch.rand(shape, generator=generator(context)) > 0.4
+        mask[..., 2, :] = False
+        mask[..., 0] |= torch.arange(6) != 2
+        for queries in (DENSE, PERMUTED):
+            attend(
+                context,
+                *((2, 3, 6, 64), (2, 3, 9, 64), 64),
+                mask=mask,
+                layouts=(queries, DENSE, DENSE),
+                at="a row that sees nothing",
+            )
+
+
+@cases("nn.attention")
+def left_padding(context: Context) -> None:
+    """A mask of large negative numbers, as for sequences that are padded at their beginning, gives no NaN."""
+    mask = torch.zeros(2, 1, 7, 7)
+    mask.masked_fill_(torch.ones(7, 7).triu(1).bool(), -65504.0)
+    mask[1, :, :, :3] = -65504.0
+    mask = mask.clamp(min=-65504.0)
+    for head in (16, 64, 128):
+        shapes = (2, 4, 7, head), (2, 4, 7, head), head
+        given: dict[str, Any] = {"mask": mask, "needs": "qkv", "whole": True, "scale": 0.25}
+        attend(context, *shapes, at=f"head_dim {head}", **given)
+
+
+@cases(
+    "nn.attention",
+    over={f"{q}_of_{k}": (q, k) for q, k in ((3, 8), (8, 3), (1, 5), (5, 1), (65, 130), (130, 65))},
+)
+def causal_of_unequal_lengths(context: Context, queries: int, keys: int) -> None:
+    """The n-th query sees the first n keys, whatever the two lengths are; so does a mask that says the same."""
+    shapes = (2, 2, queries, 16), (2, 2, keys, 16), 16
+    attend(context, *shapes, at="causal", is_causal=True)
+    mask = torch.ones(queries, keys, dtype=torch.bool).tril()
+    attend(context, *shapes, mask=mask, at="the same as a mask")
+
+
+@cases("nn.attention", over={f"{q}_of_{k}_heads": (q, k) for q, k in ((4, 2), (6, 1), (4, 4))})
+def grouped_queries(context: Context, heads: int, of_keys: int) -> None:
+    """Heads of the query share heads of the keys, in order."""
+    for head, causal in ((16, False), (64, True)):
+        attend(
+            context,
+            *((2, heads, 12, head), (2, of_keys, 19, head), head),
+            at=f"head_dim {head}",
+            is_causal=causal,
+            enable_gqa=True,
+        )
+
+
+@cases("nn.attention")
+def scales_and_ranks(context: Context) -> None:
+    """A scale of one's own, and operands of rank 3 and 5."""
+    for scale in (0.3, 1.0, 2.5):
+        attend(context, (2, 3, 6, 16), (2, 3, 9, 16), 16, at=f"scale {scale}", scale=scale)
+    attend(context, (3, 6, 16), (3, 9, 16), 16, at="rank 3")
+    attend(context, (2, 2, 3, 6, 16), (2, 2, 3, 9, 16), 16, at="rank 5")
+    attend(context, (1, 1, 1, 8), (1, 1, 1, 8), 8, at="one element")
+
+
+@cases("nn.attention")
+def large_inputs(context: Context) -> None:
+    """Equal inputs of 1000 give the mean of the values, and gradients without NaN."""
+    for backend in filter(offered, BACKENDS):
+        for queries, keys, head in ((16, 16, 64), (33, 40, 16)):
+            given = [
+                torch.full((2, 2, length, head), 1000.0).to(context.device).requires_grad_()
+                for length in (queries, keys, keys)
+            ]
+            with chosen(backend):
+                try:
+                    got = attention_of(*given)
+                except RuntimeError:
+                    if backend in ALWAYS:
+                        raise
+                    continue
+                text = "attention of equal values is the value"
+                close(context, got, torch.full(got.shape, 1000.0).double(), text, backend)
+                found = torch.autograd.grad(got.sum(), given)
+            for each in found:
+                finite = bool(context.from_device(each).isfinite().all())
+                context.check(finite, "the gradients of large inputs are finite", at=backend)
+
+
+# -- modules
+
+Made = tuple[torch.nn.Module, torch.nn.Module]
+
+
+def twice(context: Context, module: torch.nn.Module) -> Made:
+    """The module on the device, and in float64 on the CPU, with parameters that are not what they begin with."""
+    drawn = generator(context)
+    with torch.no_grad():
+        for each in module.parameters():
+            each.add_(0.3 * torch.randn(each.shape, generator=drawn))
+    reference = copy.deepcopy(module).double()
+    return module.to(context.device), reference
+
+
+MULTIHEAD: dict[str, dict[str, Any]] = {
+    "multihead": {},
+    "multihead_batch_first": {"batch_first": True},
+    "multihead_other_widths": {"kdim": 5, "vdim": 6, "batch_first": True},
+    "multihead_extra_keys": {"add_bias_kv": True, "add_zero_attn": True},
+    "multihead_no_bias": {"bias": False, "batch_first": True},
+}
+
+
+@cases(
+    "nn.attention", over={name: (tuple(options.items()),) for name, options in MULTIHEAD.items()}
+)
+def multihead(context: Context, chosen_options: tuple[tuple[str, Any], ...]) -> None:
+    """MultiheadAttention with masks of keys and of pairs, weights or none, gradients; and in eval without gradients."""
+    options = dict(chosen_options)
+    layer, reference = twice(context, torch.nn.MultiheadAttention(8, 2, **options))
+    drawn = generator(context)
+    first = options.get("batch_first", False)
+
+    def drawn_of(times: int, width: int) -> torch.Tensor:
+        shape = (3, times, width) if first else (times, 3, width)
+        return torch.randn(shape, generator=drawn)
+
+    given = [
+        drawn_of(5, 8),
+        drawn_of(7, options.get("kdim", 8)),
+        drawn_of(7, options.get("vdim", 8)),
+    ]
+    padding = torch.zeros(3, 7, dtype=torch.bool)
+    padding[1, 5:] = True
+    pairs = torch.rand(5, 7, generator=drawn) > 0.7
+    pairs[:, 0] = False
+    by_head = torch.randn(6, 5, 7, generator=drawn)
+    ways: tuple[dict[str, Any], ...] = (
+        {},
+        {"need_weights": False},
+        {"key_padding_mask": padding},
+        {"attn_mask": pairs, "need_weights": False},
+        {"attn_mask": by_head, "average_attn_weights": False},
+        {"key_padding_mask": padding, "attn_mask": pairs, "need_weights": False},
+    )
+    for training in (True, False):
+        for module in (layer, reference):
+            module.train(training)
+        for way in ways:
+            called(context, (layer, reference), given, way, gradients=True)
+            if not training:
+                called(context, (layer, reference), given, way, gradients=False)
+
+
+@cases("nn.attention", over={"self_attention": (8, 2), "self_attention_wide": (128, 2)})
+def self_attention(context: Context, width: int, heads: int) -> None:
+    """The fast path: eval, no gradients, one tensor as query, key and value."""
+    made = twice(context, torch.nn.MultiheadAttention(width, heads, batch_first=True))
+    for module in made:
+        module.eval()
+    x = torch.randn(3, 6, width, generator=generator(context))
+    padding = torch.zeros(3, 6, dtype=torch.bool)
+    padding[0, 4:] = True
+    for way in ({}, {"need_weights": False}, {"key_padding_mask": padding, "need_weights": False}):
+        called(context, made, [x], way, gradients=False, repeated=3)
+
+
+def called(
+    context: Context,
+    made: Made,
+    given: list[torch.Tensor],
+    way: dict[str, Any],
+    *,
+    gradients: bool,
+    repeated: int = 1,
+) -> None:
+    """A call with these arguments, and its gradients, equal the CPU's."""
+    at = f"{', '.join(way) or 'no masks'}, {'with' if gradients else 'without'} gradients"
+    layer, reference = made
+    mine = [context.to_device(each).requires_grad_(gradients) for each in given]
+    theirs = [each.double().requires_grad_(gradients) for each in given]
+    here = {k: v.double() if _floats(v) else v for k, v in way.items()}
+    there = {k: context.to_device(v) if isinstance(v, torch.Tensor) else v for k, v in way.items()}
+    with warnings.catch_warnings(), torch.set_grad_enabled(gradients):
+        warnings.simplefilter("ignore")  # of prototypes
+        got = layer(*mine * repeated, **there)
+        want = reference(*theirs * repeated, **here)
+    results, expected = list(tensors_in(got)), list(tensors_in(want))
+    context.same(
+        len(results), len(expected), "the outputs are as many as the CPU's", Kind.COUNT, at
+    )
+    for one, other in zip(results, expected, strict=True):
+        close(context, one, other, "the result is the CPU's", at)
+    if not gradients:
+        return
+    leaves = [*mine, *layer.parameters()]
+    want_leaves = [*theirs, *reference.parameters()]
+    found = torch.autograd.grad(results[0].sum(), leaves, allow_unused=True)
+    right = torch.autograd.grad(expected[0].sum(), want_leaves, allow_unused=True)
+    for one_grad, other_grad in zip(found, right, strict=True):
+        context.same(
+            one_grad is None, other_grad is None, "a gradient is None where the CPU's is", at=at
+        )
+        if one_grad is not None and other_grad is not None:
+            close(context, one_grad, other_grad, "a gradient is the CPU's", at)
+
+
+def _floats(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+ENCODERS: dict[str, dict[str, Any]] = {
+    "encoder": {},
+    "encoder_norm_first": {"norm_first": True},
+    "encoder_gelu": {"activation": "gelu"},
+}
+
+
+@cases("nn.attention", over={name: (tuple(options.items()),) for name, options in ENCODERS.items()})
+def encoder(context: Context, options: tuple[tuple[str, Any], ...]) -> None:
+    """TransformerEncoderLayer in training, in eval, and on the fast path of eval without gradients; with masks."""
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True, **dict(options))
+    made = twice(context, layer)
+    x = torch.randn(3, 6, 16, generator=generator(context))
+    padding = torch.zeros(3, 6, dtype=torch.bool)
+    padding[2, 3:] = True
+    causal = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    for training in (True, False):
+        for module in made:
+            module.train(training)
+        for way in ({}, {"src_key_padding_mask": padding}, {"src_mask": causal}):
+            called(context, made, [x], way, gradients=True)
+            if not training:
+                called(context, made, [x], way, gradients=False)
+
+
+@cases("nn.attention")
+def encoder_of_layers(context: Context) -> None:
+    """TransformerEncoder in eval, without gradients, of sequences that are padded."""
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True)
+    made = twice(context, torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
+    x = torch.randn(3, 6, 16, generator=generator(context))
+    padding = torch.zeros(3, 6, dtype=torch.bool)
+    padding[2, 3:] = True
+    for module in made:
+        module.eval()
+    for way in ({}, {"src_key_padding_mask": padding}):
+        called(context, made, [x], way, gradients=False)
+
+
+@cases("nn.attention")
+def trained_on_constants(context: Context) -> None:
+    """An encoder that is trained on inputs of 1000 gets no NaN in a few steps."""
+    torch.manual_seed(3)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True).to(context.device)
+    x = torch.full((2, 5, 16), 1000.0).to(context.device)
+    for _ in range(3):
+        for each in layer.parameters():
+            each.grad = None
+        layer(x).pow(2).mean().backward()
+        for each in layer.parameters():
+            assert each.grad is not None
+            finite = bool(context.from_device(each.grad).isfinite().all())
+            context.check(finite, "the gradients of large inputs are finite")
+            with torch.no_grad():
+                each.sub_(each.grad, alpha=0.01)

@@ -1,0 +1,559 @@
+"""Each module of torch's database computes and trains as on the CPU."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.endings import NotDeclared
+from conformance.suites.nn.trained import (
+    WAYS,
+    Laid,
+    Way,
+    close,
+    cotangents,
+    differentiable,
+    replaced,
+    tensors_in,
+    wide,
+)
+from devices.failure import Kind
+from opinfo.module_catalog import ModuleEntry, ModuleSample, module_catalogue
+
+cases = Cases(Kind.VALUES)
+
+#: The modules of the database of torch 2.13. A test compares the two: to load the database takes seconds, and a plan is
+#: made without it.
+NAMES = [
+    "AdaptiveAvgPool1d",
+    "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
+    "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d",
+    "AvgPool1d",
+    "AvgPool2d",
+    "AvgPool3d",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "CELU",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+    "CosineEmbeddingLoss",
+    "ELU",
+    "FractionalMaxPool2d",
+    "FractionalMaxPool3d",
+    "L1Loss",
+    "SmoothL1Loss",
+    "LazyConv1d",
+    "LazyConv2d",
+    "LazyConv3d",
+    "LazyConvTranspose1d",
+    "LazyConvTranspose2d",
+    "LazyConvTranspose3d",
+    "Linear",
+    "Bilinear",
+    "LPPool1d",
+    "LPPool2d",
+    "LPPool3d",
+    "MaxPool1d",
+    "MaxPool2d",
+    "MaxPool3d",
+    "KLDivLoss",
+    "MSELoss",
+    "MarginRankingLoss",
+    "MultiLabelMarginLoss",
+    "MultiMarginLoss",
+    "SoftMarginLoss",
+    "MultiLabelSoftMarginLoss",
+    "NLLLoss",
+    "GaussianNLLLoss",
+    "PoissonNLLLoss",
+    "HingeEmbeddingLoss",
+    "HuberLoss",
+    "BCELoss",
+    "BCEWithLogitsLoss",
+    "CrossEntropyLoss",
+    "LinearCrossEntropyLoss",
+    "CTCLoss",
+    "GELU",
+    "GLU",
+    "GroupNorm",
+    "Hardshrink",
+    "Hardswish",
+    "Hardtanh",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
+    "LocalResponseNorm",
+    "LayerNorm",
+    "RMSNorm",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
+    "TransformerDecoderLayer",
+    "Transformer",
+    "MultiheadAttention",
+    "Embedding",
+    "ReLU",
+    "LeakyReLU",
+    "ReLU6",
+    "PReLU",
+    "RNNCell",
+    "GRUCell",
+    "LSTMCell",
+    "Sigmoid",
+    "LogSigmoid",
+    "SiLU",
+    "Softmax",
+    "Softmax2d",
+    "LogSoftmax",
+    "Softmin",
+    "Softplus",
+    "Softshrink",
+    "Softsign",
+    "Tanh",
+    "Tanhshrink",
+    "Threshold",
+    "Mish",
+    "RNN",
+    "GRU",
+    "LSTM",
+    "ReflectionPad1d",
+    "ReflectionPad2d",
+    "ReflectionPad3d",
+    "ReplicationPad1d",
+    "ReplicationPad2d",
+    "ReplicationPad3d",
+    "SELU",
+    "ZeroPad1d",
+    "ZeroPad2d",
+    "ZeroPad3d",
+    "CircularPad1d",
+    "CircularPad2d",
+    "CircularPad3d",
+    "ConstantPad1d",
+    "ConstantPad2d",
+    "ConstantPad3d",
+]
+
+#: Runs of a module in each mode, at least: a module with fewer samples is given some in several ways.
+RUNS = 8
+
+#: And at most; the modules that have more samples, all of which the larger plans take.
+MOST = 12
+LONG = [
+    "AvgPool3d",
+    "NLLLoss",
+    "CrossEntropyLoss",
+    "LinearCrossEntropyLoss",
+    "CTCLoss",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
+    "TransformerDecoderLayer",
+    "Transformer",
+    "MultiheadAttention",
+    "RNN",
+    "GRU",
+    "LSTM",
+]
+
+
+@cases("nn.modules", over={f"{name}.every_sample": (name, 1000) for name in LONG}, more=True)
+@cases("nn.modules", over={name: (name, MOST) for name in NAMES})
+def as_on_the_cpu(context: Context, name: str, most: int) -> None:
+    """Results, gradients and running statistics equal the CPU's, in training and in eval, for inputs and cotangents in
+    several layouts; inputs and cotangents stay as they are."""
+    entry = module_catalogue().get(name)
+    if entry is None:
+        raise NotDeclared(f"the module database of torch {torch.__version__} has no {name}")
+    for training in (True, False):
+        for number, sample, way in runs(entry, most, training=training):
+            mode = "training" if training else "eval"
+            at = f"sample {number} in {mode}, {way}"
+            run_once(context, entry.build, sample, way, training, at)
+
+
+def runs(
+    entry: ModuleEntry, most: int, *, training: bool
+) -> Iterator[tuple[int, ModuleSample, Way]]:
+    """Which samples are given in which ways: each way to one at least. Of many samples every n-th is taken, with another
+    remainder in eval than in training."""
+    with seeded_globally(20):  # upstream draws from the default generator
+        samples = list(enumerate(entry.samples(training=training)))
+    step = -(-len(samples) // most)
+    taken = samples[(0 if training else step // 2) :: step]
+    for number in range(max(len(taken), RUNS)):
+        # The ways move on by one where a sample would meet the same way again.
+        way = WAYS[(number + number // math.lcm(len(taken), len(WAYS))) % len(WAYS)]
+        yield *taken[number % len(taken)], way
+
+
+@contextmanager
+def seeded_globally(seed: int) -> Iterator[None]:
+    """The CPU's default generator with this seed, and as it was afterwards."""
+    state = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)
+
+
+def seeded(context: Context, at: str) -> torch.Generator:
+    return torch.Generator().manual_seed(sum(map(ord, context.seed + at)))
+
+
+def built(build: Any, sample: ModuleSample, generator: torch.Generator) -> torch.nn.Module:
+    """The module on the CPU in float32, with parameters and buffers that are not what they begin with: a weight of 1, a
+    bias of 0 and a mean of 0 would hide that they are not used."""
+    with warnings.catch_warnings(), seeded_globally(7):
+        warnings.simplefilter("ignore")  # of upstream's own choices
+        module: torch.nn.Module = build(*copied(sample.args), **copied(sample.kwargs)).float()
+    if is_lazy(module):
+        module(*detached(sample.inputs), **detached(sample.named))
+        module.float()
+    with torch.no_grad():
+        for each in (*module.parameters(), *module.buffers()):
+            if each.is_floating_point():
+                each.add_(0.1 + 0.4 * torch.rand(each.shape, generator=generator))
+    return module
+
+
+def is_lazy(module: torch.nn.Module) -> bool:
+    return isinstance(module, LazyModuleMixin)
+
+
+def copied(value: Any) -> Any:
+    """The arguments of a class: modules among them are copied, as they become part of the module that is made."""
+    return copy.deepcopy(value)
+
+
+def detached(value: Any) -> Any:
+    return replaced(value, lambda each: each.detach())
+
+
+def run_once(
+    context: Context, build: Any, sample: ModuleSample, way: Way, training: bool, at: str
+) -> None:
+    generator = seeded(context, at)
+    module = built(build, sample, generator).train(training)
+    reference = copy.deepcopy(module).double()
+    there = moved(context, module, way)
+    before = {key: value.clone() for key, value in there.state_dict().items()}
+
+    laid = Laid(context)
+    given, want_given = arguments(laid, sample, way)
+    for each in (there, reference):
+        each.requires_grad_(way.needs != "inputs")
+    with warnings.catch_warnings(), seeded_globally(3):
+        warnings.simplefilter("ignore")  # the CPU's choices of kernels
+        want = reference(*want_given[0], **want_given[1])
+        got = there(*given[0], **given[1])
+    compare(context, list(tensors_in(got)), list(tensors_in(want)), "an output is the CPU's", at)
+    state_of(context, there, reference, before, at)
+
+    starts, want_starts = differentiable(got), differentiable(want)
+    context.same(
+        len(starts), len(want_starts), "the outputs that have a gradient are the CPU's", at=at
+    )
+    leaves, want_leaves = leaves_of(there, given), leaves_of(reference, want_given)
+    if want_starts and want_leaves:
+        mine, theirs = cotangents(laid, want_starts, way.cotangent, generator)
+        found = torch.autograd.grad(starts, leaves, mine, allow_unused=True)
+        expected = torch.autograd.grad(want_starts, want_leaves, theirs, allow_unused=True)
+        for one, other in zip(found, expected, strict=True):
+            context.same(one is None, other is None, "a gradient is None where the CPU's is", at=at)
+            if one is not None and other is not None:
+                close(context, one, other, "a gradient is the CPU's", at)
+    laid.intact(at)
+
+
+def moved(context: Context, module: torch.nn.Module, way: Way) -> torch.nn.Module:
+    there = copy.deepcopy(module)
+    if way.channels_last:
+        there = in_channels_last(there)
+    return there.to(context.device)
+
+
+def in_channels_last(module: torch.nn.Module) -> torch.nn.Module:
+    ranks = {each.dim() for each in module.parameters()}
+    move: Any = module.to
+    form = torch.channels_last_3d if 5 in ranks else torch.channels_last
+    made: torch.nn.Module = move(memory_format=form)
+    return made
+
+
+def arguments(laid: Laid, sample: ModuleSample, way: Way) -> tuple[Any, Any]:
+    """The arguments of the call: on the device, and in float64 on the CPU. Leaves are the same in both."""
+
+    def put(each: torch.Tensor) -> torch.Tensor:
+        floats = each.is_floating_point() or each.is_complex()
+        put_one = laid.put if floats else laid.put_indices
+        made = put_one(each, way.inputs, "an input")
+        return made.requires_grad_(each.requires_grad and way.needs != "parameters")
+
+    def widened(each: torch.Tensor) -> torch.Tensor:
+        made = wide(each)
+        return made.requires_grad_(each.requires_grad and way.needs != "parameters")
+
+    call = (sample.inputs, dict(sample.named))
+    return replaced(call, put), replaced(call, widened)
+
+
+def leaves_of(module: torch.nn.Module, given: Any) -> list[torch.Tensor]:
+    """What has a gradient: inputs, then parameters."""
+    found = [*tensors_in(given), *module.parameters()]
+    return [each for each in found if each.requires_grad]
+
+
+def compare(
+    context: Context, found: list[torch.Tensor], want: list[torch.Tensor], text: str, at: str
+) -> None:
+    context.same(len(found), len(want), text, Kind.COUNT, at)
+    for one, other in zip(found, want, strict=True):
+        context.same(one.device.type, context.kind, "an output is on the device", Kind.DEVICE, at)
+        close(context, one, other, text, at)
+
+
+def state_of(
+    context: Context,
+    there: torch.nn.Module,
+    reference: torch.nn.Module,
+    before: dict[str, torch.Tensor],
+    at: str,
+) -> None:
+    """Parameters are as they were; buffers are as the CPU's: changed in training, as they were in eval."""
+    kept = dict(reference.named_buffers())
+    training = there.training
+    after = there.state_dict()
+    context.same(sorted(after), sorted(before), "the names of the state stay", Kind.STATE, at)
+    for key, value in after.items():
+        if training and key in kept:
+            close(context, value, kept[key], "a buffer is the CPU's after the call", at)
+        else:
+            context.equal(value, before[key], "what no training changes stays as it was", at)
+
+
+# -- modules together, and what the database has no samples of
+
+
+@cases("nn.modules")
+def a_stack_of_blocks(context: Context) -> None:
+    """x + norm(x), many times over, has the CPU's gradients."""
+    for build in (lambda: torch.nn.GroupNorm(4, 8), lambda: torch.nn.BatchNorm1d(8)):
+        blocks = [build() for _ in range(12)]
+        there = [copy.deepcopy(each).to(context.device) for each in blocks]
+        wide = [copy.deepcopy(each).double() for each in blocks]
+        values = torch.randn(4, 8, 6, generator=seeded(context, ""))
+        x, y = context.to_device(values).requires_grad_(), values.double().requires_grad_()
+        got, want = x, y
+        for mine, theirs in zip(there, wide, strict=True):
+            got, want = got + mine(got), want + theirs(want)
+        close(context, got, want, "the result is the CPU's", "a stack")
+        one, other = torch.autograd.grad(got.sum(), x)[0], torch.autograd.grad(want.sum(), y)[0]
+        finite = bool(context.from_device(one).isfinite().all())
+        context.check(finite, "the gradient of a stack is finite")
+        scale = float(other.abs().max())
+        close(
+            context,
+            one / max(scale, 1),
+            other / max(scale, 1),
+            "a gradient is the CPU's",
+            "a stack",
+        )
+
+
+@cases("nn.modules")
+def columns_without_variance(context: Context) -> None:
+    """Batch norm of columns that are constant gives its bias, whatever ran before."""
+    layer = torch.nn.BatchNorm1d(16, track_running_stats=False)
+    with torch.no_grad():
+        layer.bias.copy_(torch.arange(16.0))
+    layer.to(context.device)
+    x = torch.arange(16.0).expand(8, 16) * 3
+    want = torch.arange(16.0).double().expand(8, 16)
+    for before in (8, 64, 8, 3):
+        layer(context.to_device(torch.randn(before, 16, generator=seeded(context, str(before)))))
+        there = context.to_device(x.contiguous()).requires_grad_()
+        got = layer(there)
+        close(context, got, want, "constant columns give the bias", f"after a batch of {before}")
+        (grad,) = torch.autograd.grad(got.sum(), there)
+        finite = bool(context.from_device(grad).isfinite().all())
+        context.check(finite, "the gradient of constant columns is finite")
+
+
+DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout")
+
+
+@cases("nn.modules", over={name: (name,) for name in DROPOUTS})
+def dropout(context: Context, name: str) -> None:
+    """Dropout keeps everything in eval; in training it keeps some, drops some, and the gradient goes where the value did."""
+    rank = {"Dropout1d": 3, "Dropout2d": 4, "Dropout3d": 5}.get(name, 4)
+    shape = (20, 30, *[2] * (rank - 2))
+    x = context.to_device(torch.rand(shape, generator=seeded(context, "")) + 1).requires_grad_()
+    layer = getattr(torch.nn, name)(0.25)
+    context.equal(layer.eval()(x), x, "dropout in eval gives its input")
+    for probability, kept in ((0.0, 1), (1.0, 0)):
+        out = getattr(torch.nn, name)(probability).train()(x)
+        context.equal(out, x * kept, "dropout with probability 0 keeps all, with 1 nothing")
+    out = layer.train()(x)
+    (grad,) = torch.autograd.grad(out, x, torch.ones_like(out))
+    value, given, slope = (context.from_device(each.detach()) for each in (out, x, grad))
+    dropped = slope == 0
+    share = float(dropped.float().mean())
+    context.check(0.1 < share < 0.45, "a quarter of the elements is dropped", found=share)
+    if rank > 2 and name not in ("Dropout", "AlphaDropout"):
+        whole = dropped.flatten(2)
+        same = bool((whole == whole[..., :1]).all())
+        context.check(same, "channels are dropped as wholes")
+    lost = value[dropped]
+    context.check(bool((lost == lost[:1]).all()), "what is dropped has one value", found=lost[:4])
+    if not name.endswith("AlphaDropout"):
+        text = "what is kept is divided by the probability of that"
+        close(context, out, (given.double() / 0.75).masked_fill(dropped, 0), text, "training")
+        close(context, grad, torch.full(shape, 4 / 3).double().masked_fill(dropped, 0), text, "")
+
+
+@cases("nn.modules", kind=Kind.STATE)
+def states(context: Context) -> None:
+    """Parameters and buffers move to the device with their strides; what is shared stays shared; a state that is saved
+    and loaded is the same; in channels_last it is, too."""
+    first = torch.nn.Conv2d(4, 4, 3, padding=1)
+    module = torch.nn.Sequential(first, torch.nn.BatchNorm2d(4), first, torch.nn.PReLU(4))
+    move: Any = copy.deepcopy(module).to
+    plain = {key: value.clone() for key, value in module.state_dict().items()}
+    for form in (torch.contiguous_format, torch.channels_last):
+        shaped = move(memory_format=form)
+        strides = {key: value.stride() for key, value in shaped.state_dict().items()}
+        there = copy.deepcopy(shaped).to(context.device)
+        context.check(there[0] is there[2], "a module that is twice in another stays one")
+        context.check(
+            len(list(there.parameters())) == len(list(module.parameters())),
+            "shared parameters stay shared",
+            kind=Kind.NOT_ALIASED,
+        )
+        for key, value in there.state_dict().items():
+            context.same(value.device.type, context.kind, "a state is on the device", Kind.DEVICE)
+            context.equal(value, plain[key], "a state that moved is the same", key)
+            if context.opened.lays_out:
+                text = "a state that moved keeps its strides"
+                context.same(value.stride(), strides[key], text, Kind.STRIDES, key)
+        fresh = copy.deepcopy(module)
+        with torch.no_grad():
+            for each in fresh.parameters():
+                each.zero_()
+        fresh.load_state_dict({k: v.cpu() for k, v in there.state_dict().items()})
+        fresh.to(context.device).load_state_dict(there.state_dict())
+        for key, value in fresh.state_dict().items():
+            context.equal(value, plain[key], "a state that was loaded is the same", key)
+        x = torch.randn(2, 4, 5, 5, generator=seeded(context, ""))
+        want = copy.deepcopy(module).double()(x.double())
+        close(context, there(context.to_device(x)), want, "an output is the CPU's", "")
+        changed = [k for k, v in there.state_dict().items() if not v.cpu().equal(plain[k])]
+        text = "a step of training changes running statistics alone"
+        buffers = ["1.running_mean", "1.running_var", "1.num_batches_tracked"]
+        context.same(changed, buffers, text)
+        back = there.to("cpu")
+        context.check(back[0] is back[2], "a module that is twice in another stays one")
+
+
+OTHERS: dict[
+    str, tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...], tuple[tuple[int, ...], ...]]
+] = {
+    "Upsample.nearest": ("Upsample", (), (("scale_factor", 2),), ((2, 3, 4, 5),)),
+    "Upsample.bilinear": (
+        *("Upsample", (), (("scale_factor", 1.5), ("mode", "bilinear"), ("align_corners", True))),
+        ((2, 3, 4, 5),),
+    ),
+    "Upsample.bicubic": ("Upsample", (), (("size", 7), ("mode", "bicubic")), ((2, 3, 4, 5),)),
+    "PixelShuffle": ("PixelShuffle", (2,), (), ((2, 8, 3, 4),)),
+    "PixelUnshuffle": ("PixelUnshuffle", (2,), (), ((2, 2, 4, 6),)),
+    "ChannelShuffle": ("ChannelShuffle", (2,), (), ((2, 6, 3, 4),)),
+    "Unfold": ("Unfold", (3,), (("padding", 1), ("stride", 2)), ((2, 3, 6, 7),)),
+    "Fold": ("Fold", ((4, 5), 2), (), ((2, 8, 12),)),
+    "Flatten": ("Flatten", (), (), ((2, 3, 4),)),
+    "CosineSimilarity": ("CosineSimilarity", (), (), ((4, 6), (4, 6))),
+    "PairwiseDistance": ("PairwiseDistance", (), (), ((4, 6), (4, 6))),
+    "TripletMarginLoss": ("TripletMarginLoss", (), (), ((4, 6), (4, 6), (4, 6))),
+    "BatchNorm2d.cumulative": ("BatchNorm2d", (3,), (("momentum", None),), ((4, 3, 5, 2),)),
+    "BatchNorm2d.momentum": (
+        "BatchNorm2d",
+        (3,),
+        (("momentum", 0.3), ("eps", 0.1)),
+        ((4, 3, 5, 2),),
+    ),
+    "Conv2d.uneven": (
+        *(
+            "Conv2d",
+            (4, 6, (3, 2)),
+            (("stride", (2, 1)), ("padding", (1, 2)), ("dilation", (1, 2))),
+        ),
+        ((2, 4, 9, 8),),
+    ),
+    "Conv2d.depthwise": ("Conv2d", (4, 8, 3), (("groups", 4),), ((2, 4, 6, 7),)),
+    "Conv2d.reflect": (
+        "Conv2d",
+        (4, 3, 3),
+        (("padding", 2), ("padding_mode", "reflect")),
+        ((2, 4, 6, 7),),
+    ),
+}
+
+
+@cases("nn.modules", over=OTHERS)
+def others(
+    context: Context,
+    kind: str,
+    args: tuple[Any, ...],
+    options: tuple[tuple[str, Any], ...],
+    shapes: tuple[tuple[int, ...], ...],
+) -> None:
+    """Modules, and options of modules, that the database has no samples of: as those that it has."""
+    drawn = seeded(context, "")
+    inputs = tuple(torch.randn(shape, generator=drawn).requires_grad_() for shape in shapes)
+    sample = ModuleSample(args, dict(options), inputs, {})
+    for training in (True, False):
+        for way in WAYS:
+            mode = "training" if training else "eval"
+            run_once(context, getattr(torch.nn, kind), sample, way, training, f"{mode}, {way}")
+
+
+@cases("nn.modules", over={"Embedding.indices": ("Embedding",), "EmbeddingBag": ("EmbeddingBag",)})
+def embeddings(context: Context, kind: str) -> None:
+    """Indices that repeat, a padding index, bags with offsets and weights: results and gradients."""
+    drawn = seeded(context, "")
+    indices = torch.randint(0, 9, (14,), generator=drawn)
+    indices[3] = indices[7] = 2
+    ways: list[tuple[dict[str, Any], tuple[torch.Tensor, ...]]] = [
+        ({"padding_idx": 2}, (indices.view(2, 7),)),
+        ({"padding_idx": 2, "scale_grad_by_freq": True}, (indices,)),
+        ({}, (indices.flip(0),)),
+    ]
+    if kind == "EmbeddingBag":
+        offsets = torch.tensor([0, 3, 3, 9])  # the second bag is empty
+        ended = torch.tensor([0, 3, 3, 14])  # the last offset is the end
+        ways = [
+            ({"mode": mode, **more}, (indices, ended if "include_last_offset" in more else offsets))
+            for mode in ("sum", "mean", "max")
+            for more in ({}, {"padding_idx": 2}, {"include_last_offset": True})
+        ]
+        ways.append(({"mode": "sum"}, (indices, offsets, torch.rand(14, generator=drawn))))
+    for options, inputs in ways:
+        sample = ModuleSample((10, 5), options, inputs, {})
+        for way in WAYS:
+            at = f"{options}, {way}"
+            run_once(context, getattr(torch.nn, kind), sample, way, True, at)

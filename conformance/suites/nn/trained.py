@@ -1,0 +1,198 @@
+"""One forward and backward of a module or a function on the device, compared with the same on the CPU in float64.
+
+Repro scripts carry this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import PackedSequence
+
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.endings import CheckFailed
+from devices.failure import Difference, Failure, Kind
+from opinfo.compare import Tolerances, tensor_difference
+from opinfo.device import ByValues, Guarded
+from opinfo.layouts import parse_layout
+
+#: (rtol, atol) of one op are those of ``torch.testing``; a module is a chain of ops, whose roundings add up.
+CHAINED: Tolerances = {"float32": (5e-5, 1e-5)}
+
+#: Roundings at the size of the largest element that a chain of sums may be off by.
+ROUNDINGS = 4.0
+
+#: How gradients arrive: by the layout in which they are given. An expanded one is what ``sum().backward()`` gives.
+DENSE, EXPANDED, SCALAR = "contiguous", "contiguous+expand_first", "scalar"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How one sample is given to a module."""
+
+    inputs: str = DENSE  # the layout of floating-point inputs
+    cotangent: str = DENSE  # the layout of what backward is given
+    needs: str = "all"  # whose gradients are asked for: all, inputs, parameters
+    channels_last: bool = False  # the module's parameters too
+
+    def __str__(self) -> str:
+        words = [
+            f"inputs {self.inputs}",
+            f"cotangent {self.cotangent}",
+            f"gradients of {self.needs}",
+        ]
+        return ", ".join(words + ["module in channels_last"] * self.channels_last)
+
+
+#: The first ways matter most: a module with few samples is given all of them, one with many a few each.
+WAYS: tuple[Way, ...] = (
+    Way(DENSE, SCALAR),
+    Way("transposed+step_inner+offset", "transposed"),
+    Way("channels_last", "channels_last", channels_last=True),
+    Way("contiguous+offset", "contiguous+step_inner", needs="parameters"),
+    Way("channels_last", EXPANDED, needs="inputs"),
+    Way("contiguous+step_outer", "reversed+offset"),
+    Way("transposed", DENSE),
+)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of arguments or results, in order; of a packed sequence its data and its indices."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from tensors_in(each)
+    elif isinstance(value, (list, tuple)):  # a packed sequence is a tuple
+        for each in value:
+            yield from tensors_in(each)
+
+
+def replaced(value: Any, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same arguments with other tensors, and copies of the modules among them."""
+    if isinstance(value, torch.Tensor):
+        return swap(value)
+    if isinstance(value, PackedSequence):
+        # Sizes of batches are on the CPU, whatever the device.
+        rest = (None if each is None else swap(each) for each in value[2:])
+        return PackedSequence(swap(value.data), value.batch_sizes, *rest)
+    if isinstance(value, dict):
+        return {key: replaced(each, swap) for key, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(replaced(each, swap) for each in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(replaced(each, swap) for each in value)
+    return value
+
+
+def wide(value: torch.Tensor) -> torch.Tensor:
+    """The same in the widest type, on the CPU, as a leaf of its own."""
+    kind = torch.complex128 if value.is_complex() else torch.float64
+    one = value.detach().clone()
+    one = one.to(kind) if value.is_floating_point() or value.is_complex() else one
+    return one.requires_grad_(value.requires_grad)
+
+
+class Laid:
+    """Tensors on the device, each in a buffer of known bytes, which must be as they were in the end."""
+
+    def __init__(self, context: Context) -> None:
+        self.context, self.opened = context, context.opened
+        self.buffers: list[tuple[str, Guarded]] = []
+
+    def put(self, values: torch.Tensor, layout: str, what: str) -> torch.Tensor:
+        """A CPU tensor in a layout; in a row where the device does not declare strides. Where the layout expands, the
+        first of the values along that dimension are all of them."""
+        made = Guarded if self.opened.lays_out else ByValues
+        name = layout if self.opened.takes(layout) else DENSE
+        geometry = parse_layout(name).geometry(values.shape)
+        guarded = made(values.detach().contiguous(), geometry, self.opened.to_device)
+        self.buffers.append((what, guarded))
+        return guarded.view
+
+    def put_indices(self, values: torch.Tensor, layout: str, what: str) -> torch.Tensor:
+        """The same of whole numbers, which may be indices: they lie in a row, or every second element is another of
+        them. What reads them wrongly then reads other indices, and does not end the process."""
+        values = values.detach().contiguous()
+        if layout == DENSE or values.dim() == 0 or not self.opened.slices:
+            return self.put(values, DENSE, what)
+        pairs = torch.stack([values, values.flatten().roll(1).view(values.shape)], -1)
+        return self.put(pairs, DENSE, what).select(-1, 0)
+
+    def intact(self, at: str) -> None:
+        """Checks that every byte is as it was."""
+        for what, guarded in self.buffers:
+            whole = guarded.intact(self.opened.from_device)
+            found = "" if whole else guarded.damage(self.opened.from_device)
+            text = f"{what} and the bytes around it are as they were"
+            self.context.check(whole, text, found=found, kind=Kind.BYTES, at=at)
+
+
+def close(
+    context: Context,
+    found: torch.Tensor,
+    expected: torch.Tensor,
+    text: str,
+    at: str,
+    roundings: float = ROUNDINGS,
+) -> None:
+    """A check that a tensor of the device is one of the CPU, which is in float64, but for rounding."""
+    context.same(tuple(found.shape), tuple(expected.shape), text, Kind.SHAPE, at)
+    there = context.from_device(found.detach())
+    want = expected.detach().to(there.dtype)
+    given = context.descriptor.tolerances
+    looser = {
+        name: (max(t.rtol, CHAINED.get(name, (0, 0))[0]), t.atol) for name, t in given.items()
+    }
+    wrong = tensor_difference(there, want, CHAINED | looser, roundings)
+    context.checks += 1
+    if wrong is not None:
+        where = Difference(wrong.count, wrong.total, wrong.first)
+        raise CheckFailed(
+            Failure(
+                kind=Kind.VALUES,
+                subject=text,
+                expected=str(wrong.expected),
+                found=f"{wrong.found} ({at})",
+                where=where,
+            )
+        )
+
+
+def cotangents(
+    laid: Laid, outputs: list[torch.Tensor], layout: str, generator: torch.Generator
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """What backward is given for these outputs of the reference: on the device in a layout, and in float64."""
+    there, here = [], []
+    for out in outputs:
+        if layout == SCALAR:
+            one = torch.tensor(1.25)
+            there.append(laid.put(one, DENSE, "the cotangent").expand(out.shape))
+            here.append(one.to(out.dtype).expand(out.shape))
+            continue
+        values = torch.randn(out.shape, generator=generator)
+        if out.is_complex():
+            values = torch.complex(values, torch.randn(out.shape, generator=generator))
+        view = laid.put(values, layout, "the cotangent")
+        expanded = laid.buffers[-1][1].geometry.expanded
+        if expanded is not None:
+            values = values.narrow(expanded, 0, 1).expand(values.shape)
+        there.append(view)
+        here.append(values.to(out.dtype))
+    return there, here
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a forward and backward gave."""
+
+    outputs: list[torch.Tensor]
+    gradients: list[torch.Tensor | None]
+
+
+def differentiable(result: Any) -> list[torch.Tensor]:
+    """The outputs that backward can start from."""
+    return [each for each in tensors_in(result) if each.requires_grad]

@@ -1,0 +1,34 @@
+"""The fields of torch's database of modules that the adapter reads are there, and it names the modules that are planned."""
+
+from __future__ import annotations
+
+from torch.testing._internal import common_modules
+
+from conformance.suites.nn.modules import LONG, MOST, NAMES
+from opinfo.module_catalog import module_catalogue
+
+
+def test_entries_have_the_fields_that_are_read() -> None:
+    for info in common_modules.module_db:
+        assert info.name.startswith("nn.")
+        assert callable(info.module_cls) and callable(info.module_inputs_func)
+
+
+def test_samples_say_how_a_module_is_made_and_called() -> None:
+    samples = module_catalogue()["BatchNorm2d"].samples(training=True)
+    assert samples
+    for sample in samples:
+        assert sample.args and sample.inputs[0].requires_grad
+
+
+def test_every_module_of_the_database_is_planned() -> None:
+    assert list(module_catalogue()) == list(NAMES)
+
+
+def test_modules_with_many_samples_are_listed() -> None:
+    many = [
+        name
+        for name, entry in module_catalogue().items()
+        if len(entry.samples(training=True)) > MOST
+    ]
+    assert many == list(LONG)
