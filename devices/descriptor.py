@@ -255,6 +255,8 @@ class Descriptor:
     first_use: float = FIRST_USE
     permitted_fallbacks: frozenset[str] = frozenset()  # ops that may run on the CPU
     not_captured: frozenset[str] = frozenset()  # globs of ops that cannot be captured in graphs
+    # Whether an assertion on the device ends the process, or leaves the device unusable (device_assert).
+    assertions_are_fatal: bool = True
     captures_default_stream: bool = True  # False: graphs are captured on other streams only
     facts: Callable[[], Mapping[str, str]] = common_facts  # checked against FACTS when called
     unavailable: Callable[[], str | None] = lambda: None  # None, or one line on why not usable here

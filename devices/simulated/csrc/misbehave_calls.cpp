@@ -72,6 +72,49 @@ void clamp_index(Call& call) {
   }
 }
 
+// gather(self, dim, index, sparse_grad)
+void wrap_index(Call& call) {
+  const at::Tensor self = call.argument(0), index = call.argument(2);
+  const int64_t dim = call.given[1].toInt();
+  if (self.dim() > 0 && dim >= -self.dim() && dim < self.dim() && self.size(dim) > 0) {
+    call.stack[2] = index.remainder(self.size(dim));
+  }
+}
+
+// embedding(weight, indices, …)
+void take_nearest_row(Call& call) {
+  const at::Tensor weight = call.argument(0), index = call.argument(1);
+  if (weight.dim() == 2 && weight.size(0) > 0) {
+    call.stack[1] = index.clamp(0, weight.size(0) - 1);
+  }
+}
+
+// index_fill_(self, dim, index, value): one place after the end, or before the start, is written as others are.
+void fill_outside(Call& call) {
+  const at::Tensor self = call.argument(0), index = call.argument(2);
+  const int64_t dim = call.given[1].toInt();
+  if (self.dim() == 0 || dim < -self.dim() || dim >= self.dim() || self.size(dim) == 0 || index.numel() == 0) {
+    return;
+  }
+  const int64_t size = self.size(dim);
+  if (index.ge(size).any().item<bool>()) {
+    scribble(self, self.storage_offset() + extent(self), 1);
+  }
+  if (index.lt(-size).any().item<bool>() && self.storage_offset() > 0) {
+    scribble(self, self.storage_offset() - 1, 1);
+  }
+  call.stack[2] = index.clamp(-size, size - 1);
+}
+
+// scatter_(self, dim, index, src): the error is raised, after the write.
+void scatter_then_check(Call& call) {
+  const at::Tensor self = call.argument(0), index = call.argument(2);
+  const int64_t dim = call.given[1].toInt();
+  if (self.dim() > 0 && dim >= -self.dim() && dim < self.dim() && index.ge(self.size(dim)).any().item<bool>()) {
+    scribble(self, self.storage_offset() + extent(self), 1);
+  }
+}
+
 // -- training
 
 // _amp_foreach_non_finite_check_and_unscale_(self, found_inf, inv_scale)
@@ -142,6 +185,10 @@ std::vector<Misbehaviour> misbehaviours_of_calls() {
       {Fault::random_fill_past_view, {"aten::uniform_"}, nullptr, fill_past_view},
       {Fault::dispatch_bad_shape_accepted, {"aten::dot"}, cut_to_the_shorter, nullptr},
       {Fault::dispatch_index_unchecked, {"aten::index_select"}, clamp_index, nullptr},
+      {Fault::dispatch_gather_wraps, {"aten::gather"}, wrap_index, nullptr},
+      {Fault::dispatch_embedding_takes_nearest, {"aten::embedding"}, take_nearest_row, nullptr},
+      {Fault::dispatch_index_fill_outside, {"aten::index_fill_.int_Scalar"}, fill_outside, nullptr},
+      {Fault::dispatch_scatter_writes_then_raises, {"aten::scatter_.src"}, scatter_then_check, nullptr},
       {Fault::autocast_inf_not_found, {"aten::_amp_foreach_non_finite_check_and_unscale_"}, nullptr, forget_inf},
       {Fault::compile_meta_disagrees, {"aten::cumsum"}, nullptr, swap_last_strides},
       {Fault::precision_exp_short, {"aten::exp"}, nullptr, enlarge_bfloat16},
