@@ -128,6 +128,31 @@ class Tolerance:
             _in_form(name, value, _Finite, "a number from 0, and finite")
 
 
+#: What autocast does with an op. "float32_by_default": unless the call asks for a dtype; "promote": in the widest dtype
+#: of its operands; "refused": it raises; "unlisted": in what it is given; "composed": as the ops that it is composed of.
+AUTOCAST_POLICIES: Final = names(
+    "lower float32 float32_by_default promote refused unlisted composed"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Autocast:
+    """Ops (of torch.ops.aten) whose policy under autocast is another than that of torch's common lists, and why."""
+
+    policy: str
+    ops: frozenset[str]
+    reason: str
+
+    def __post_init__(self) -> None:
+        check_names("autocast policy", (self.policy,), AUTOCAST_POLICIES)
+        _in_form(
+            "ops", self.ops, Annotated[frozenset[str], msgspec.Meta(min_length=1)], "names of ops"
+        )
+        _in_form(
+            "reason", self.reason, Annotated[str, msgspec.Meta(pattern=r"\S")], "a non-empty text"
+        )
+
+
 def common_facts(**more: str | None) -> dict[str, str]:
     """The facts that every machine knows: torch (left out where not installed), os, arch, python; and ``more``.
 
@@ -173,6 +198,7 @@ _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("torch_type title", Annotated[str, msgspec.Meta(pattern=r"\S")], "a non-empty string"),
     ("torch_type", _matching("[^:]*"), "a device type without an index"),
     ("sources", tuple[str, ...], "a collection of strings"),
+    ("autocast", tuple[Any, ...], "a collection of Autocast(policy, ops, reason)"),
     ("permitted_fallbacks not_captured", _NameSet, "a collection of strings"),
     (
         "capabilities dtypes flushes_subnormals transformed_sums statistics settings",
@@ -257,6 +283,7 @@ class Descriptor:
     not_captured: frozenset[str] = frozenset()  # globs of ops that cannot be captured in graphs
     # Whether an assertion on the device ends the process, or leaves the device unusable (device_assert).
     assertions_are_fatal: bool = True
+    autocast: tuple[Autocast, ...] = ()  # where its lists differ from torch's common ones
     captures_default_stream: bool = True  # False: graphs are captured on other streams only
     facts: Callable[[], Mapping[str, str]] = common_facts  # checked against FACTS when called
     unavailable: Callable[[], str | None] = lambda: None  # None, or one line on why not usable here

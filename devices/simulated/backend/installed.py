@@ -322,16 +322,20 @@ def _bmm(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         return torch.bmm(first.to(torch.bfloat16), second.to(torch.bfloat16))
 
 
-@_installs("autocast.cache_outlives_region", _called)
-def _keep_casted() -> Mend:
-    original = torch.clear_autocast_cache
+_casted: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def mend() -> None:
-        torch.clear_autocast_cache = original
-        original()
 
-    torch.clear_autocast_cache = lambda: None
-    return mend
+@_installs("autocast.cache_outlives_region", _kernel, "mm", "AutocastPrivateUse1")
+def _mm_of_kept(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    lower = torch.get_autocast_dtype(native.NAME)
+    if second.requires_grad and second.is_leaf and second.dtype == torch.float32:
+        kept = _casted.get(id(second))
+        if kept is None or kept[0] is not second or kept[1].dtype != lower:
+            with torch.enable_grad():
+                kept = _casted[id(second)] = second, second.to(lower)
+        second = kept[1]
+    with _without("AutocastPrivateUse1"):
+        return torch.mm(first.to(lower), second.to(lower))
 
 
 _CHECK = "_amp_foreach_non_finite_check_and_unscale_"
