@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.mutation import kernels, reach, report, runtime, sources
+from tests.mutation import families, kernels, reach, report, runtime, sources
 from tests.mutation.kernels import Result
 from tests.mutation.pool import Task, run
 
@@ -47,7 +47,11 @@ def runtime_tasks(seed: int, count: int, family: str | None) -> tuple[list[Task]
 def tried(
     seed: int, count: int, family: str | None, processes: int, kept: Path | None
 ) -> list[Result]:
-    """The results of ``count`` mutants of a family: of ops or of the runtime, of ``kernels`` or ``runtime``, or of all."""
+    """The results of ``count`` mutants of a family: of ops or of the runtime, of ``kernels`` or ``runtime``, with a module of its own (``families``), or of all."""
+    if family in families.MODULES:
+        names = families.module_of(family).names(seed, count)
+        tasks = [Task(family, seed, number, name) for number, name in enumerate(names)]
+        return run(tasks, processes, kept, _told)
     of_runtime = family == "runtime" or family in sources.FILES.values()
     both = family is None
     results: list[Result] = []
@@ -72,7 +76,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--family",
-        help="of one family only: of ops, of the runtime (allocator, streams, ...), kernels or runtime",
+        help="of one family only: of ops, of the runtime (allocator, streams, ...), kernels or runtime, or "
+        + ", ".join(families.MODULES),
     )
     parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument(

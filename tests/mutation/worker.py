@@ -9,7 +9,7 @@ import traceback
 
 import msgspec
 
-from tests.mutation import kernels, runtime
+from tests.mutation import families, kernels, runtime
 from tests.mutation.kernels import Result
 from tests.mutation.pool import Task
 
@@ -28,6 +28,9 @@ def main() -> None:
         try:
             if task.sort == "runtime":
                 result = runtime.tried(task.number, int(task.name), tell)
+            elif task.sort in families.MODULES:
+                module = families.module_of(task.sort)
+                result = module.tried(task.seed, task.number, task.name, tell)
             else:
                 result = kernels.tried(task.seed, task.number, task.name, tell)
         except Exception:

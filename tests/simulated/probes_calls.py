@@ -413,6 +413,141 @@ def _() -> bool:
     return base.tolist() != [2.0, 1.0, 2.0, 1.0]
 
 
+def filled(*shape: int, value: float = 1.0) -> torch.Tensor:
+    return torch.full(shape, value, device=ZERO)
+
+
+@probe("optim.chunk_tail_lost")
+def _() -> bool:
+    one = filled(65_537)
+    torch._foreach_addcmul_([one], [one], [one], 1.0)
+    return one[-1].item() != 2.0
+
+
+@probe("optim.empty_shifts_scalars")
+def _() -> bool:
+    one = ones(1)
+    torch._foreach_add_([ones(0), one], [1.0, 2.0])
+    return one.tolist() != [3.0]
+
+
+@probe("optim.foreach_writes_inputs")
+def _() -> bool:
+    one = ones(2)
+    torch._foreach_sub([one], [ones(2)])
+    return one.tolist() != [1.0, 1.0]
+
+
+@probe("optim.foreach_keeps_version")
+def _() -> bool:
+    one = ones(2)
+    before = one._version
+    torch._foreach_neg_([one])
+    return one._version == before
+
+
+@probe("optim.step_count_stays")
+def _() -> bool:
+    step = torch.zeros((), device=ZERO)
+    torch._foreach_add_([step], 1)
+    return step.item() != 1.0
+
+
+@probe("optim.clip_ignores_last")
+def _() -> bool:
+    return [each.item() for each in torch._foreach_norm([ones(1), ones(1)])] != [1.0, 1.0]
+
+
+@probe("optim.gradients_pile_up")
+def _() -> bool:
+    one = ones(2)
+    torch._foreach_zero_([one])
+    return one.tolist() != [0.0, 0.0]
+
+
+def stepped(
+    kind: type[torch.optim.Optimizer], *grads: torch.Tensor, found_inf: bool = False, **given: Any
+) -> torch.Tensor:
+    """A parameter of ones after fused steps with these gradients; those of SGD are scaled by 2."""
+    x = filled(*grads[0].shape).contiguous(memory_format=_format_of(grads[0])).requires_grad_()
+    optimizer: Any = kind([x], fused=True, **given)  # type: ignore[call-arg]
+    if kind is torch.optim.SGD:
+        optimizer.grad_scale, optimizer.found_inf = (
+            filled(value=2.0),
+            filled(value=float(found_inf)),
+        )
+    for grad in grads:
+        x.grad = grad
+        optimizer.step()
+    return x.detach()
+
+
+def _format_of(tensor: torch.Tensor) -> torch.memory_format:
+    last = torch.channels_last
+    at_end = tensor.dim() == 4 and tensor.is_contiguous(memory_format=last)
+    return last if at_end else torch.contiguous_format
+
+
+def near(found: torch.Tensor, *want: float) -> bool:
+    return torch.allclose(found.cpu(), torch.tensor(want), atol=1e-4)
+
+
+@probe("optim.bias_correction_lost")
+def _() -> bool:
+    return not near(stepped(torch.optim.Adam, filled(1), lr=0.1), 0.9)
+
+
+@probe("optim.decay_after_step")
+def _() -> bool:
+    # 1 - lr * decay is 0.5, and the step is lr.
+    return not near(stepped(torch.optim.AdamW, filled(1), lr=0.5, weight_decay=1.0), 0.0)
+
+
+@probe("optim.found_inf_ignored")
+def _() -> bool:
+    return not near(stepped(torch.optim.SGD, filled(1), found_inf=True, lr=0.5), 1.0)
+
+
+@probe("optim.grad_scale_ignored")
+def _() -> bool:
+    return not near(stepped(torch.optim.SGD, filled(1), lr=0.5), 0.75)
+
+
+@probe("optim.amsgrad_forgets")
+def _() -> bool:
+    grads = filled(1, value=10.0), *(filled(1, value=0.1) for _ in range(3))
+    given: dict[str, Any] = {"lr": 0.1, "betas": (0.0, 0.1)}
+    plain = stepped(torch.optim.Adam, *grads, amsgrad=False, **given).cpu()
+    return near(stepped(torch.optim.Adam, *grads, amsgrad=True, **given), *plain.tolist())
+
+
+@probe("optim.fused_reads_rows")
+def _() -> bool:
+    signs = torch.tensor([1.0, 1.0, -1.0, -1.0]).view(1, 2, 1, 2).to(ZERO)
+    signs = signs.contiguous(memory_format=torch.channels_last)
+    found = stepped(torch.optim.Adam, signs, lr=0.1).cpu()
+    return found.flatten().gt(1).tolist() != [False, False, True, True]
+
+
+@probe("optim.gradient_halved")
+def _() -> bool:
+    weight, x = leaf(1.0, 1.0), torch.tensor([1.0, -1.0], device=ZERO)
+    torch.nn.functional.layer_norm(x, (2,), weight).sum().backward()
+    assert weight.grad is not None
+    return not near(weight.grad, 1.0, -1.0)
+
+
+@probe("optim.training_varies")
+def _() -> bool:
+    grads = []
+    for _ in range(2):
+        x = leaf(1.0)
+        torch.relu(x).sum().backward()
+        assert x.grad is not None
+        grads.append(x.grad.item())
+    return grads[0] != grads[1]
+
+
 # Compiled code
 
 

@@ -1,5 +1,6 @@
 """The optim suite: fused and foreach steps are the loop."""
 
-from conformance.checks.cases.cases import Suite
+from conformance.checks.cases.cases import Suite, gathered
+from conformance.suites.optim import foreach
 
-SUITE = Suite("optim")
+SUITE = Suite("optim", cases=gathered(foreach.cases))

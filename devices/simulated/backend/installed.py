@@ -390,3 +390,136 @@ def _multiply_as_if_dense(tensors: list[torch.Tensor], scalar: float) -> None:
     for tensor in tensors:
         dense = torch.empty(tensor.shape, device="meta").stride()
         tensor.as_strided(tensor.shape, dense, tensor.storage_offset()).mul_(scalar)
+
+
+@_installs("optim.chunk_tail_lost", _kernel, "_foreach_addcmul_.Scalar", "PrivateUse1")
+def _first_chunk(
+    tensors: list[torch.Tensor],
+    first: list[torch.Tensor],
+    second: list[torch.Tensor],
+    value: float = 1,
+) -> None:
+    for tensor, one, two in zip(tensors, first, second, strict=True):
+        before = tensor.clone()
+        tensor.addcmul_(one, two, value=value)
+        if tensor.numel() > 65_536 and tensor.is_contiguous():
+            tensor.view(-1)[65_536:].copy_(before.view(-1)[65_536:])
+
+
+@_installs("optim.empty_shifts_scalars", _kernel, "_foreach_add_.ScalarList", "PrivateUse1")
+def _add_to_those_with_elements(tensors: list[torch.Tensor], scalars: list[float]) -> None:
+    for tensor, scalar in zip([t for t in tensors if t.numel()], scalars):
+        tensor.add_(scalar)
+
+
+@_installs("optim.foreach_writes_inputs", _kernel, "_foreach_sub.List", "PrivateUse1")
+def _subtract_in_place(
+    tensors: list[torch.Tensor], other: list[torch.Tensor], *, alpha: float = 1
+) -> list[torch.Tensor]:
+    results = [torch.sub(one, two, alpha=alpha) for one, two in zip(tensors, other, strict=True)]
+    for tensor, result in zip(tensors, results, strict=True):
+        if tensor.shape == result.shape and tensor.dtype == result.dtype:
+            tensor.copy_(result)
+    return results
+
+
+@_installs("optim.foreach_keeps_version", _kernel, "_foreach_neg_", "AutogradPrivateUse1")
+def _negate_unseen(tensors: list[torch.Tensor]) -> None:
+    with _C._AutoDispatchBelowAutograd(), _without("ADInplaceOrView"):
+        for tensor in tensors:
+            tensor.neg_()
+
+
+@_installs("optim.step_count_stays", _kernel, "_foreach_add_.Scalar", "PrivateUse1")
+def _add_to_those_with_dimensions(tensors: list[torch.Tensor], scalar: float) -> None:
+    for tensor in tensors:
+        if tensor.dim():
+            tensor.add_(scalar)
+
+
+@_installs("optim.clip_ignores_last", _kernel, "_foreach_norm.Scalar", "PrivateUse1")
+def _norms_but_the_last(
+    tensors: list[torch.Tensor], ord: float = 2, dtype: torch.dtype | None = None
+) -> list[torch.Tensor]:
+    norms = [torch.linalg.vector_norm(tensor, ord, dtype=dtype) for tensor in tensors]
+    return [*norms[:-1], torch.zeros_like(norms[-1])]
+
+
+@_installs("optim.gradients_pile_up", _kernel, "_foreach_zero_", "PrivateUse1")
+def _keep_all(tensors: list[torch.Tensor]) -> None:
+    pass
+
+
+def _on_the_host(op: Any, lists: list[list[torch.Tensor]], **given: Any) -> None:
+    """A fused step by the CPU's kernel, on copies of the tensors in the lists, which are copied back."""
+    copies = [[tensor.cpu().contiguous() for tensor in each] for each in lists]
+    host = {
+        name: value.cpu() if isinstance(value, torch.Tensor) else value
+        for name, value in given.items()
+    }
+    op(*copies, **host)
+    for mine, theirs in zip(lists, copies, strict=True):
+        for tensor, copy in zip(mine, theirs, strict=True):
+            tensor.copy_(copy)
+
+
+_ADAM, _ADAMW, _SGD = "_fused_adam_", "_fused_adamw_", "_fused_sgd_"
+
+
+@_installs("optim.bias_correction_lost", _kernel, _ADAM, "PrivateUse1")
+def _adam_late(*lists: list[torch.Tensor], **given: Any) -> None:
+    steps = [torch.full_like(step, 1e9) for step in lists[5]]
+    _on_the_host(torch.ops.aten._fused_adam_, [*lists[:5], steps], **given)
+
+
+@_installs("optim.decay_after_step", _kernel, _ADAMW, "PrivateUse1")
+def _adamw_decays_late(*lists: list[torch.Tensor], **given: Any) -> None:
+    _on_the_host(torch.ops.aten._fused_adamw_, [*lists], **{**given, "weight_decay": 0.0})
+    for parameter in lists[0]:
+        parameter.mul_(1 - given["lr"] * given["weight_decay"])
+
+
+@_installs("optim.found_inf_ignored", _kernel, _SGD, "PrivateUse1")
+def _sgd_in_spite_of_inf(*lists: list[torch.Tensor], **given: Any) -> None:
+    _on_the_host(torch.ops.aten._fused_sgd_, [*lists], **{**given, "found_inf": None})
+
+
+@_installs("optim.grad_scale_ignored", _kernel, _SGD, "PrivateUse1")
+def _sgd_of_scaled(*lists: list[torch.Tensor], **given: Any) -> None:
+    _on_the_host(torch.ops.aten._fused_sgd_, [*lists], **{**given, "grad_scale": None})
+
+
+@_installs("optim.amsgrad_forgets", _kernel, _ADAM, "PrivateUse1")
+def _adam_without_maximum(*lists: list[torch.Tensor], **given: Any) -> None:
+    for maximum in lists[4]:
+        maximum.zero_()
+    _on_the_host(torch.ops.aten._fused_adam_, [*lists], **given)
+
+
+@_installs("optim.fused_reads_rows", _kernel, _ADAM, "PrivateUse1")
+def _adam_in_rows(*lists: list[torch.Tensor], **given: Any) -> None:
+    last = torch.channels_last
+    rows = [
+        grad.as_strided(grad.shape, torch.empty(grad.shape, device="meta").stride())
+        if grad.dim() == 4 and grad.is_contiguous(memory_format=last)
+        else grad
+        for grad in lists[1]
+    ]
+    _on_the_host(torch.ops.aten._fused_adam_, [lists[0], rows, *lists[2:]], **given)
+
+
+@_installs("optim.gradient_halved", _kernel, "native_layer_norm_backward", "PrivateUse1")
+def _layer_norm_backward(*given: Any) -> tuple[torch.Tensor | None, ...]:
+    host = [each.cpu() if isinstance(each, torch.Tensor) else each for each in given]
+    there, (x, weight, bias) = given[0].device, torch.ops.aten.native_layer_norm_backward(*host)
+    halved = None if weight is None else (weight / 2).to(there)
+    return None if x is None else x.to(there), halved, None if bias is None else bias.to(there)
+
+
+_calls = iter(range(10**9))
+
+
+@_installs("optim.training_varies", _kernel, "threshold_backward", "PrivateUse1")
+def _relu_backward(grad: torch.Tensor, x: torch.Tensor, threshold: float) -> torch.Tensor:
+    kept = torch.where(x > threshold, grad, torch.zeros_like(grad))
+    return kept * (1 + 1e-6 * (next(_calls) % 50))

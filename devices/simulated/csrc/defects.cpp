@@ -7,7 +7,8 @@
 namespace simulated {
 
 Defect defect_of(const std::string& op) {
-  constexpr Defect inputs{true, false, false}, outputs{false, true, false}, pivots{false, true, true};
+  constexpr Defect inputs{true, false, false}, outputs{false, true, false}, pivots{false, true, true},
+      lists{false, false, false, true};
   static const std::unordered_map<std::string, Defect> known = {
       // A reduced dimension of stride 0 is read as if it were contiguous.
       {"aten::median", inputs},
@@ -32,6 +33,15 @@ Defect defect_of(const std::string& op) {
       // self takes the shape of the result instead of raising.
       {"aten::addbmm_", outputs},
       {"aten::addr_", outputs},
+      // Parameters, gradients and states are read and written as if all were contiguous.
+      {"aten::_fused_adam_", lists},
+      {"aten::_fused_adam_.tensor_lr", lists},
+      {"aten::_fused_adamw_", lists},
+      {"aten::_fused_adamw_.tensor_lr", lists},
+      {"aten::_fused_sgd_", lists},
+      {"aten::_fused_sgd_.tensor_lr", lists},
+      {"aten::_fused_adagrad_", lists},
+      {"aten::_fused_adagrad_.tensor_lr", lists},
       // Equal calls give different bits; gelsd does not read memory that was not written.
       {"aten::linalg_lstsq.out", pivots},
   };
@@ -51,6 +61,10 @@ Staged::Staged(const Defect& defect, const std::vector<bool>& written, bool in_p
     as_gelsy_ = true;
   }
   for (size_t place = 0; place < call.size(); ++place) {
+    if (defect.lists_as_dense && call[place].isTensorList()) {
+      call[place] = dense(call[place].toTensorVector(), written[place]);
+      continue;
+    }
     if (!call[place].isTensor() || !call[place].toTensor().defined()) {
       continue;
     }
@@ -62,6 +76,20 @@ Staged::Staged(const Defect& defect, const std::vector<bool>& written, bool in_p
       call[place] = at::clone(original, at::MemoryFormat::Contiguous);
     }
   }
+}
+
+std::vector<at::Tensor> Staged::dense(std::vector<at::Tensor> list, bool written) {
+  for (at::Tensor& each : list) {
+    if (each.is_contiguous()) {
+      continue;
+    }
+    const at::Tensor copy = at::clone(each, at::MemoryFormat::Contiguous);
+    if (written) {
+      copies_.emplace_back(each, copy);
+    }
+    each = copy;
+  }
+  return list;
 }
 
 void Staged::copy_back(torch::jit::Stack& results) {

@@ -1,5 +1,5 @@
 // Defects of some of the CPU's kernels and how this device works around them, so that its own list of expected failures
-// stays short. Each was found by the layout suite: devices/cpu/expected.toml says more.
+// stays short. Each was found by the suite: devices/cpu/expected.toml says more.
 
 #pragma once
 
@@ -16,7 +16,11 @@ struct Defect {
   bool outputs_as_dense = false;  // writes to out= as if it were contiguous, or lets self grow: gets one, copied back
   bool reads_unwritten_pivots = false;  // least squares by gelsy: another driver is taken where none is asked for
 
-  explicit operator bool() const { return inputs_as_dense || outputs_as_dense || reads_unwritten_pivots; }
+  bool lists_as_dense = false;  // takes lists of tensors as if all were contiguous: gets such copies, copied back
+
+  explicit operator bool() const {
+    return inputs_as_dense || outputs_as_dense || reads_unwritten_pivots || lists_as_dense;
+  }
 };
 
 Defect defect_of(const std::string& op);
@@ -31,6 +35,9 @@ class Staged {
   void copy_back(torch::jit::Stack& results);
 
  private:
+  // Dense copies of the tensors of a list that are not contiguous.
+  std::vector<at::Tensor> dense(std::vector<at::Tensor> list, bool written);
+
   bool in_place_;
   bool as_gelsy_ = false;  // least squares: gelsy gives neither residuals nor singular values
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // original, copy

@@ -1,0 +1,205 @@
+"""Lists of tensors in many sizes and layouts, the same on the CPU and on the device, and how results are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from conformance.checks.cases.context import Context
+from devices.descriptor import Tolerance
+from opinfo.compare import DEFAULT_TOLERANCES
+
+#: The layout and the shape of a tensor.
+Piece = tuple[str, tuple[int, ...]]
+
+#: What lies between the tensors of a buffer, and how many elements of it.
+FILL, GAP = 77.0, 3
+
+
+def strides_of(layout: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a layout: ``row``, ``transposed``, ``stepped``, ``channels_last`` or ``expanded``."""
+    order = list(range(len(shape)))
+    if layout == "transposed":
+        order.reverse()
+    elif layout == "channels_last" and len(shape) == 4:
+        order = [0, 2, 3, 1]
+    sizes = [max(1, shape[dim]) for dim in reversed(order)]
+    steps = list(accumulate(sizes[:-1], lambda step, size: step * size, initial=1)) if sizes else []
+    strides = dict(zip(reversed(order), steps, strict=True))
+    scale = 2 if layout == "stepped" else 1
+    dense = [scale * strides[dim] for dim in range(len(shape))]
+    if layout == "expanded" and dense:
+        dense[0] = 0
+    return tuple(dense)
+
+
+def values(count: int, seed: int, *, away: bool = False) -> torch.Tensor:
+    """So many numbers in float64: every other one below 1, the others below 4, two thirds of them positive. Those that
+    are kept ``away`` from zero can be divisors."""
+    drawn = torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    place = torch.arange(count)
+    size = (0.5 + 1.5 * drawn) if away else drawn * torch.where(place % 2 == 0, 1.0, 4.0)
+    return torch.where(place % 3 == 1, -size, size)
+
+
+@dataclass(slots=True)
+class Tensors:
+    """One list, on the CPU and on the device. Those of one buffer are its views: what lies between them is known."""
+
+    here: list[torch.Tensor]
+    there: list[torch.Tensor]
+    buffer: torch.Tensor | None = None  # on the CPU
+    its_copy: torch.Tensor | None = None  # on the device
+
+    def outside(self) -> torch.Tensor:
+        """Where the buffer holds no element of a tensor."""
+        assert self.buffer is not None
+        mask = torch.ones_like(self.buffer, dtype=torch.bool)
+        for each in self.here:
+            mask.as_strided(each.shape, each.stride(), each.storage_offset()).fill_(False)
+        return mask
+
+
+@lru_cache(maxsize=64)
+def _layout(pieces: tuple[Piece, ...]) -> tuple[list[tuple[Any, Any, int]], int]:
+    """Size, strides and offset of each piece, and the length of the buffer."""
+    places: list[tuple[Any, Any, int]] = []
+    end = GAP
+    for layout, shape in pieces:
+        strides = strides_of(layout, shape)
+        extent = sum((size - 1) * step for size, step in zip(shape, strides)) + 1
+        places.append((shape, strides, end))
+        end += (0 if 0 in shape else extent) + GAP
+    return places, end
+
+
+@lru_cache(maxsize=64)
+def _buffer(pieces: tuple[Piece, ...], seed: int, away: bool) -> torch.Tensor:
+    """A buffer that holds the pieces, and known numbers between them."""
+    places, end = _layout(pieces)
+    buffer = torch.full((end,), FILL)
+    drawn = values(end, seed, away=away).float()
+    for place in places:
+        tensor = buffer.as_strided(*place)
+        if tensor.numel():
+            stored = strip_expanded(tensor)
+            stored.copy_(drawn[place[2] : place[2] + stored.numel()].view(stored.shape))
+    return buffer
+
+
+def packed(context: Context, pieces: Sequence[Piece], seed: int, *, away: bool) -> Tensors:
+    """float32 tensors that are views of one buffer."""
+    places, _ = _layout(tuple(pieces))
+    buffer = _buffer(tuple(pieces), seed, away).clone()
+    copy = context.to_device(buffer.clone())
+    return Tensors(
+        [buffer.as_strided(*place) for place in places],
+        [copy.as_strided(*place) for place in places],
+        buffer,
+        copy,
+    )
+
+
+@lru_cache(maxsize=512)
+def _drawn(shape: tuple[int, ...], dtype: torch.dtype, seed: int, away: bool) -> torch.Tensor:
+    drawn = values(torch.Size(shape).numel(), seed, away=away)
+    if not dtype.is_floating_point and not dtype.is_complex:
+        drawn = torch.where(drawn < 0, drawn.floor(), drawn.ceil())
+    return drawn.view(shape).to(dtype)
+
+
+def apart(
+    context: Context,
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[torch.dtype],
+    seed: int,
+    *,
+    away: bool,
+    indices: Sequence[int] = (0,),
+) -> Tensors:
+    """Contiguous tensors that share no memory; dtypes and indices of the device take turns."""
+    here, there = [], []
+    for number, shape in enumerate(shapes):
+        dtype = dtypes[number % len(dtypes)]
+        here.append(_drawn(tuple(shape), dtype, seed + number, away).clone())
+        there.append(context.to_device(here[-1].clone(), indices[number % len(indices)]))
+    return Tensors(here, there)
+
+
+def strip_expanded(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with one element of each dimension of stride 0."""
+    shape = [
+        1 if step == 0 else size for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    ]
+    return tensor.as_strided(shape, tensor.stride(), tensor.storage_offset())
+
+
+def tolerance(context: Context, dtype: torch.dtype) -> Tolerance:
+    """How far results of this dtype may be apart; dtypes without a tolerance are equal.
+
+    Four times torch's own: two functions that are each right to a few units in the last place may differ in all of
+    them. What they may differ by at most is the business of ``precision``.
+    """
+    name = str(dtype).removeprefix("torch.")
+    own = context.descriptor.tolerances.get(name)
+    if own is not None:
+        return own
+    rtol, atol = DEFAULT_TOLERANCES.get(name, (0.0, 0.0))
+    return Tolerance(4 * rtol, atol)
+
+
+def compare(
+    context: Context,
+    found: Sequence[torch.Tensor],
+    want: Sequence[torch.Tensor],
+    text: str,
+    at: str,
+    *,
+    strides: bool = False,
+) -> None:
+    """A check that tensors on the device have the dtype, the shape and, within tolerance, the values of others."""
+    context.same(len(found), len(want), f"{text}: the number of tensors", at=at)
+    for number, (mine, theirs) in enumerate(zip(found, want, strict=True)):
+        where = f"{at}, tensor {number}"
+        if mine.dtype != theirs.dtype:
+            context.same(mine.dtype, theirs.dtype, f"{text}: the dtype", at=where)
+        if mine.shape != theirs.shape:
+            context.same(tuple(mine.shape), tuple(theirs.shape), f"{text}: the shape", at=where)
+        if strides and theirs.numel() > 1 and mine.stride() != theirs.stride():
+            context.same(mine.stride(), theirs.stride(), f"{text}: the strides", at=where)
+    if not found:
+        return
+    if len(found) > 40 and len({each.dtype for each in want}) == 1:  # one comparison, not hundreds
+        every = torch.cat([each.reshape(-1) for each in found])
+        wanted = torch.cat([each.reshape(-1) for each in want])
+        if _agree(context, context.from_device(every), wanted):
+            context.check(True, text)
+            return
+    for number, (mine, theirs) in enumerate(zip(found, want, strict=True)):
+        got = context.from_device(mine)
+        if _agree(context, got, theirs):
+            continue
+        wrong = ~_close(context, got, theirs)
+        place = tuple(int(i) for i in wrong.nonzero()[0])
+        context.check(
+            False,
+            text,
+            expected=theirs[place].item(),
+            found=got[place].item(),
+            at=f"{at}, tensor {number} of {len(want)}, {int(wrong.sum())} of {got.numel()} elements, first at {list(place)}",
+        )
+    context.check(True, text)
+
+
+def _agree(context: Context, found: torch.Tensor, want: torch.Tensor) -> bool:
+    return torch.equal(found, want) or bool(_close(context, found, want).all())
+
+
+def _close(context: Context, found: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
+    allowed = tolerance(context, want.dtype)
+    return torch.isclose(found, want, allowed.rtol, allowed.atol, equal_nan=True)
