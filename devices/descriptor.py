@@ -212,6 +212,7 @@ _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("dtypes_by_op", dict[str, _NameSet], "a mapping of ops to sets of dtypes"),
     ("tolerances functions", dict[str, Any], "a mapping"),
     ("alignment workers_per_device", _Positive, "an integer of at least 1"),
+    ("cached_by_shape", Annotated[int, msgspec.Meta(ge=0)], "an integer of at least 0, in bytes"),
     ("granularity stream_pool_size", _Positive | None, "an integer of at least 1"),
     ("concurrent_launches", _Positive | None, "an integer of at least 1"),
     ("granularity_above", _Sizes, "a mapping of sizes to sizes, both integers in bytes"),
@@ -264,6 +265,7 @@ class Descriptor:
     granularity: int | None = None  # bytes: requests are rounded up to a multiple of it
     # Where it is coarser: requests above so many bytes may get so many bytes more.
     granularity_above: Mapping[int, int] = field(default_factory=dict)
+    cached_by_shape: int = 0  # bytes of device memory that it may keep for each new shape
     stream_pool_size: int | None = None  # distinct streams before they repeat
     priorities: tuple[int, int] | None = None  # of streams, as numbers: the least, the greatest
     concurrent_launches: int | None = None  # that one stream's work does not hold up

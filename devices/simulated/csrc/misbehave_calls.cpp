@@ -81,14 +81,6 @@ void wrap_index(Call& call) {
   }
 }
 
-// embedding(weight, indices, …)
-void take_nearest_row(Call& call) {
-  const at::Tensor weight = call.argument(0), index = call.argument(1);
-  if (weight.dim() == 2 && weight.size(0) > 0) {
-    call.stack[1] = index.clamp(0, weight.size(0) - 1);
-  }
-}
-
 // index_fill_(self, dim, index, value): one place after the end, or before the start, is written as others are.
 void fill_outside(Call& call) {
   const at::Tensor self = call.argument(0), index = call.argument(2);
@@ -186,7 +178,6 @@ std::vector<Misbehaviour> misbehaviours_of_calls() {
       {Fault::dispatch_bad_shape_accepted, {"aten::dot"}, cut_to_the_shorter, nullptr},
       {Fault::dispatch_index_unchecked, {"aten::index_select"}, clamp_index, nullptr},
       {Fault::dispatch_gather_wraps, {"aten::gather"}, wrap_index, nullptr},
-      {Fault::dispatch_embedding_takes_nearest, {"aten::embedding"}, take_nearest_row, nullptr},
       {Fault::dispatch_index_fill_outside, {"aten::index_fill_.int_Scalar"}, fill_outside, nullptr},
       {Fault::dispatch_scatter_writes_then_raises, {"aten::scatter_.src"}, scatter_then_check, nullptr},
       {Fault::autocast_inf_not_found, {"aten::_amp_foreach_non_finite_check_and_unscale_"}, nullptr, forget_inf},
