@@ -13,6 +13,7 @@ from typing import Final
 
 MODULES: Final = {
     "optim": "tests.mutation.optimisers",
+    "autocast": "tests.mutation.autocasts",
 }
 
 

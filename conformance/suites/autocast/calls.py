@@ -11,27 +11,57 @@ from conformance.checks.cases.context import Context
 
 
 class Operands:
-    """Makes the operands of a call, on the device: the first has the first dtype, and so on in turn."""
+    """Makes the operands of a call, on the device: the first has the first dtype, and so on in turn. They are of other
+    values by ``shift``, may be ``cast``, and may be of ``leaves``, which are kept."""
 
     def __init__(
-        self, context: Context, dtypes: Sequence[torch.dtype], cast: torch.dtype | None = None
+        self,
+        context: Context,
+        dtypes: Sequence[torch.dtype],
+        cast: torch.dtype | None = None,
+        shift: int = 0,
     ) -> None:
-        self.context, self.dtypes, self.cast, self.made = context, dtypes, cast, 0
+        self.context, self.dtypes, self.cast, self.shift = context, dtypes, cast, shift
+        self.made = 0
 
     def __call__(self, *shape: int) -> torch.Tensor:
         """Numbers between 0.1 and 0.9, in no order, that a lower precision rounds."""
-        count = int(torch.Size(shape).numel())
-        start = 7 * self.made + 1
-        values = (
-            ((torch.arange(count) * 37 + start * 11) % 101).float().mul_(0.8 / 101).add_(0.1003)
-        )
-        dtype = self.dtypes[self.made % len(self.dtypes)]
+        made = self.context.to_device(self.values(shape))
         self.made += 1
-        return self.context.to_device(values.reshape(shape).to(dtype).to(self.cast or dtype))
+        return made if self.cast is None else made.to(self.cast)
+
+    def values(self, shape: Sequence[int]) -> torch.Tensor:
+        count, start = int(torch.Size(shape).numel()), 7 * self.made + 1 + self.shift
+        values = ((torch.arange(count) * 37 + start * 11) % 101).float().mul_(0.8 / 101)
+        dtype = self.dtypes[self.made % len(self.dtypes)]
+        return values.add_(0.1003).reshape(shape).to(dtype)
 
     def whole(self, *values: int) -> torch.Tensor:
         """Integers, which autocast leaves as they are."""
         return self.context.to_device(torch.tensor(values))
+
+
+class Leaves(Operands):
+    """Operands that want a gradient, times a factor. Where they are cast, that is part of the graph."""
+
+    def __init__(
+        self,
+        context: Context,
+        dtypes: Sequence[torch.dtype],
+        cast: torch.dtype | None = None,
+        shift: int = 0,
+        factor: float = 1.0,
+    ) -> None:
+        super().__init__(context, dtypes, cast, shift)
+        self.factor = factor
+        self.leaves: list[torch.Tensor] = []
+
+    def __call__(self, *shape: int) -> torch.Tensor:
+        # A copy: a view is no leaf that a cache takes.
+        made = self.context.to_device((self.values(shape) * self.factor).clone()).detach()
+        self.made += 1
+        self.leaves.append(made.requires_grad_())
+        return made if self.cast is None else made.to(self.cast)
 
 
 Arguments = Callable[[Operands], tuple[Any, ...]]
@@ -208,7 +238,6 @@ ARGUMENTS: Final[dict[str, Arguments]] = {
         ),
         _two,
     ),
-    "acosh": lambda t: (1 + t(6, 6),),
     "avg_pool2d": _image([2, 2]),
     "batch_norm": lambda t: (t(3, 4), t(4), t(4), None, None, True, 0.1, 1e-5, False),
     "clamp": lambda t: (t(6, 6), 0.2, 0.6),

@@ -9,8 +9,8 @@ import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.suites.autocast.asking import FLOAT32, Answer, asked, lower_dtypes
-from conformance.suites.autocast.calls import ARGUMENTS, Operands
+from conformance.suites.autocast.asking import FLOAT32, Answer, asked, lower_dtypes, tensors_in
+from conformance.suites.autocast.calls import ARGUMENTS, Leaves, Operands, overload
 from conformance.suites.autocast.lists import LISTS
 from devices.failure import Kind
 
@@ -31,14 +31,28 @@ def listed(context: Context, op: str, policy: str) -> None:
         judge(context, op, lower)
 
 
-def _dtypes(context: Context, answer: Answer, dtype: torch.dtype, text: str) -> None:
+def _dtypes(
+    context: Context,
+    op: str,
+    given: Sequence[torch.dtype],
+    region: torch.dtype,
+    computed: torch.dtype,
+    text: str,
+    **named: Any,
+) -> Answer:
+    """A call in a region gives results of the dtype that it computes in. That there is no kernel for this dtype is no
+    fault of autocast's: without a region, operands of it are refused too."""
+    answer = asked(context, op, given, region, **named)
     if isinstance(answer.error, NotImplementedError):
-        raise answer.error
+        plain = asked(context, op, given, None, computed=computed, **named)
+        if plain.error is not None:
+            raise answer.error
     if answer.error is not None:
         error = f"{type(answer.error).__name__}: {answer.error}"
         context.same(error, "no exception", text, kind=Kind.RAISED)
-    wanted = (str(dtype)[6:],) * len(answer.dtypes)
+    wanted = (str(computed)[6:],) * len(answer.dtypes)
     context.same(answer.dtypes, wanted, text)
+    return answer
 
 
 def _values(
@@ -47,37 +61,48 @@ def _values(
     """The results are those of the op on operands that were cast before, in no region: the same kernel in the same
     dtype. Where that cannot be called, there is nothing to compare with."""
     want = asked(context, op, given, None, computed=computed)
-    if want.error is not None:
-        return
-    for mine, theirs in zip(answer.results, want.results):
-        if not theirs.is_floating_point():
-            continue
-        a, b = (context.from_device(each).double() for each in (mine, theirs))
-        bound = _ROUNDINGS * torch.finfo(computed).eps * max(float(b.abs().max()), 1e-3)
-        apart = float((a - b).abs().max()) if a.shape == b.shape else float("inf")
+    if want.error is None:
         text = f"{op} computes in {computed}, as it does of operands of this dtype"
-        found = f"{apart:.3g} apart"
-        context.check(
-            apart <= bound,
-            text,
-            expected=f"at most {bound:.3g} apart",
-            found=found,
-            kind=Kind.VALUES,
-        )
+        near(context, answer.results, want.results, computed, text)
+
+
+def near(
+    context: Context,
+    found: Sequence[torch.Tensor | None],
+    want: Sequence[torch.Tensor | None],
+    computed: torch.dtype,
+    text: str,
+) -> None:
+    """Tensors of a floating dtype that came from one kernel are apart by a few roundings at most, NaN where NaN is."""
+    for mine, theirs in zip(found, want):
+        context.same(mine is None, theirs is None, text, kind=Kind.VALUES)
+        if mine is None or theirs is None or not theirs.is_floating_point():
+            continue
+        a, b = (context.from_device(each.detach()).double() for each in (mine, theirs))
+        context.same(tuple(a.shape), tuple(b.shape), text, kind=Kind.SHAPE)
+        finite = b.isfinite()
+        largest = float(b[finite].abs().max()) if bool(finite.any()) else 0.0
+        bound = _ROUNDINGS * torch.finfo(computed).eps * max(largest, 1e-3)
+        apart = float((a - b)[finite].abs().max()) if bool(finite.any()) else 0.0
+        holds = apart <= bound and torch.equal(a.isfinite(), finite)
+        expected = f"at most {bound:.3g} apart"
+        context.check(holds, text, expected=expected, found=f"{apart:.3g} apart", kind=Kind.VALUES)
 
 
 def _lower(context: Context, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32], [lower], [FLOAT32, lower], [lower, FLOAT32]):
-        answer = asked(context, op, given, lower)
-        _dtypes(context, answer, lower, f"{op} of {_told(given)} runs in the region's {lower}")
+        text = f"{op} of {_told(given)} runs in the region's {lower}"
+        answer = _dtypes(context, op, given, lower, lower, text)
         _values(context, op, answer, given, lower)
+    _trained(context, op, lower, lower)
 
 
 def _float32(context: Context, op: str, lower: torch.dtype) -> None:
     for given in ([lower], [FLOAT32], [FLOAT32, lower], [lower, FLOAT32]):
-        answer = asked(context, op, given, lower)
-        _dtypes(context, answer, FLOAT32, f"{op} of {_told(given)} runs in float32")
+        text = f"{op} of {_told(given)} runs in float32"
+        answer = _dtypes(context, op, given, lower, FLOAT32, text)
         _values(context, op, answer, given, FLOAT32)
+    _trained(context, op, lower, FLOAT32)
 
 
 def _float32_by_default(context: Context, op: str, lower: torch.dtype) -> None:
@@ -87,20 +112,20 @@ def _float32_by_default(context: Context, op: str, lower: torch.dtype) -> None:
         plain = asked(context, op, [given], None, **named)
         if plain.error is not None:
             continue  # the op does not take this dtype
-        answer = asked(context, op, [given], lower, **named)
-        _dtypes(context, answer, lower, f"{op} of {given} runs in the dtype that it is asked for")
+        text = f"{op} of {given} runs in the dtype that it is asked for"
+        _dtypes(context, op, [given], lower, lower, text, **named)
 
 
 def _promote(context: Context, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32, lower], [lower, FLOAT32], [lower, lower, FLOAT32], [FLOAT32]):
         if len({*_operands(context, op, given)}) < 2 and given != [FLOAT32]:
             continue  # it has fewer operands
-        answer = asked(context, op, given, lower)
-        _dtypes(context, answer, FLOAT32, f"{op} of {_told(given)} runs in the widest dtype")
+        text = f"{op} of {_told(given)} runs in the widest dtype"
+        answer = _dtypes(context, op, given, lower, FLOAT32, text)
         _values(context, op, answer, given, FLOAT32)
-    answer, plain = (asked(context, op, [lower], region) for region in (lower, None))
-    if plain.error is None:
-        _dtypes(context, answer, lower, f"{op} of {lower} runs in {lower}")
+    if asked(context, op, [lower], None).error is None:
+        _dtypes(context, op, [lower], lower, lower, f"{op} of {lower} runs in {lower}")
+    _trained(context, op, lower, FLOAT32, widest=True)
 
 
 def _unlisted(context: Context, op: str, lower: torch.dtype) -> None:
@@ -111,12 +136,90 @@ def _unlisted(context: Context, op: str, lower: torch.dtype) -> None:
         if answer.error is None:
             for mine, theirs in zip(answer.results, plain.results):
                 context.equal(context.from_device(mine), context.from_device(theirs), text)
+    _trained(context, op, lower, None)
 
 
 def _composed(context: Context, op: str, lower: torch.dtype) -> None:
     answer, plain = (asked(context, op, [FLOAT32], region) for region in (lower, None))
-    context.same(answer.error, plain.error, f"{op} of float32 raises nothing", kind=Kind.RAISED)
+    text = f"{op} of float32 raises where it does without autocast"
+    context.same(answer.error is None, plain.error is None, text, kind=Kind.RAISED)
     _values(context, op, answer, [FLOAT32], lower)
+
+
+# With a graph, and weights that change
+
+
+def _trained(
+    context: Context,
+    op: str,
+    lower: torch.dtype,
+    computed: torch.dtype | None,
+    *,
+    widest: bool = False,
+) -> None:
+    """With leaves that want a gradient, results and gradients are those of leaves that are cast before, with other
+    leaves of the same shapes in the same region too, and with their new values in the next region. Leaves are in
+    float32, and in both dtypes in turn."""
+    for given in ([FLOAT32], [lower, FLOAT32]):
+        first, second = Leaves(context, given), Leaves(context, given, shift=3)
+        mine, theirs = ARGUMENTS[op](first), ARGUMENTS[op](second)
+        for factor in (1.0, 0.5):
+            found: list[tuple[Leaves, float, Answer]] = []
+            with torch.autocast(context.kind, lower):
+                found.append((first, factor, _called(op, mine)))
+                found.append((second, 1.0, _called(op, theirs)))
+            for leaves, times, answer in found:
+                none = widest and FLOAT32 not in {each.dtype for each in leaves.leaves}
+                _as_if_cast(context, op, leaves, answer, None if none else computed, times)
+            with torch.no_grad():
+                for each in first.leaves:
+                    each.mul_(0.5)
+
+
+def _called(op: str, arguments: tuple[Any, ...]) -> Answer:
+    try:
+        return Answer(tensors_in(overload(op)(*arguments)))
+    except Exception as error:  # judged by whether it is raised without autocast too
+        return Answer(error=error)
+
+
+def _as_if_cast(
+    context: Context,
+    op: str,
+    leaves: Leaves,
+    answer: Answer,
+    computed: torch.dtype | None,
+    factor: float,
+) -> None:
+    given = [each.dtype for each in leaves.leaves]
+    known = Leaves(context, leaves.dtypes, computed, leaves.shift, factor)
+    want = _called(op, ARGUMENTS[op](known))
+    if want.error is not None:
+        return  # the op cannot be called in this dtype without autocast: nothing to compare with
+    text = f"{op} of leaves gives what it gives of leaves that were cast before"
+    context.same(answer.told, want.told, text)
+    precision = computed or max(given, key=lambda each: torch.finfo(each).eps, default=FLOAT32)
+    near(context, answer.results, want.results, precision, text)
+    graph = [each.requires_grad for each in want.results]
+    context.same([each.requires_grad for each in answer.results], graph, f"{text}: a graph")
+    if not any(graph):
+        return
+    try:
+        there = _gradients(want.results, known.leaves)
+    except Exception:
+        return  # it has no backward, in this dtype
+    here = _gradients(answer.results, leaves.leaves)
+    dtypes = [None if each is None else each.dtype for each in here]
+    wanted = [None if each is None else leaf.dtype for each, leaf in zip(there, leaves.leaves)]
+    context.same(dtypes, wanted, f"{op}: gradients have the dtype of their leaf")
+    near(context, here, there, precision, f"{op}: gradients are those of leaves that were cast")
+
+
+def _gradients(
+    results: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor | None, ...]:
+    totals = [each.float().sum() for each in results if each.requires_grad]
+    return torch.autograd.grad(totals, leaves, allow_unused=True)
 
 
 def _refused(context: Context, op: str, lower: torch.dtype) -> None:
