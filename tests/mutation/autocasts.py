@@ -19,11 +19,10 @@ from typing import Any
 import torch
 
 from conformance import contract
+from conformance.checks.autocast.calls import ARGUMENTS, Operands, overload
+from conformance.checks.autocast.lists import LISTS, POLICY
 from conformance.checks.cases.cases import Case
-from conformance.checks.cases.context import Context
 from conformance.suites import planned_cases
-from conformance.suites.autocast.calls import ARGUMENTS, Operands, overload
-from conformance.suites.autocast.lists import LISTS, POLICY
 from opinfo.compare import replace_tensors, tensors_of
 from tests.mutation.items import RED, device, outcome_of
 from tests.mutation.kernels import Result
@@ -485,7 +484,7 @@ class _Leaves(Operands):
     """Operands, those of float32 as leaves if there is a graph."""
 
     def __init__(self, given: Sequence[torch.dtype], *, grad: bool, shift: int = 0) -> None:
-        super().__init__(Context(device(), "probe"), given, shift=shift)
+        super().__init__(device(), given, shift=shift)
         self.grad, self.leaves = grad, list[torch.Tensor]()
 
     def __call__(self, *shape: int) -> torch.Tensor:

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from conformance.checks.autocast.asking import FLOAT32, Answer, asked, lower_dtypes, tensors_in
+from conformance.checks.autocast.calls import ARGUMENTS, Leaves, Operands, overload
+from conformance.checks.autocast.lists import LISTS
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.suites.autocast.asking import FLOAT32, Answer, asked, lower_dtypes, tensors_in
-from conformance.suites.autocast.calls import ARGUMENTS, Leaves, Operands, overload
-from conformance.suites.autocast.lists import LISTS
 from devices.failure import Kind
 
 cases = Cases(Kind.DTYPE)
@@ -27,7 +27,7 @@ def listed(context: Context, op: str, policy: str) -> None:
         if op in own.ops:
             policy = own.policy
     judge = _JUDGES[policy]
-    for lower in lower_dtypes(context):
+    for lower in lower_dtypes(context.opened):
         judge(context, op, lower)
 
 
@@ -42,9 +42,9 @@ def _dtypes(
 ) -> Answer:
     """A call in a region gives results of the dtype that it computes in. That there is no kernel for this dtype is no
     fault of autocast's: without a region, operands of it are refused too."""
-    answer = asked(context, op, given, region, **named)
+    answer = asked(context.opened, op, given, region, **named)
     if isinstance(answer.error, NotImplementedError):
-        plain = asked(context, op, given, None, computed=computed, **named)
+        plain = asked(context.opened, op, given, None, computed=computed, **named)
         if plain.error is not None:
             raise answer.error
     if answer.error is not None:
@@ -60,7 +60,7 @@ def _values(
 ) -> None:
     """The results are those of the op on operands that were cast before, in no region: the same kernel in the same
     dtype. Where that cannot be called, there is nothing to compare with."""
-    want = asked(context, op, given, None, computed=computed)
+    want = asked(context.opened, op, given, None, computed=computed)
     if want.error is None:
         text = f"{op} computes in {computed}, as it does of operands of this dtype"
         near(context, answer.results, want.results, computed, text)
@@ -109,7 +109,7 @@ def _float32_by_default(context: Context, op: str, lower: torch.dtype) -> None:
     _float32(context, op, lower)
     for given in (FLOAT32, lower):
         named: dict[str, Any] = {"dtype": lower}
-        plain = asked(context, op, [given], None, **named)
+        plain = asked(context.opened, op, [given], None, **named)
         if plain.error is not None:
             continue  # the op does not take this dtype
         text = f"{op} of {given} runs in the dtype that it is asked for"
@@ -123,14 +123,14 @@ def _promote(context: Context, op: str, lower: torch.dtype) -> None:
         text = f"{op} of {_told(given)} runs in the widest dtype"
         answer = _dtypes(context, op, given, lower, FLOAT32, text)
         _values(context, op, answer, given, FLOAT32)
-    if asked(context, op, [lower], None).error is None:
+    if asked(context.opened, op, [lower], None).error is None:
         _dtypes(context, op, [lower], lower, lower, f"{op} of {lower} runs in {lower}")
     _trained(context, op, lower, FLOAT32, widest=True)
 
 
 def _unlisted(context: Context, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32], [lower], [FLOAT32, lower], [lower, FLOAT32]):
-        answer, plain = (asked(context, op, given, region) for region in (lower, None))
+        answer, plain = (asked(context.opened, op, given, region) for region in (lower, None))
         text = f"{op} of {_told(given)}, which no list names, gives what it gives without autocast"
         context.same(answer.told, plain.told, text)
         if answer.error is None:
@@ -140,7 +140,7 @@ def _unlisted(context: Context, op: str, lower: torch.dtype) -> None:
 
 
 def _composed(context: Context, op: str, lower: torch.dtype) -> None:
-    answer, plain = (asked(context, op, [FLOAT32], region) for region in (lower, None))
+    answer, plain = (asked(context.opened, op, [FLOAT32], region) for region in (lower, None))
     text = f"{op} of float32 raises where it does without autocast"
     context.same(answer.error is None, plain.error is None, text, kind=Kind.RAISED)
     _values(context, op, answer, [FLOAT32], lower)
@@ -161,7 +161,7 @@ def _trained(
     leaves of the same shapes in the same region too, and with their new values in the next region. Leaves are in
     float32, and in both dtypes in turn."""
     for given in ([FLOAT32], [lower, FLOAT32]):
-        first, second = Leaves(context, given), Leaves(context, given, shift=3)
+        first, second = Leaves(context.opened, given), Leaves(context.opened, given, shift=3)
         mine, theirs = ARGUMENTS[op](first), ARGUMENTS[op](second)
         for factor in (1.0, 0.5):
             found: list[tuple[Leaves, float, Answer]] = []
@@ -192,7 +192,7 @@ def _as_if_cast(
     factor: float,
 ) -> None:
     given = [each.dtype for each in leaves.leaves]
-    known = Leaves(context, leaves.dtypes, computed, leaves.shift, factor)
+    known = Leaves(context.opened, leaves.dtypes, computed, leaves.shift, factor)
     want = _called(op, ARGUMENTS[op](known))
     if want.error is not None:
         return  # the op cannot be called in this dtype without autocast: nothing to compare with
@@ -223,7 +223,7 @@ def _gradients(
 
 
 def _refused(context: Context, op: str, lower: torch.dtype) -> None:
-    answer = asked(context, op, [FLOAT32], lower)
+    answer = asked(context.opened, op, [FLOAT32], lower)
     found = answer.error
     text = f"{op} is unsafe under autocast, and raises a RuntimeError"
     context.check(isinstance(found, RuntimeError), text, found=repr(found), kind=Kind.NOT_RAISED)
@@ -245,6 +245,6 @@ def _told(given: Sequence[torch.dtype]) -> str:
 
 
 def _operands(context: Context, op: str, given: Sequence[torch.dtype]) -> list[torch.dtype]:
-    made = Operands(context, given)
+    made = Operands(context.opened, given)
     ARGUMENTS[op](made)
     return [given[number % len(given)] for number in range(made.made)]

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from conformance.checks.autocast.asking import FLOAT32, lower_dtypes
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.suites.autocast.asking import FLOAT32, lower_dtypes
 from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
@@ -47,7 +47,7 @@ def _near(
 
 
 def _each(context: Context) -> list[torch.dtype]:
-    found = lower_dtypes(context)
+    found = lower_dtypes(context.opened)
     context.must(found, "the device declares float16 or bfloat16")
     return found
 

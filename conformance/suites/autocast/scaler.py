@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from conformance.checks.autocast.asking import lower_dtypes
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.suites.autocast.asking import lower_dtypes
 from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
@@ -100,7 +100,7 @@ def scales(context: Context) -> None:
     several = scaler.scale([x.detach(), (x.detach() + 1,)])
     found = [context.from_device(each).tolist() for each in (several[0], several[1][0])]
     context.same(found, [[_INIT] * 3, [2 * _INIT] * 3], "each of several")
-    for lower in lower_dtypes(context):
+    for lower in lower_dtypes(context.opened):
         made = scaler.scale(context.to_device(torch.ones(2, dtype=lower)))
         context.same(context.from_device(made).float().tolist(), [_INIT] * 2, f"{lower}")
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from conformance.checks.cases.context import Context
+from opinfo.device import Device
 
 
 class Operands:
@@ -16,17 +16,17 @@ class Operands:
 
     def __init__(
         self,
-        context: Context,
+        device: Device,
         dtypes: Sequence[torch.dtype],
         cast: torch.dtype | None = None,
         shift: int = 0,
     ) -> None:
-        self.context, self.dtypes, self.cast, self.shift = context, dtypes, cast, shift
+        self.device, self.dtypes, self.cast, self.shift = device, dtypes, cast, shift
         self.made = 0
 
     def __call__(self, *shape: int) -> torch.Tensor:
         """Numbers between 0.1 and 0.9, in no order, that a lower precision rounds."""
-        made = self.context.to_device(self.values(shape))
+        made = self.device.to_device(self.values(shape))
         self.made += 1
         return made if self.cast is None else made.to(self.cast)
 
@@ -38,7 +38,7 @@ class Operands:
 
     def whole(self, *values: int) -> torch.Tensor:
         """Integers, which autocast leaves as they are."""
-        return self.context.to_device(torch.tensor(values))
+        return self.device.to_device(torch.tensor(values))
 
 
 class Leaves(Operands):
@@ -46,19 +46,19 @@ class Leaves(Operands):
 
     def __init__(
         self,
-        context: Context,
+        device: Device,
         dtypes: Sequence[torch.dtype],
         cast: torch.dtype | None = None,
         shift: int = 0,
         factor: float = 1.0,
     ) -> None:
-        super().__init__(context, dtypes, cast, shift)
+        super().__init__(device, dtypes, cast, shift)
         self.factor = factor
         self.leaves: list[torch.Tensor] = []
 
     def __call__(self, *shape: int) -> torch.Tensor:
         # A copy: a view is no leaf that a cache takes.
-        made = self.context.to_device((self.values(shape) * self.factor).clone()).detach()
+        made = self.device.to_device((self.values(shape) * self.factor).clone()).detach()
         self.made += 1
         self.leaves.append(made.requires_grad_())
         return made if self.cast is None else made.to(self.cast)
