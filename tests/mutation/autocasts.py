@@ -163,7 +163,8 @@ def _own(args: Any, policy: str, named: Any) -> tuple[Any, Any]:
     if policy == "float32":
         return _cast(args, _FLOAT32), named
     if policy == "float32_by_default":
-        return (args, named) if named.get("dtype") else (args, {**named, "dtype": _FLOAT32})
+        spared = named.get("dtype") or any(t.dtype == torch.float64 for t in tensors_of(args))
+        return (args, named) if spared else (args, {**named, "dtype": _FLOAT32})
     tensors = [t for t in tensors_of(args) if t.is_floating_point()]
     if policy == "promote" and tensors:
         wide = any(t.dtype == _FLOAT32 for t in tensors)

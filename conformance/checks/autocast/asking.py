@@ -80,9 +80,9 @@ def observed(device: Device, op: str, region: torch.dtype) -> str | None:
     if low.error is None and "float32" in low.dtypes and short not in low.dtypes:
         return "float32"
     mixed = [asked(device, op, pair, region) for pair in ([FLOAT32, region], [region, FLOAT32])]
-    plain = [asked(device, op, pair, None) for pair in ([FLOAT32, region], [region, FLOAT32])]
+    alone = [asked(device, op, pair, None) for pair in ([FLOAT32, region], [region, FLOAT32])]
     promotes = all(each.error is None and set(each.dtypes) == {"float32"} for each in mixed)
-    if promotes and [each.told for each in plain] != [each.told for each in mixed]:
+    if promotes and [each.told for each in alone] != [each.told for each in mixed]:
         return "promote"
     return "unlisted"
 

@@ -29,6 +29,15 @@ def listed(context: Context, op: str, policy: str) -> None:
     judge = _JUDGES[policy]
     for lower in lower_dtypes(context.opened):
         judge(context, op, lower)
+        if "float64" in context.descriptor.dtypes and policy != "refused":
+            _wide(context, op, lower)
+
+
+def _wide(context: Context, op: str, lower: torch.dtype) -> None:
+    """Operands of float64 are cast by no list (docs/source/amp, "Op Eligibility")."""
+    wide = [torch.float64]
+    answer, plain = (asked(context.opened, op, wide, region) for region in (lower, None))
+    context.same(answer.told, plain.told, f"{op} of float64 gives what it gives without autocast")
 
 
 def _dtypes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -97,7 +97,7 @@ def scales(context: Context) -> None:
     scaled.backward()
     assert x.grad is not None
     context.same(context.from_device(x.grad).tolist(), [2 * _INIT] * 3, "its gradient, scaled")
-    several = scaler.scale([x.detach(), (x.detach() + 1,)])
+    several: Any = scaler.scale([x.detach(), (x.detach() + 1,)])  # type: ignore[list-item]
     found = [context.from_device(each).tolist() for each in (several[0], several[1][0])]
     context.same(found, [[_INIT] * 3, [2 * _INIT] * 3], "each of several")
     for lower in lower_dtypes(context.opened):
@@ -181,7 +181,7 @@ def strided(context: Context) -> None:
     for bad in (False, True):
         given = torch.ones(4, 6)
         given[3, 2] = inf if bad else 1.0
-        forms = {
+        forms: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
             "transposed": lambda t: context.to_device(t.t().contiguous()).t(),
             "stepped": lambda t: context.to_device(
                 torch.stack([t, torch.full_like(t, inf)], -1).contiguous()

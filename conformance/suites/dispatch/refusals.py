@@ -337,13 +337,14 @@ def unsupported(ctx: ItemContext) -> None:
             allowed = [clause for clause in made if made[clause].may_run()]
             if not allowed:
                 continue
-            first = made[allowed[0]].given()
-            answer = given_dtype(*first, **given, free=free)
+            op, move, back, tensors, arguments = made[allowed[0]].given()
+            call = op, move, back, tensors, arguments, dtype, ctx.dtype
+            answer = given_dtype(*call, free)
             directed.let_go(ctx)
             if UNSUPPORTED in allowed:
                 made[UNSUPPORTED].found(answer.wrong)
             if REFUSALS in allowed:
-                made[REFUSALS].found(judged_refusal(answer.error, *first, **given, names=names))
+                made[REFUSALS].found(judged_refusal(answer.error, *call, names))
             if answer.returned and not answer.wrong:
                 works.append(dtype)
         if works and record is not None:
@@ -397,7 +398,8 @@ def lacks(op: Any, move: Any, back: Any, name: Any) -> Wrong | None:
 def refuses_dtype(
     op: Any, move: Any, back: Any, tensors: Any, arguments: Any, dtype: Any, drawn: Any, free: Any
 ) -> Wrong | None:
-    return given_dtype(op, move, back, tensors, arguments, dtype, drawn, free).wrong
+    wrong: Wrong | None = given_dtype(op, move, back, tensors, arguments, dtype, drawn, free).wrong
+    return wrong
 
 
 @dataclass

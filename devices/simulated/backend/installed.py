@@ -234,7 +234,8 @@ def _atan_and_keep(x: torch.Tensor) -> Any:
 def _sigmoid_backward(grad: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
     _Kept.block(grad)
     with _C._AutoDispatchBelowAutograd():
-        return torch.ops.aten.sigmoid_backward(grad, output)
+        found: torch.Tensor = torch.ops.aten.sigmoid_backward(grad, output)
+        return found
 
 
 def _once_for_a_shape(x: torch.Tensor) -> None:
