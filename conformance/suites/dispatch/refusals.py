@@ -333,6 +333,8 @@ def unsupported(ctx: ItemContext) -> None:
                 )
                 for clause, judge, parameters in judges
                 if ctx.recorder.get(clause) is not None
+                # What a device does not declare at all is refused by more than the op.
+                and (clause != REFUSALS or dtype in descriptor.dtypes)
             }
             allowed = [clause for clause in made if made[clause].may_run()]
             if not allowed:
@@ -347,6 +349,9 @@ def unsupported(ctx: ItemContext) -> None:
                 made[REFUSALS].found(judged_refusal(answer.error, *call, names))
             if answer.returned and not answer.wrong:
                 works.append(dtype)
+        refused = ctx.recorder.get(REFUSALS)
+        if refused is not None and not refused.checks:
+            refused.pass_over("the descriptor declares no dtype that the op does not take")
         if works and record is not None:
             record.note(f"works for {', '.join(works)}, which the database does not list")
 
