@@ -5,6 +5,6 @@ What a vendor's package imports::
     from conformance import Descriptor, Tolerance, common_facts
 """
 
-from devices.descriptor import Capability, Descriptor, Fact, Tolerance, common_facts
+from devices.descriptor import Autocast, Capability, Descriptor, Fact, Tolerance, common_facts
 
-__all__ = ["Capability", "Descriptor", "Fact", "Tolerance", "common_facts"]
+__all__ = ["Autocast", "Capability", "Descriptor", "Fact", "Tolerance", "common_facts"]

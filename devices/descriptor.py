@@ -128,6 +128,31 @@ class Tolerance:
             _in_form(name, value, _Finite, "a number from 0, and finite")
 
 
+#: What autocast does with an op. "float32_by_default": unless the call asks for a dtype; "promote": in the widest dtype
+#: of its operands; "refused": it raises; "unlisted": in what it is given; "composed": as the ops that it is composed of.
+AUTOCAST_POLICIES: Final = names(
+    "lower float32 float32_by_default promote refused unlisted composed"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Autocast:
+    """Ops (of torch.ops.aten) whose policy under autocast is another than that of torch's common lists, and why."""
+
+    policy: str
+    ops: frozenset[str]
+    reason: str
+
+    def __post_init__(self) -> None:
+        check_names("autocast policy", (self.policy,), AUTOCAST_POLICIES)
+        _in_form(
+            "ops", self.ops, Annotated[frozenset[str], msgspec.Meta(min_length=1)], "names of ops"
+        )
+        _in_form(
+            "reason", self.reason, Annotated[str, msgspec.Meta(pattern=r"\S")], "a non-empty text"
+        )
+
+
 def common_facts(**more: str | None) -> dict[str, str]:
     """The facts that every machine knows: torch (left out where not installed), os, arch, python; and ``more``.
 
@@ -173,6 +198,7 @@ _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("torch_type title", Annotated[str, msgspec.Meta(pattern=r"\S")], "a non-empty string"),
     ("torch_type", _matching("[^:]*"), "a device type without an index"),
     ("sources", tuple[str, ...], "a collection of strings"),
+    ("autocast", tuple[Any, ...], "a collection of Autocast(policy, ops, reason)"),
     ("permitted_fallbacks not_captured", _NameSet, "a collection of strings"),
     (
         "capabilities dtypes flushes_subnormals transformed_sums statistics settings",
@@ -186,6 +212,7 @@ _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("dtypes_by_op", dict[str, _NameSet], "a mapping of ops to sets of dtypes"),
     ("tolerances functions", dict[str, Any], "a mapping"),
     ("alignment workers_per_device", _Positive, "an integer of at least 1"),
+    ("cached_by_shape", Annotated[int, msgspec.Meta(ge=0)], "an integer of at least 0, in bytes"),
     ("granularity stream_pool_size", _Positive | None, "an integer of at least 1"),
     ("concurrent_launches", _Positive | None, "an integer of at least 1"),
     ("granularity_above", _Sizes, "a mapping of sizes to sizes, both integers in bytes"),
@@ -238,6 +265,7 @@ class Descriptor:
     granularity: int | None = None  # bytes: requests are rounded up to a multiple of it
     # Where it is coarser: requests above so many bytes may get so many bytes more.
     granularity_above: Mapping[int, int] = field(default_factory=dict)
+    cached_by_shape: int = 0  # bytes of device memory that it may keep for each new shape
     stream_pool_size: int | None = None  # distinct streams before they repeat
     priorities: tuple[int, int] | None = None  # of streams, as numbers: the least, the greatest
     concurrent_launches: int | None = None  # that one stream's work does not hold up
@@ -255,6 +283,9 @@ class Descriptor:
     first_use: float = FIRST_USE
     permitted_fallbacks: frozenset[str] = frozenset()  # ops that may run on the CPU
     not_captured: frozenset[str] = frozenset()  # globs of ops that cannot be captured in graphs
+    # Whether an assertion on the device ends the process, or leaves the device unusable (device_assert).
+    assertions_are_fatal: bool = True
+    autocast: tuple[Autocast, ...] = ()  # where its lists differ from torch's common ones
     captures_default_stream: bool = True  # False: graphs are captured on other streams only
     facts: Callable[[], Mapping[str, str]] = common_facts  # checked against FACTS when called
     unavailable: Callable[[], str | None] = lambda: None  # None, or one line on why not usable here

@@ -87,7 +87,12 @@ class Subject:
         self.cache = ReferenceCache(cache, torch.__version__, kind, f"{name}-{self.dtype}")
 
     def _applicable(self) -> list[str]:
-        return [check.clause for check in self.rig.checks if check.applies(self.traits)]
+        given = self.rig.descriptor, self.op.id
+        return [
+            check.clause
+            for check in self.rig.checks
+            if check.applies(self.traits) and not (check.untried and check.untried(*given))
+        ]
 
     def run(self) -> Run:
         """Every clause that applies, once."""

@@ -18,8 +18,16 @@ from typing import Any
 
 import torch
 
+from conformance.checks.autocast.asking import differing
 from conformance.checks.clock import Clock
-from conformance.onboarding.questions import FIRST_USE, GRANULARITY, SUBNORMALS, Question, Said
+from conformance.onboarding.questions import (
+    AUTOCAST,
+    FIRST_USE,
+    GRANULARITY,
+    SUBNORMALS,
+    Question,
+    Said,
+)
 from devices import registry
 from devices.descriptor import DTYPES, Descriptor, common_facts
 from devices.errors import in_a_line
@@ -72,6 +80,7 @@ def questions(device: Device) -> Iterator[tuple[str, Callable[[Device], Any]]]:
     yield from _QUESTIONS.items()
     yield GRANULARITY, granularity
     yield SUBNORMALS, flushes_subnormals
+    yield AUTOCAST, autocast_lists
     for name in DTYPES:
         yield name, partial(_holds, dtype=name)
 
@@ -133,6 +142,20 @@ def flushes_subnormals(device: Device) -> list[str]:
             if product.dtype == kind and not device.from_device(product).any():
                 found.append(dtype)
     return found
+
+
+def autocast_lists(device: Device) -> dict[str, list[str]]:
+    """What autocast does with ops of which torch's common lists say another thing; nothing without autocast."""
+    if not torch.amp.is_autocast_available(device.torch_device.type):
+        return {}
+    holds = {name for name in ("float16", "bfloat16") if _tried(device, name)}
+    return differing(device, [getattr(torch, name) for name in sorted(holds)])
+
+
+def _tried(device: Device, dtype: str) -> bool:
+    with suppress(Exception):  # as above
+        return _holds(device, dtype)
+    return False
 
 
 def _holds(device: Device, dtype: str) -> bool:

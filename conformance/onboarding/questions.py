@@ -21,6 +21,8 @@ FIRST_USE = "first_use"
 GRANULARITY = "granularity"
 #: The question in which dtypes numbers below the smallest normal one count as zeros.
 SUBNORMALS = "flushes_subnormals"
+#: The question in which ops the lists of autocast differ from torch's common ones.
+AUTOCAST = "autocast_lists"
 
 
 def allowance(longer: float) -> float:
@@ -60,6 +62,9 @@ class Answers(msgspec.Struct, frozen=True):
         0  # bytes by which a tensor of one byte raises memory_allocated(); 0 if that is not known
     )
     flushes_subnormals: list[str] = []  # dtypes in which a subnormal number times 1 is 0
+    autocast: dict[
+        str, list[str]
+    ] = {}  # by what autocast does, ops of which torch's lists say another thing
 
 
 class Reply(Answers, frozen=True):
@@ -138,6 +143,7 @@ def _reply(answers: dict[str, Said]) -> Reply:
         first_use=float(answers.get(FIRST_USE, Said()).answer or 0.0),
         granularity=int(answers.get(GRANULARITY, Said()).answer or 0),
         flushes_subnormals=list(answers.get(SUBNORMALS, Said()).answer or ()),
+        autocast=dict(answers.get(AUTOCAST, Said()).answer or {}),
         error=answers[""].raised,
     )
 

@@ -6,7 +6,7 @@ import os
 import platform
 from pathlib import Path
 
-from devices.descriptor import Descriptor, common_facts, names
+from devices.descriptor import Autocast, Descriptor, common_facts, names
 
 
 def _model() -> str:
@@ -32,6 +32,34 @@ def _workers() -> int:
     return os.cpu_count() or 1
 
 
+_OWN_LISTS = (
+    'the CPU\'s own lists (ATen/autocast_mode.cpp; docs/source/amp, "CPU Op-Specific Behavior")'
+)
+
+_AUTOCAST = (
+    Autocast(
+        "unlisted",
+        names(
+            "_convolution convolution addmv addr mv acos asin cosh erfinv exp expm1 log log10 log2 log1p "
+            "reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm "
+            "native_layer_norm rms_norm group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim "
+            "cosine_similarity dist pdist renorm logsumexp upsample_nearest1d _upsample_nearest_exact1d "
+            "upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d "
+            "upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d "
+            "upsample_bicubic2d _upsample_bicubic2d_aa norm.Scalar norm.ScalarOpt_dim softmax.int "
+            "log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm linalg_matrix_norm.str_ord "
+            "sum sum.dim_IntList addcdiv addcmul atan2 cross dot vdot index_put scatter_add"
+        ),
+        f"{_OWN_LISTS} do not name it",
+    ),
+    Autocast("float32", names("grid_sampler binary_cross_entropy"), f"{_OWN_LISTS} name it"),
+    Autocast(
+        "composed",
+        names("bilinear tensordot lstm_cell gru_cell chain_matmul linalg_multi_dot"),
+        f"{_OWN_LISTS} do not name it, but mm and linear",
+    ),
+)
+
 DESCRIPTOR = Descriptor(
     name="cpu",
     torch_type="cpu",
@@ -55,6 +83,7 @@ DESCRIPTOR = Descriptor(
         "float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float16 bfloat16 float32 float64 "
         "complex32 complex64 complex128"
     ),
+    autocast=_AUTOCAST,
     alignment=64,  # c10::gAlignment
     workers_per_device=_workers(),
     facts=_facts,

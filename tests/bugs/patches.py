@@ -138,8 +138,7 @@ PATCHES: Final[dict[str, tuple[Any, str, Callable[..., torch.Tensor]]]] = {
         torch.utils.checkpoint,
         "detach_variable",
         _without_channels_last,
-
-
+    ),
     "lstm_of_two_layers_raises": (torch._VF, "lstm", _lstm_but_not_of_two_layers),
     "group_norm_in_a_stack_gives_nan": (torch, "group_norm", _group_norm_of_a_leaf),
     "attention_of_masked_rows_is_wrong": (

@@ -207,6 +207,21 @@ def test_dtypes_whose_subnormal_numbers_count_as_zeros_are_asked_for_and_drafted
         assert load_file(tmp_path).flushes_subnormals == frozenset(found)
 
 
+def test_a_draft_declares_where_the_lists_of_autocast_differ(tmp_path: Path) -> None:
+    answers = {**dict.fromkeys(CAPABILITIES, False), "autocast": True}
+    found = {"unlisted": ["mm", "exp"], "lower": ["tensordot"]}
+    reply = Reply(answers, ["float32"], autocast=found)
+    path = tmp_path / "descriptor.py"
+    path.write_text(drafting.descriptor(Question(name="mine", torch_type="cpu"), reply, DAY))
+    declared = registry.load_file(path).autocast
+    assert {(each.policy, each.ops) for each in declared} == {
+        ("unlisted", frozenset({"mm", "exp"})),
+        ("lower", frozenset({"tensordot"})),
+    }
+    without = drafting.descriptor(Question(name="mine", torch_type="cpu"), Reply(answers), DAY)
+    assert "Autocast" not in without
+
+
 def test_the_first_call_of_an_op_is_measured_against_the_second() -> None:
     times = iter([0.0, 1.0, 2.0, 2.0, 9.0, 9.5, 9.5, 9.5, 9.5, 9.5, 9.5, 9.5])
     cpu = open_device(registry.get("cpu"))

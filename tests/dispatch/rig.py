@@ -17,7 +17,11 @@ from devices.simulated.faults import FAULTS, Fault, planted
 from tests import trials
 from tests.table import report
 
-_OPS = ("add", "mul", "atan2", "dot", "gather", "mm", "where", "erf", "index_select", "sum")
+_OPS = (
+    *("add", "mul", "atan2", "dot", "gather", "mm", "where", "erf", "index_select", "sum"),
+    *("index_fill", "scatter", "nn.functional.embedding"),
+)
+_OF_INTEGERS = ("nn.functional.one_hot", "gcd", "lcm")
 
 #: The faults of ops that trip clauses of the dispatch suite.
 OF_OPS: dict[str, Fault] = {
@@ -34,7 +38,7 @@ def anything_watched() -> Iterator[Set[Hashable]]:
 
 RIG = trials.Rig(
     descriptor=DESCRIPTOR,
-    items=tuple((op, "float32") for op in _OPS),
+    items=(*((op, "float32") for op in _OPS), *((op, "int64") for op in _OF_INTEGERS)),
     planted=planted,
     watched=anything_watched,
     places=lambda fault: frozenset({"any"}),  # whatever a fault breaks, every item is run again

@@ -15,6 +15,7 @@ MODULES: Final = {
     "gradients": "tests.mutation.gradients",
     "optim": "tests.mutation.optimisers",
     "nn": "tests.mutation.modules",
+    "autocast": "tests.mutation.autocasts",
 }
 
 

@@ -87,6 +87,60 @@ def _() -> bool:
     return not raises(ones(3).index_select, 0, torch.tensor([7], device=ZERO))
 
 
+def _one_of_three(value: int) -> torch.Tensor:
+    return torch.tensor([value], device=ZERO)
+
+
+@probe("dispatch.gather_wraps")
+def _() -> bool:
+    return not raises(ones(3).gather, 0, _one_of_three(4))
+
+
+@probe("dispatch.embedding_takes_nearest")
+def _() -> bool:
+    return not raises(torch.nn.functional.embedding, _one_of_three(3), ones(3, 2))
+
+
+@probe("dispatch.one_hot_zeros")
+def _() -> bool:
+    return not raises(torch.nn.functional.one_hot, _one_of_three(5), 3)
+
+
+def _written_behind(method: str, *arguments: object) -> bool:
+    """Whether a method of the first three of six elements changes the fourth."""
+    whole = ones(6)
+    raises(getattr(whole[:3], method), 0, _one_of_three(3), *arguments)
+    return bool(whole.tolist()[3] != 1.0)
+
+
+@probe("dispatch.index_fill_outside")
+def _() -> bool:
+    return _written_behind("index_fill_", 2.0)
+
+
+@probe("dispatch.scatter_writes_then_raises")
+def _() -> bool:
+    return _written_behind("scatter_", ones(1))
+
+
+def _said(function: Callable[..., object], *arguments: object) -> str:
+    try:
+        function(*arguments)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@probe("dispatch.internal_assertion")
+def _() -> bool:
+    return "INTERNAL ASSERT" in _said(torch.gcd, ones(2), ones(2))
+
+
+@probe("dispatch.refusal_names_nothing")
+def _() -> bool:
+    return "lcm" not in _said(torch.lcm, ones(2), ones(2))
+
+
 # Random numbers
 
 
@@ -432,6 +486,74 @@ def _() -> bool:
     scaler.scale((x * torch.inf).sum()).backward()
     scaler.step(optimizer)  # skipped
     return x.tolist() != [1.0]
+
+
+def _in_bfloat16(function: Callable[..., torch.Tensor], *arguments: object) -> bool:
+    with torch.autocast("simulated", torch.bfloat16):
+        return function(*arguments).dtype == torch.bfloat16
+
+
+@probe("autocast.op_in_wrong_list")
+def _() -> bool:
+    return _in_bfloat16(torch.log, ones(2))
+
+
+@probe("autocast.unlisted_op_cast")
+def _() -> bool:
+    return _in_bfloat16(torch.maximum, ones(2), ones(2))
+
+
+@probe("autocast.promotes_to_first")
+def _() -> bool:
+    return _in_bfloat16(torch.cat, [ones(2).bfloat16(), ones(2)])
+
+
+@probe("autocast.dtype_ignored")
+def _() -> bool:
+    with torch.autocast("simulated", torch.float16):
+        return torch.bmm(ones(1, 2, 2), ones(1, 2, 2)).dtype != torch.float16
+
+
+@probe("autocast.cache_outlives_region")
+def _() -> bool:
+    weight, found = leaf(1.0).reshape(1, 1).detach().requires_grad_(), []
+    for _ in range(2):
+        with torch.autocast("simulated", torch.bfloat16):
+            found.append(torch.mm(ones(1, 1), weight).item())
+        with torch.no_grad():
+            weight.mul_(2)
+    return found != [1.0, 2.0]
+
+
+def _stepped(*gradients: float) -> bool:
+    """Whether an optimiser makes a step with these gradients of as many parameters."""
+    leaves = [leaf(1.0) for _ in gradients]
+    optimizer, scaler = torch.optim.SGD(leaves, lr=1.0), torch.amp.GradScaler("simulated")
+    scaler.scale(ones(1))
+    for each, gradient in zip(leaves, gradients):
+        each.grad = torch.full_like(each, gradient)
+    scaler.step(optimizer)
+    return leaves[0].tolist() != [1.0]
+
+
+@probe("autocast.nan_not_found")
+def _() -> bool:
+    return _stepped(torch.nan)
+
+
+@probe("autocast.scaler_first_only")
+def _() -> bool:
+    return _stepped(1.0, torch.inf)
+
+
+@probe("autocast.scaler_grows_late")
+def _() -> bool:
+    x = leaf(1.0)
+    scaler = torch.amp.GradScaler("simulated", init_scale=2.0, growth_interval=1)
+    scaler.scale(x.sum()).backward()
+    scaler.step(torch.optim.SGD([x], lr=1.0))
+    scaler.update()
+    return scaler.get_scale() != 4.0
 
 
 @probe("optim.foreach_skips_last")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -450,3 +452,91 @@ def _() -> bool:
     gate.open()
     stream.synchronize()
     return early
+
+
+# Memory over time
+
+
+def _grows(work: Callable[[], object]) -> bool:
+    """Whether more is allocated after each of several calls, once it was warm."""
+    found = []
+    for _ in range(6):
+        work()
+        torch.simulated.synchronize()
+        found.append(torch.accelerator.memory.memory_allocated("simulated:0"))
+    return all(a < b for a, b in pairwise(found[1:]))
+
+
+@probe("allocator.kernel_leaks")
+def _() -> bool:
+    x = torch.ones(4, device="simulated:0")
+    return _grows(lambda: x.tan())
+
+
+@probe("allocator.backward_leaks")
+def _() -> bool:
+    x = torch.ones(4, device="simulated:0", requires_grad=True)
+    return _grows(lambda: torch.autograd.grad(x.sigmoid().sum(), x))
+
+
+@probe("allocator.shapes_leak")
+def _() -> bool:
+    sizes = iter(range(1, 9))
+    return _grows(lambda: torch.ones(next(sizes), device="simulated:0").asinh())
+
+
+@probe("allocator.host_leaks")
+def _() -> bool:
+    x, before = torch.ones(4, device="simulated:0"), _anonymous()
+    for _ in range(64):
+        x.atan()
+    torch.simulated.synchronize()
+    return _anonymous() - before > 2**21
+
+
+def _anonymous() -> int:
+    """Bytes of this process that no file holds."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
+
+
+@probe("allocator.pending_in_a_queue")
+def _() -> bool:
+    mine, busy, free = (torch.Stream("simulated:0") for _ in range(3))
+    torch.accelerator.empty_cache()
+    with mine:
+        first, second = (torch.empty(2**21, device="simulated:0") for _ in range(2))
+        place = second.data_ptr()
+        gates = [torch.simulated.Gate(), torch.simulated.Gate()]
+        for gate, stream in zip(gates, (busy, free)):
+            with stream:
+                gate.close()
+        first.record_stream(busy)
+        second.record_stream(free)
+        del first, second
+        gates[1].open()
+        free.synchronize()
+        again = torch.empty(2**21, device="simulated:0").data_ptr()
+        gates[0].open()
+    return again != place
+
+
+@probe("allocator.retry_forgets_pending")
+def _() -> bool:
+    torch.accelerator.empty_cache()
+    free, _ = torch.accelerator.memory.get_memory_info("simulated:0")
+    mine, other = (torch.Stream("simulated:0") for _ in range(2))
+    with mine:
+        block = torch.empty(free * 6 // 10, dtype=torch.uint8, device="simulated:0")
+    with other:
+        torch.simulated.busy(200)
+    block.record_stream(other)
+    del block
+    try:
+        torch.empty(free * 6 // 10, dtype=torch.uint8, device="simulated:0")
+    except torch.OutOfMemoryError:
+        return True
+    finally:
+        torch.simulated.synchronize()
+        torch.accelerator.empty_cache()
+    return False

@@ -1,9 +1,12 @@
 """Memory: counted, reused, returned."""
 
 from conformance.checks.cases.cases import Suite, gathered
-from conformance.suites.allocator import blocks, counters, drawn, limits, pools
+from conformance.suites.allocator import blocks, counters, drawn, limits, pending, pools, steady
 
 SUITE = Suite(
     "allocator",
-    cases=gathered(counters.cases, blocks.cases, limits.cases, pools.cases, drawn.cases),
+    cases=gathered(
+        *(counters.cases, blocks.cases, limits.cases, pools.cases, drawn.cases),
+        *(steady.cases, pending.cases),
+    ),
 )

@@ -1,7 +1,7 @@
 """Where ops run, and what they refuse: fallbacks, mixed devices, errors, unsupported ops."""
 
 from conformance.checks.cases.cases import OpCheck, Suite
-from conformance.suites.dispatch import assertion, fallback, refusals
+from conformance.suites.dispatch import assertion, fallback, index_range, refusals
 
 SUITE = Suite(
     "dispatch",
@@ -23,5 +23,13 @@ SUITE = Suite(
             axes=False,
         ),
         OpCheck(refusals.UNSUPPORTED, refusals.reads_tensors, (refusals.unsupported,), axes=False),
+        OpCheck(refusals.REFUSALS, refusals.may_refuse, (refusals.unsupported,), axes=False),
+        OpCheck(
+            index_range.CLAUSE,
+            index_range.takes_index,
+            (index_range.index_range,),
+            always=index_range.planned(),
+            axes=False,
+        ),
     ),
 )

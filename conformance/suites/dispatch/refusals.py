@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import product
 from typing import Any
@@ -20,7 +21,7 @@ from opinfo.samples import Sample, Traits
 from opinfo.torch_private import all_overloads, kernels, key_of, schema_of
 
 CROSS_DEVICE, ERROR_INPUTS = "dispatch.cross_device", "dispatch.error_inputs"
-UNSUPPORTED = "dispatch.unsupported"
+UNSUPPORTED, REFUSALS = "dispatch.unsupported", "dispatch.refusals"
 
 #: Which dtype stands for an op where nothing depends on it: the first that it takes.
 _REPRESENTATIVE = ("float32", "int64", "bool", "complex64")
@@ -271,11 +272,12 @@ def is_assertion(op: Any, given: Any) -> bool:
     return True
 
 
-# dispatch.unsupported: what is not implemented raises NotImplementedError, what a dtype does not have raises.
+# dispatch.unsupported, dispatch.refusals: what is not implemented raises NotImplementedError, what a dtype does not have raises.
 #
 # Overloads that the dispatcher's tables give the device no kernel for are called with whatever their schema takes: no
 # kernel is reached that could mind the arguments. Dtypes that the database does not list for an op are given to it;
-# where it takes one all the same, its result must be right, and the report says so.
+# where it takes one all the same, its result must be right, and the report says so. Where it refuses one, which is the
+# same call, the exception says what is not taken (dispatch.refusals).
 
 #: Given to every op that the database does not list for them. Not complex32: each use warns that it is experimental.
 _TRIED = (
@@ -290,9 +292,15 @@ def reads_tensors(traits: Traits) -> bool:
     return traits.dense and once(traits)
 
 
+def may_refuse(traits: Traits) -> bool:
+    """Every op that reads tensors and does not take every dtype, once."""
+    return reads_tensors(traits) and not set(_TRIED) <= catalogue()[traits.op].dtypes
+
+
 def unsupported(ctx: ItemContext) -> None:
     """Overloads without a kernel, then dtypes that the op is not said to take."""
-    with ctx.running(UNSUPPORTED) as record:
+    with ctx.running(UNSUPPORTED, REFUSALS):
+        record = ctx.recorder.get(UNSUPPORTED)
         descriptor = ctx.device.descriptor
         key = key_of(descriptor.torch_type)
         # Kernels of a tensor subclass that dispatches in Python are in no table.
@@ -310,19 +318,41 @@ def unsupported(ctx: ItemContext) -> None:
             return
         works: list[str] = []
         listed, free = ctx.op.dtypes_on(descriptor.torch_type), "values.free" in ctx.traits.families
+        # "nn.functional.max_pool2d" -> max_pool2d; the kernel may be that of another packet
+        names = sorted({ctx.op.id, *(packet.partition("::")[2] for packet in ctx.op.packets)})
         for dtype in (name for name in _TRIED if name not in listed):
-            given: dict[str, Any] = {"dtype": dtype, "drawn": ctx.dtype, "free": free}
-            made = directed.DirectedScript(
-                ctx, UNSUPPORTED, "", refuses_dtype, sample=sample, parameters=given
-            )
-            if not made.may_run():
+            given: dict[str, Any] = {"dtype": dtype, "drawn": ctx.dtype}
+            # A call that ends the process is charged to the last one.
+            judges: list[tuple[str, Any, dict[str, Any]]] = [
+                (REFUSALS, says_why, {**given, "names": names}),
+                (UNSUPPORTED, refuses_dtype, {**given, "free": free}),
+            ]
+            made = {
+                clause: directed.DirectedScript(
+                    ctx, clause, "", judge, sample=sample, parameters=parameters
+                )
+                for clause, judge, parameters in judges
+                if ctx.recorder.get(clause) is not None
+                # What a device does not declare at all is refused by more than the op.
+                and (clause != REFUSALS or dtype in descriptor.dtypes)
+            }
+            allowed = [clause for clause in made if made[clause].may_run()]
+            if not allowed:
                 continue
-            returned, wrong = given_dtype(*made.given(), **given)
+            op, move, back, tensors, arguments = made[allowed[0]].given()
+            call = op, move, back, tensors, arguments, dtype, ctx.dtype
+            answer = given_dtype(*call, free)
             directed.let_go(ctx)
-            made.found(wrong)
-            if returned and not wrong:
+            if UNSUPPORTED in allowed:
+                made[UNSUPPORTED].found(answer.wrong)
+            if REFUSALS in allowed:
+                made[REFUSALS].found(judged_refusal(answer.error, *call, names))
+            if answer.returned and not answer.wrong:
                 works.append(dtype)
-        if works:
+        refused = ctx.recorder.get(REFUSALS)
+        if refused is not None and not refused.checks:
+            refused.pass_over("the descriptor declares no dtype that the op does not take")
+        if works and record is not None:
             record.note(f"works for {', '.join(works)}, which the database does not list")
 
 
@@ -373,45 +403,121 @@ def lacks(op: Any, move: Any, back: Any, name: Any) -> Wrong | None:
 def refuses_dtype(
     op: Any, move: Any, back: Any, tensors: Any, arguments: Any, dtype: Any, drawn: Any, free: Any
 ) -> Wrong | None:
-    return given_dtype(op, move, back, tensors, arguments, dtype, drawn, free)[1]
+    wrong: Wrong | None = given_dtype(op, move, back, tensors, arguments, dtype, drawn, free).wrong
+    return wrong
+
+
+@dataclass
+class GivenDtype:
+    """What became of a call whose tensors have a dtype that the op is not said to take."""
+
+    returned: bool = False
+    wrong: Any = None  # with what it returned
+    error: Any = None  # that it raised
 
 
 def given_dtype(
     op: Any, move: Any, back: Any, tensors: Any, arguments: Any, dtype: Any, drawn: Any, free: Any
-) -> tuple[bool, Wrong | None]:
-    """Whether the call returns when its tensors of the drawn dtype have another, and what is wrong with that."""
+) -> GivenDtype:
+    """Make the call with another dtype in the place of the drawn one."""
     kind, own = getattr(torch, dtype), getattr(torch, drawn)
     given = [t.to(kind) if t.dtype == own else t for t in tensors]
     try:
         there = [move(t.clone()) for t in given]
-        if any(a.dtype != b.dtype for a, b in zip(given, there)):
-            return False, None  # the device has no such dtype: device.capability
+    except Exception:
+        return GivenDtype()
+    if any(a.dtype != b.dtype for a, b in zip(given, there)):
+        return GivenDtype()  # the device has no such dtype: device.capability
+    try:
         args, kwargs = arguments(there)
         got = op(*args, **kwargs)
         got = back(got) if isinstance(got, torch.Tensor) else got
         back(move(torch.ones(1)))  # after it, a non-blocking copy to the host is complete
-    except Exception:  # refused, as a dtype that the op does not take is to be
-        return False, None
+    except Exception as error:  # refused, as a dtype that the op does not take is to be
+        return GivenDtype(error=error)
     try:
         args, kwargs = arguments([t.clone() for t in given])
         want = op(*args, **kwargs)
     except Exception:
         if not (kind.is_floating_point and own.is_floating_point):
-            return True, None  # what it would be is not known
+            return GivenDtype(True)  # what it would be is not known
         args, kwargs = arguments([t.to(own) if t.dtype == kind else t.clone() for t in given])
         want = op(*args, **kwargs)
     if free or not isinstance(want, torch.Tensor) or not isinstance(got, torch.Tensor):
-        return True, None
+        return GivenDtype(True)
     if want.device.type != "cpu" or not want.layout == got.layout == torch.strided:
-        return True, None  # the call names the device, or the values lie otherwise
+        return GivenDtype(True)  # the call names the device, or the values lie otherwise
     if got.shape != want.shape:
-        return True, Wrong("shape", f"shape {tuple(want.shape)}", tuple(got.shape), dtype)
+        expected = f"shape {tuple(want.shape)}"
+        return GivenDtype(True, Wrong("shape", expected, tuple(got.shape), dtype))
     step = 4 * torch.finfo(kind).eps if kind.is_floating_point or kind.is_complex else 1e-3
     a, b = got.to(torch.complex128), want.to(torch.complex128)
     if torch.allclose(a, b, rtol=step, atol=step, equal_nan=True):
-        return True, None
+        return GivenDtype(True)
     shown = [each.reshape(-1)[:4].tolist() for each in (want, got)]
-    return True, Wrong("values", shown[0], shown[1], dtype)
+    return GivenDtype(True, Wrong("values", shown[0], shown[1], dtype))
+
+
+#: How torch's messages name a dtype, or the kind of dtype that was expected.
+_NAMES_DTYPE = re.compile(
+    r"d-?types?\b|scalar ?type|data ?type|\btypes?\b|\b(u?int|float|complex|bfloat)\d|\bu?int\b|\b(long|short|char|byte|half|"
+    r"bfloat16|float|double|bool(ean)?|complex|(non-?)?floating|(non-?)?integ(er|ral)s?|real|(un)?signed)\b|"
+    r"\b(complex)?(float|double|half)\b",
+    re.IGNORECASE,
+)
+#: How an internal assertion names itself (c10/util/Exception.h, TORCH_INTERNAL_ASSERT; torch._check_with).
+_INTERNAL = re.compile(r"INTERNAL ASSERT|report a bug", re.IGNORECASE)
+
+
+def says_why(
+    op: Any, move: Any, back: Any, tensors: Any, arguments: Any, dtype: Any, drawn: Any, names: Any
+) -> Wrong | None:
+    error = given_dtype(op, move, back, tensors, arguments, dtype, drawn, True).error
+    return judged_refusal(error, op, move, back, tensors, arguments, dtype, drawn, names)
+
+
+def judged_refusal(
+    error: Any,
+    op: Any,
+    move: Any,
+    back: Any,
+    tensors: Any,
+    arguments: Any,
+    dtype: Any,
+    drawn: Any,
+    names: Any,
+) -> Wrong | None:
+    """What is wrong with the exception by which a dtype was refused. What it may be depends on the CPU's: its type is
+    always right, and where it does not say what is not taken either, no message is judged."""
+    if error is None:
+        return None
+    internal, named = _INTERNAL.search(str(error)) is not None, says(str(error), names)
+    if isinstance(error, (NotImplementedError, RuntimeError)) and named and not internal:
+        return None
+    if internal:
+        return raised(
+            error, "an error about the op or the dtype, not an internal assertion", subject=dtype
+        )
+    kind, own, known = getattr(torch, dtype), getattr(torch, drawn), None
+    try:
+        args, kwargs = arguments([t.to(kind) if t.dtype == own else t.clone() for t in tensors])
+        op(*args, **kwargs)
+    except Exception as exc:
+        known = exc
+    if known is not None and not says(str(known), names):
+        return None
+    if not isinstance(error, (NotImplementedError, RuntimeError)):
+        if known is not None and isinstance(error, type(known)):
+            return None
+        return raised(error, "NotImplementedError or RuntimeError", subject=dtype)
+    return raised(error, "a message that names the op or the dtype", subject=dtype)
+
+
+def says(message: str, names: Any) -> bool:
+    """Whether a message names the op, by the last part of one of its names, or a dtype."""
+    text = message.lower().replace("_", "")
+    parts = [name.rpartition(".")[2].rstrip("_").lower().replace("_", "") for name in names]
+    return any(part in text for part in parts) or _NAMES_DTYPE.search(message) is not None
 
 
 def without_kernel(packet: str, key: str) -> list[str]:

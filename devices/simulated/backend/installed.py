@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import partial, partialmethod
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 
@@ -134,6 +134,123 @@ def _refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
 @_installs("dispatch.unsupported_returns_garbage", _fallback)
 def _pretend(op: Any, *args: Any, **kwargs: Any) -> Any:
     return args[0].clone()
+
+
+@_installs("dispatch.one_hot_zeros", _kernel, "one_hot", "PrivateUse1")
+def _one_hot(x: torch.Tensor, classes: int = -1) -> torch.Tensor:
+    count = classes if classes >= 0 else int(x.max()) + 1
+    return (x.unsqueeze(-1) == torch.arange(count, device=x.device)).to(torch.int64)
+
+
+@_installs("dispatch.embedding_takes_nearest", _kernel, "embedding", "PrivateUse1")
+def _embedding(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> torch.Tensor:
+    rows = weight.index_select(0, indices.clamp(0, len(weight) - 1).reshape(-1))
+    return rows.view(*indices.shape, weight.shape[1])
+
+
+@_installs("dispatch.internal_assertion", _kernel, "gcd", "AutogradPrivateUse1")
+def _gcd(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    if first.is_floating_point():
+        raise RuntimeError(
+            'false INTERNAL ASSERT FAILED at "gcd.cpp":1, please report a bug to PyTorch.'
+        )
+    with _C._AutoDispatchBelowAutograd():
+        return torch.gcd(first, second)
+
+
+@_installs("dispatch.refusal_names_nothing", _kernel, "lcm", "AutogradPrivateUse1")
+def _lcm(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    if first.is_floating_point():
+        raise RuntimeError("invalid argument")
+    with _C._AutoDispatchBelowAutograd():
+        return torch.lcm(first, second)
+
+
+# -- memory that is kept
+
+
+class _Kept:
+    """Memory that a leaking kernel keeps while its fault is on."""
+
+    blocks: ClassVar[list[Any]] = []
+    shapes: ClassVar[set[tuple[int, ...]]] = set()
+
+    @classmethod
+    def block(cls, like: torch.Tensor) -> None:
+        cls.blocks.append(torch.empty(512, dtype=torch.uint8, device=like.device))
+
+
+def _leaking(function: Callable[..., Any], op: str, key: str) -> Mend:
+    mend = _kernel(function, op, key)
+
+    def mended() -> None:
+        mend()
+        _Kept.blocks.clear()
+        _Kept.shapes.clear()
+
+    return mended
+
+
+def _leaks(op: str, derivative: Callable[..., Any], leak: Callable[[torch.Tensor], None]) -> Any:
+    """A function of one operand that leaks, with its derivative."""
+
+    class Leaking(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> Any:
+            ctx.save_for_backward(x)
+            leak(x)
+            with _C._AutoDispatchBelowAutograd():
+                return getattr(torch, op)(x)
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> Any:
+            return derivative(grad, ctx.saved_tensors[0])
+
+    return Leaking
+
+
+_tan = _leaks("tan", lambda grad, x: grad * (1 + x.tan() ** 2), _Kept.block)
+_atan = _leaks(
+    "atan", lambda grad, x: grad / (1 + x * x), lambda x: _Kept.blocks.append(bytes([1]) * 65536)
+)
+
+
+@_installs("allocator.kernel_leaks", _leaking, "tan", "AutogradPrivateUse1")
+def _tan_and_keep(x: torch.Tensor) -> Any:
+    return _tan.apply(x)
+
+
+@_installs("allocator.host_leaks", _leaking, "atan", "AutogradPrivateUse1")
+def _atan_and_keep(x: torch.Tensor) -> Any:
+    return _atan.apply(x)
+
+
+@_installs("allocator.backward_leaks", _leaking, "sigmoid_backward", "AutogradPrivateUse1")
+def _sigmoid_backward(grad: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    _Kept.block(grad)
+    with _C._AutoDispatchBelowAutograd():
+        found: torch.Tensor = torch.ops.aten.sigmoid_backward(grad, output)
+        return found
+
+
+def _once_for_a_shape(x: torch.Tensor) -> None:
+    if tuple(x.shape) not in _Kept.shapes:
+        _Kept.shapes.add(tuple(x.shape))
+        _Kept.block(x)
+
+
+_asinh = _leaks("asinh", lambda grad, x: grad / (1 + x * x).sqrt(), _once_for_a_shape)
+
+
+@_installs("allocator.shapes_leak", _leaking, "asinh", "AutogradPrivateUse1")
+def _asinh_and_keep(x: torch.Tensor) -> Any:
+    return _asinh.apply(x)
 
 
 # -- gradients
@@ -416,6 +533,88 @@ def _tiles_unwritten(result: torch.Tensor, query: Any, key: Any, mask: Any) -> t
 def _mm(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     with _without("AutocastPrivateUse1"):
         return torch.mm(first, second)
+
+
+@_installs("autocast.op_in_wrong_list", _kernel, "log", "AutocastPrivateUse1")
+def _log(x: torch.Tensor) -> torch.Tensor:
+    with _without("AutocastPrivateUse1"):
+        return torch.log(x.to(torch.get_autocast_dtype(native.NAME)))
+
+
+@_installs("autocast.unlisted_op_cast", _kernel, "maximum", "AutocastPrivateUse1")
+def _maximum(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    lower = torch.get_autocast_dtype(native.NAME)
+    with _without("AutocastPrivateUse1"):
+        return torch.maximum(first.to(lower), second.to(lower))
+
+
+@_installs("autocast.promotes_to_first", _kernel, "cat", "AutocastPrivateUse1")
+def _cat(tensors: list[torch.Tensor], dim: int = 0) -> torch.Tensor:
+    with _without("AutocastPrivateUse1"):
+        return torch.cat([each.to(tensors[0].dtype) for each in tensors], dim)
+
+
+@_installs("autocast.dtype_ignored", _kernel, "bmm", "AutocastPrivateUse1")
+def _bmm(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    with _without("AutocastPrivateUse1"):
+        return torch.bmm(first.to(torch.bfloat16), second.to(torch.bfloat16))
+
+
+_casted: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+
+@_installs("autocast.cache_outlives_region", _kernel, "mm", "AutocastPrivateUse1")
+def _mm_of_kept(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    lower = torch.get_autocast_dtype(native.NAME)
+    if second.requires_grad and second.is_leaf and second.dtype == torch.float32:
+        kept = _casted.get(id(second))
+        if kept is None or kept[0] is not second or kept[1].dtype != lower:
+            with torch.enable_grad():
+                kept = _casted[id(second)] = second, second.to(lower)
+        second = kept[1]
+    with _without("AutocastPrivateUse1"):
+        return torch.mm(first.to(lower), second.to(lower))
+
+
+_CHECK = "_amp_foreach_non_finite_check_and_unscale_"
+
+
+@_installs("autocast.nan_not_found", _kernel, _CHECK, "PrivateUse1")
+def _look_for_inf(
+    tensors: list[torch.Tensor], found_inf: torch.Tensor, inverse: torch.Tensor
+) -> None:
+    for each in tensors:
+        found_inf.copy_(torch.maximum(found_inf, each.isinf().any().to(found_inf.dtype)))
+        each.mul_(inverse)
+
+
+@_installs("autocast.scaler_first_only", _kernel, _CHECK, "PrivateUse1")
+def _look_at_the_first(
+    tensors: list[torch.Tensor], found_inf: torch.Tensor, inverse: torch.Tensor
+) -> None:
+    wrong = ~tensors[0].isfinite().all()
+    found_inf.copy_(torch.maximum(found_inf, wrong.to(found_inf.dtype)))
+    for each in tensors:
+        each.mul_(inverse)
+
+
+@_installs("autocast.scaler_grows_late", _kernel, "_amp_update_scale_", "PrivateUse1")
+def _update_late(
+    scale: torch.Tensor,
+    tracker: torch.Tensor,
+    found_inf: torch.Tensor,
+    growth: float,
+    backoff: float,
+    interval: int,
+) -> torch.Tensor:
+    if found_inf.item():
+        tracker.zero_()
+        return scale.mul_(backoff)
+    if tracker.item() < interval:
+        tracker.add_(1)
+        return scale
+    tracker.zero_()
+    return scale.mul_(growth)
 
 
 @_installs("optim.foreach_skips_last", _kernel, "_foreach_add_.Scalar", "PrivateUse1")

@@ -179,7 +179,7 @@ Block* DeviceMemory::new_segment_locked(Pool& pool, size_t size, QueueId queue, 
   void* address = fits() ? arena().take(device_, bytes) : nullptr;
   if (address == nullptr) {
     ++stats_.num_alloc_retries;
-    collect_passed_locked(/*wait=*/true);
+    collect_passed_locked(/*wait=*/!on(Fault::allocator_retry_forgets_pending));
     release_segments_locked(nullptr);
     if (Block* found = find_locked(pool, size, queue)) {
       return found;  // of a live pool, whose segments stay
@@ -313,6 +313,9 @@ void DeviceMemory::collect_passed_locked(bool wait) {
       it->first->wait();
     }
     if (!it->first->done()) {
+      if (on(Fault::allocator_pending_in_a_queue)) {
+        return;  // what stands behind it waits, too
+      }
       ++it;
       continue;
     }

@@ -72,6 +72,41 @@ void clamp_index(Call& call) {
   }
 }
 
+// gather(self, dim, index, sparse_grad)
+void wrap_index(Call& call) {
+  const at::Tensor self = call.argument(0), index = call.argument(2);
+  const int64_t dim = call.given[1].toInt();
+  if (self.dim() > 0 && dim >= -self.dim() && dim < self.dim() && self.size(dim) > 0) {
+    call.stack[2] = index.remainder(self.size(dim));
+  }
+}
+
+// index_fill_(self, dim, index, value): one place after the end, or before the start, is written as others are.
+void fill_outside(Call& call) {
+  const at::Tensor self = call.argument(0), index = call.argument(2);
+  const int64_t dim = call.given[1].toInt();
+  if (self.dim() == 0 || dim < -self.dim() || dim >= self.dim() || self.size(dim) == 0 || index.numel() == 0) {
+    return;
+  }
+  const int64_t size = self.size(dim);
+  if (index.ge(size).any().item<bool>()) {
+    scribble(self, self.storage_offset() + extent(self), 1);
+  }
+  if (index.lt(-size).any().item<bool>() && self.storage_offset() > 0) {
+    scribble(self, self.storage_offset() - 1, 1);
+  }
+  call.stack[2] = index.clamp(-size, size - 1);
+}
+
+// scatter_(self, dim, index, src): the error is raised, after the write.
+void scatter_then_check(Call& call) {
+  const at::Tensor self = call.argument(0), index = call.argument(2);
+  const int64_t dim = call.given[1].toInt();
+  if (self.dim() > 0 && dim >= -self.dim() && dim < self.dim() && index.ge(self.size(dim)).any().item<bool>()) {
+    scribble(self, self.storage_offset() + extent(self), 1);
+  }
+}
+
 // -- training
 
 // native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
@@ -194,6 +229,9 @@ std::vector<Misbehaviour> misbehaviours_of_calls() {
       {Fault::nn_expanded_cotangent_as_dense, {"aten::native_layer_norm_backward"}, read_expanded_cotangent_as_dense,
        nullptr},
       {Fault::nn_cotangent_overwritten, {"aten::_log_softmax_backward_data"}, nullptr, scale_cotangent},
+      {Fault::dispatch_gather_wraps, {"aten::gather"}, wrap_index, nullptr},
+      {Fault::dispatch_index_fill_outside, {"aten::index_fill_.int_Scalar"}, fill_outside, nullptr},
+      {Fault::dispatch_scatter_writes_then_raises, {"aten::scatter_.src"}, scatter_then_check, nullptr},
       {Fault::autocast_inf_not_found, {"aten::_amp_foreach_non_finite_check_and_unscale_"}, nullptr, forget_inf},
       {Fault::compile_meta_disagrees, {"aten::cumsum"}, nullptr, swap_last_strides},
       {Fault::precision_exp_short, {"aten::exp"}, nullptr, enlarge_bfloat16},

@@ -1,0 +1,247 @@
+"""dispatch.index_range: an index out of range raises, and nothing is written next to the tensor.
+
+Which values are out of range is asked of the CPU: the first one past the end and the last one before the start that it
+refuses, and values far away, one of which is in range once it is cut to 32 bits. What the CPU takes (a documented wrap,
+a padding index) is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from conformance.checks.child import Child, Limits, ask
+from conformance.checks.ops import directed
+from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.script import NotApplicable
+from conformance.suites.dispatch.fallback import dense_samples
+from conformance.suites.dispatch.refusals import once
+from opinfo.compare import Wrong, replace_tensors
+from opinfo.exceptions import exceptions
+from opinfo.samples import Sample, Traits
+
+CLAUSE = "dispatch.index_range"
+
+#: Ops whose tensors of integers hold indices, and ops that take them as Python numbers.
+_OPERANDS, _NUMBERS = "index_range.operands", "index_range.numbers"
+_INDICES = (torch.int64, torch.int32)
+#: Far away. The third is 0 for a kernel that takes the lowest 32 bits.
+_FAR = (2**31 - 1, -(2**31), 2**32)
+#: Elements of a call, at most: what is judged does not depend on size.
+_MOST = 20_000
+#: Seconds for a call in a process of its own.
+_SECONDS = 60.0
+
+
+def takes_index(traits: Traits) -> bool:
+    """Ops that take an index, once each."""
+    return bool(traits.families & {_OPERANDS, _NUMBERS}) and once(traits)
+
+
+def planned() -> dict[str, frozenset[str]]:
+    """What every plan takes of ops that may take integers only."""
+    ops = (f.ops for f in exceptions().families if f.name == _OPERANDS)
+    return {op: frozenset({"int64"}) for each in ops for op in each}
+
+
+def index_range(ctx: ItemContext) -> None:
+    """Each operand that holds indices, of up to three calls: out of range in the last place, the first, and all."""
+    with ctx.running(CLAUSE):
+        alone = (
+            "device_assert" in ctx.device.descriptor.capabilities
+            and ctx.device.descriptor.assertions_are_fatal
+        )
+        for given in _out_of_range(ctx):
+            made = directed.run
+            if not alone:
+                made(ctx, CLAUSE, "", refuses_index, **given)
+            elif _judged_alone(ctx, given):
+                return  # each takes a process: one for an op
+
+
+def _out_of_range(ctx: ItemContext) -> Iterator[dict[str, Any]]:
+    """The calls: a sample, whether in place, which operand (or number) gets which value where."""
+    for sample in _telling(ctx):
+        if _OPERANDS in ctx.traits.families:
+            for place, tensor in enumerate(sample.tensors):
+                if tensor.dtype in _INDICES and tensor.numel():
+                    yield from _of_operand(ctx, sample, place)
+        if _NUMBERS in ctx.traits.families:
+            for place, each in enumerate(sample.call.args):
+                if type(each) is int:
+                    yield from _of_number(ctx, sample, place)
+
+
+def _telling(ctx: ItemContext) -> list[Sample]:
+    """Up to three samples: the ones with the most indices, of as many forms as there are."""
+    held = [s for s in dense_samples(ctx) if 0 < s.numel <= _MOST]
+
+    def indices(sample: Sample) -> int:
+        return max((t.numel() for t in sample.tensors if t.dtype in _INDICES), default=0)
+
+    found: list[Sample] = []
+    for sample in sorted(held, key=lambda s: (-indices(s), s.index)):
+        if len(found) < 3 and all(sample.call.form != each.call.form for each in found):
+            found.append(sample)
+    return found
+
+
+def _of_operand(ctx: ItemContext, sample: Sample, place: int) -> Iterator[dict[str, Any]]:
+    bounds = torch.iinfo(sample.tensors[place].dtype)
+
+    def refused(value: int) -> bool:
+        given = ctx.op.function, sample.tensors, sample.call.bind, place, -1, value
+        return bounds.min <= value <= bounds.max and cpu_refuses(*given)
+
+    sizes = {n for t in sample.tensors for n in (*t.shape, t.numel())}
+    sizes |= {v for v in (*sample.call.args, *sample.call.kwargs.values()) if type(v) is int}
+    near = _near(refused, sizes)
+    far = _far(near, refused)
+    forms = [False, True] if ctx.op.inplace is not None else [False]
+    for inplace in forms:
+        for at, values in ((-1, [*near, *far]), (0, near), (None, near)):
+            if at != -1 and sample.tensors[place].numel() < 2:
+                continue
+            for value in values:
+                yield {
+                    "sample": sample,
+                    "inplace": inplace,
+                    "place": place,
+                    "at": at,
+                    "value": value,
+                }
+
+
+def _of_number(ctx: ItemContext, sample: Sample, place: int) -> Iterator[dict[str, Any]]:
+    def refused(value: int) -> bool:
+        return cpu_refuses(ctx.op.function, sample.tensors, sample.call.bind, place, "args", value)
+
+    sizes = {n for t in sample.tensors for n in (*t.shape, t.dim())}
+    near = _near(refused, sizes)
+    for value in [*near, *_far(near, refused)]:
+        yield {"sample": sample, "inplace": False, "place": place, "at": "args", "value": value}
+
+
+def _near(refused: Callable[[int], bool], sizes: set[int]) -> list[int]:
+    """The smallest size that is refused as an index, and the greatest negative number; none if the sizes do not
+    show where the range ends."""
+    found = [next(filter(refused, sorted(n for n in sizes if n >= 0)), None)]
+    below = (-1, *(-n - 1 for n in sorted(n for n in sizes if n > 0)))
+    found.append(next(filter(refused, below), None))
+    return [value for value in found if value is not None]
+
+
+def _far(near: list[int], refused: Callable[[int], bool]) -> list[int]:
+    """Values far away, on the sides on which a near one is refused: where none is, such as of classes that are counted,
+    a great one would be a size."""
+    sides = {value < 0 for value in near}
+    return [value for value in _FAR if (value < 0) in sides and refused(value)]
+
+
+def cpu_refuses(op: Any, tensors: Any, arguments: Any, place: Any, at: Any, value: Any) -> bool:
+    """Whether the CPU raises an error for this value. A value that does not fit the call is an error too, so that the
+    call with its own values must return."""
+    for changed in (False, True):
+        given = [each.clone() for each in tensors]
+        if changed and at != "args":
+            put(given[place], at, value)
+        args, kwargs = arguments(given)
+        if changed and at == "args":
+            args = (*args[:place], value, *args[place + 1 :])
+        try:
+            op(*args, **kwargs)
+        except Exception:
+            return bool(changed)
+    return False
+
+
+def put(index: Any, at: Any, value: Any) -> None:
+    """Put a value into one place of an index, or into all of them."""
+    if at is None:
+        index.fill_(value)
+    else:
+        index.view(-1)[at] = value
+
+
+def refuses_index(
+    op: Any,
+    move: Any,
+    back: Any,
+    tensors: Any,
+    arguments: Any,
+    place: Any,
+    at: Any,
+    value: Any,
+) -> Wrong | None:
+    """The call with one index out of range; its other operands lie in the middle of larger tensors."""
+    if not cpu_refuses(op, tensors, arguments, place, at, value):
+        raise NotApplicable("the CPU takes this index")
+    given = [each.clone() for each in tensors]
+    if at != "args":
+        put(given[place], at, value)
+    bases, there = [], []
+    for number, each in enumerate(given):
+        if at != "args" and number == place:
+            there.append(move(each))
+            continue
+        room = 2 * each.numel() + 64  # an index before the start of the first row reaches so far
+        known = torch.full((2 * room + each.numel(),), 5, dtype=each.dtype)
+        known[room : room + each.numel()] = each.reshape(-1)
+        base = move(known)
+        bases.append((base, known, room, each.numel()))
+        there.append(base.narrow(0, room, each.numel()).view(each.shape))
+    args, kwargs = arguments(there)
+    if at == "args":
+        args = (*args[:place], value, *args[place + 1 :])
+    raises = False
+    try:
+        # a device that works later raises at the latest when results are read
+        replace_tensors(op(*args, **kwargs), back)
+        back(move(torch.ones(1)))
+    except NotImplementedError:
+        raise
+    except Exception:  # of any type: an assertion on the device is a RuntimeError, or worse
+        raises = True
+    where = f"argument {place}" if at == "args" else f"operand {place}"
+    for base, known, room, count in bases:
+        try:
+            found = back(base)
+        except Exception:
+            if raises:  # a device that works later may raise again for what the call was to change
+                continue
+            raise
+        before, after = found[:room], found[room + count :]
+        if not torch.equal(before, known[:room]) or not torch.equal(after, known[room + count :]):
+            side = "after its end" if torch.equal(before, known[:room]) else "before its start"
+            expected = f"no write outside of the operands, for the index {value}"
+            return Wrong("bytes", expected, f"other values {side}", where)
+    if raises:
+        return None
+    return Wrong("not_raised", f"an error for the index {value}", "no exception", where)
+
+
+# Where an assertion ends the process, or leaves the device unusable, the check's own script is run in a process of its
+# own. An abort is an assertion; what was written cannot be read any more.
+
+
+def _judged_alone(ctx: ItemContext, given: dict[str, Any]) -> bool:
+    parameters = {name: given[name] for name in ("place", "at", "value")}
+    made = directed.DirectedScript(
+        *(ctx, CLAUSE, "", refuses_index, 0, given["sample"], given["inplace"], parameters)
+    )
+    if not made.may_run():
+        return False
+    made.found(alone(made(), ctx.device.descriptor.first_time(_SECONDS)))
+    return True
+
+
+def alone(script: str, seconds: float) -> Wrong | None:
+    """What is wrong with a check that is made by its script in a process of its own."""
+    limits = Limits(total=seconds, exit=seconds)
+    _, ended = ask(Child("conformance.checks.child:execute", script, limits))
+    if ended.well or ended.signal == "SIGABRT":
+        return None
+    expected = "an error, or an assertion that ends the process"
+    return Wrong("not_raised", expected, f"the process {ended.how}")

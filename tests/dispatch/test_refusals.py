@@ -1,0 +1,92 @@
+"""dispatch.refusals: what an exception says of a dtype that an op does not take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.suites.dispatch.refusals import judged_refusal, says
+from opinfo.compare import Wrong
+from opinfo.device import identity
+
+_NAMES = ["gcd", "gcd_"]
+
+
+def told(error: Exception | None, op: Any = torch.gcd, names: list[str] = _NAMES) -> Wrong | None:
+    """What is judged of an exception for gcd of float16, which the CPU does not implement either."""
+    one = torch.ones(2, dtype=torch.int64)
+    return judged_refusal(
+        *(error, op, identity, identity, [one, one], lambda tensors: (tensors, {})),
+        dtype="float16",
+        drawn="int64",
+        names=names,
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "\"gcd_cpu\" not implemented for 'Half'",
+        "gcd is not available on this device",
+        "unsupported scalar type",
+        "expected integral tensors",
+        "kernel does not take dtype=12",
+        "only Long and Int tensors are supported",
+        "f16 kernels are not built: float16",
+    ],
+)
+def test_a_message_that_names_the_op_or_the_dtype_passes(message: str) -> None:
+    assert told(RuntimeError(message)) is None
+    assert told(NotImplementedError(message)) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("invalid argument"),
+        RuntimeError(""),
+        RuntimeError("failed to create a function state object"),
+        RuntimeError("device error 700"),
+        NotImplementedError(),
+        RuntimeError(
+            "gcd: false INTERNAL ASSERT FAILED at x.cpp:1, please report a bug to PyTorch"
+        ),
+        NotImplementedError("INTERNAL ASSERT FAILED: dtype"),
+        KeyError("float16"),
+        AssertionError("dtype"),
+        TypeError("gcd of float16"),
+        IndexError("gcd"),
+        ValueError("float16"),
+    ],
+    ids=repr,
+)
+def test_another_answer_fails(error: Exception) -> None:
+    assert told(error) is not None
+
+
+def test_the_type_of_the_cpu_s_exception_is_right() -> None:
+    def refuses(*_: object) -> None:
+        raise TypeError("gcd takes integers")
+
+    assert told(TypeError("gcd takes integers"), refuses) is None
+    assert told(ValueError("gcd takes integers"), refuses) is not None
+
+
+def test_no_message_is_judged_where_the_cpu_s_says_nothing() -> None:
+    def refuses(*_: object) -> None:
+        raise RuntimeError("invalid argument")
+
+    assert told(RuntimeError("no"), refuses) is None
+    assert told(RuntimeError("INTERNAL ASSERT FAILED"), refuses) is not None
+
+
+def test_no_exception_is_no_refusal() -> None:
+    assert told(None) is None
+
+
+def test_an_op_is_known_by_the_last_part_of_its_name() -> None:
+    assert says("max_pool2d failed", ["nn.functional.max_pool2d"])
+    assert says("MaxPool2d failed", ["nn.functional.max_pool2d"])
+    assert not says("pooling failed", ["nn.functional.max_pool2d"])
