@@ -346,6 +346,7 @@ void register_kernels() {
     auto kernel = std::make_unique<Kernel>(op, find(each.runs, each.runs_overload));
     library->impl(full_name(op).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
   }
+  register_convolution(*library);
   for (const auto& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) {
       continue;

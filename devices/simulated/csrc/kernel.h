@@ -5,6 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
+#include <torch/library.h>
 
 #include <memory>
 #include <optional>
@@ -55,6 +56,8 @@ class Kernel final : public c10::OperatorKernel {
   Seen seen_;
 };
 
+// Registers the ops that torch asks of a device's convolutions (convolution.cpp).
+void register_convolution(torch::Library& library);
 // Registers a kernel for every aten op that has one for the CPU but not for this device.
 void register_kernels();
 // Replaces a tensor of a result in place; lists too.

@@ -5,6 +5,7 @@
 #include "geometry.cpp"
 #include "capturable.cpp"
 #include "kernel.cpp"
+#include "convolution.cpp"
 #include "defects.cpp"
 #include "misbehave.cpp"
 #include "misbehave_calls.cpp"
