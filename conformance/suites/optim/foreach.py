@@ -503,6 +503,29 @@ def _public(overload: Any) -> bool:
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, float("inf"), float("-inf"), float("nan"), 1e-40, 3e38)
 
 
+def _special_list(context: Context, special: torch.Tensor) -> Tensors:
+    """Tensors that hold these values, as views where the device has any."""
+    count = len(special)
+    pieces = [
+        ("row", (count,)),
+        ("stepped", (2, count)),
+        ("transposed", (count, 3)),
+        ("row", (count,)),
+    ]
+    if context.has("strides") and context.has("storage"):
+        made = packed(context, pieces, 0, away=False)
+    else:
+        made = apart(context, [shape for _, shape in pieces], [torch.float32], 0, away=False)
+    for turn, each in enumerate(made.here):
+        rows = torch.stack([special.roll(turn + row) for row in range(each.numel() // count)])
+        each.copy_(rows.view_as(each) if turn != 2 else rows.t())
+    if made.buffer is not None and made.its_copy is not None:
+        made.its_copy.copy_(context.to_device(made.buffer.clone()))
+    else:
+        made.there = [context.to_device(each.clone()) for each in made.here]
+    return made
+
+
 @cases("optim.foreach")
 def special_values(context: Context) -> None:
     """NaN, infinities, zeros of both signs and subnormal numbers go through an op on lists as through the loop."""
@@ -512,14 +535,10 @@ def special_values(context: Context) -> None:
         for overload in overloads_of(op):
             made = Arguments(overload, {"whole": False, "alpha": False, "ord": 2})
             subnormal = context.descriptor.flushes_subnormals
-            special = [v for v in SPECIAL if v != 1e-40 or "float32" not in subnormal]
+            special = torch.tensor([v for v in SPECIAL if v != 1e-40 or "float32" not in subnormal])
             lists = {}
             for number, key in enumerate(made.lists):
-                here = []
-                for turn in range(4):
-                    row = torch.tensor(special).roll(3 * turn * number)
-                    here.append(torch.cat([row, row.flip(0)]) if turn % 2 else row)
-                lists[key] = Tensors(here, [context.to_device(each.clone()) for each in here])
+                lists[key] = _special_list(context, special.roll(3 * number))
             made.count = 4
             want = loop(op, made, lists)
             if want is None:

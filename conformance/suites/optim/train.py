@@ -64,7 +64,7 @@ def perceptron() -> nn.Module:
 
 
 class Task(NamedTuple):
-    """A network, its inputs, and the optimiser that trains it. eps is large enough to keep rounding of gradients that are
+    """A network, its inputs, and the optimiser that trains it: SGD too, as Adam does not see by what a gradient is multiplied. eps is large enough to keep rounding of gradients that are
     zero, such as the one of a key's bias, from taking steps."""
 
     network: Callable[[], nn.Module]
@@ -89,6 +89,19 @@ TASKS = {
         "AdamW",
         {"lr": 0.02, "eps": 1e-3, "weight_decay": 0.1},
         channels_last=True,
+    ),
+    "convnet_sgd": Task(
+        Convolutional,
+        lambda g: torch.randn(8, 3, 9, 9, generator=g),
+        "SGD",
+        {"lr": 0.1, "momentum": 0.5},
+        channels_last=True,
+    ),
+    "transformer_sgd": Task(
+        Transformer,
+        lambda g: torch.randint(0, 11, (12, 7), generator=g),
+        "SGD",
+        {"lr": 0.2, "momentum": 0.5},
     ),
     "transformer": Task(
         Transformer,

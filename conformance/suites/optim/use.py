@@ -16,6 +16,7 @@ from conformance.suites.optim.parameters import (
     STEPS,
     Parameter,
     Placed,
+    Reference,
     give_gradients,
     gradients,
     judge,
@@ -54,6 +55,11 @@ def _infinity(placed_ones: Placed, value: float) -> None:
 def scaled(context: Context, name: str, arguments: dict[str, Any]) -> None:
     """A fused step divides gradients by grad_scale, and takes no step at all where found_inf is set."""
     must_be_taken(context, "fused")
+    for each in (arguments, {**arguments, "lr": {"tensor": 0.05, "there": True}}):
+        _scaled(context, name, each)
+
+
+def _scaled(context: Context, name: str, arguments: dict[str, Any]) -> None:
     found = placed(context, ALIKE)
     made: Any = optimiser(name, found.tensors, arguments, "fused", context.device)
     numbers = {False: context.to_device(torch.zeros(())), True: context.to_device(torch.ones(()))}
@@ -92,6 +98,56 @@ def with_scaler(context: Context, name: str, arguments: dict[str, Any]) -> None:
         at = f"step {step}, gradients with {bad}"
         judge(context, made, found, want, "fused", at)
     context.same(scaler.get_scale(), 16.0, "each infinity and NaN halves the scale", Kind.STATE)
+
+
+@cases(
+    "optim.steps",
+    over={
+        f"{name}_{way}_not_finite": (name, way, arguments_of(name))
+        for name, ways in WAYS.items()
+        for way in ways
+        if name in ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop") and way in ("foreach", "fused")
+    },
+)
+def not_finite(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
+    """Without a scaler, NaN and infinity in one element of a gradient reach no other element."""
+    must_be_taken(context, way)
+    found = placed(context, ALIKE)
+    made = optimiser(name, found.tensors, arguments, way, context.device)
+    for step in range(3):
+        give_gradients(context, found, step)
+        for number, bad in ((1, float("nan")), (3, float("inf"))):
+            grad = found.tensors[number].grad
+            assert grad is not None
+            grad[(0,) * grad.dim()] = bad
+        made.step()
+    for number in (1, 3):  # what these have become is not finite, and what else there is, is right
+        tensor = found.tensors[number]
+        first = float(context.from_device(tensor.detach())[(0,) * tensor.dim()])
+        finite = first == first and abs(first) != float("inf")
+        text = "NaN in a gradient, and infinity, are in the parameter after the step"
+        context.check(not finite, text, found=first, at=f"{way}, parameter {number}")
+    want = reference(name, arguments, ALIKE, range(3))
+    _forget(found, (1, 3), made, want, context)
+    judge(context, made, found, want, way, "gradients that are not finite")
+
+
+def _forget(
+    found: Placed,
+    numbers: tuple[int, ...],
+    made: torch.optim.Optimizer,
+    want: Reference,
+    context: Context,
+) -> None:
+    """Give the first element of these parameters, and of their states, what is wanted."""
+    with torch.no_grad():
+        for number in numbers:
+            tensor = found.tensors[number]
+            place = (0,) * tensor.dim()
+            tensor[place] = float(want.last[number][place])
+            for key, each in made.state[tensor].items():
+                if isinstance(each, torch.Tensor) and each.shape == tensor.shape:
+                    each[place] = float(want.state[number][key][place])
 
 
 # -- a graph
