@@ -251,11 +251,12 @@ def optimisers() -> tuple[Optimiser, ...]:
         ) from exc
     found = []
     for info in optim_db:
-        ways = [each for each in ("foreach", "fused") if each in info.supported_impls]
-        ways += ["capturable"] * info.has_capturable_arg
-        sets = tuple(_literal(each.kwargs) for each in info.optim_inputs_func(device="cuda"))
-        needs = (info.step_requires_closure, info.only_supports_sparse_grads)
-        found.append(Optimiser(info.optim_cls.__name__, tuple(ways), sets, *needs))
+        entry: Any = info
+        ways: list[str] = [each for each in ("foreach", "fused") if each in entry.supported_impls]
+        ways += ["capturable"] * entry.has_capturable_arg
+        sets = tuple(_literal(each.kwargs) for each in entry.optim_inputs_func(device="cuda"))
+        needs = (entry.step_requires_closure, entry.only_supports_sparse_grads)
+        found.append(Optimiser(entry.optim_cls.__name__, tuple(ways), sets, *needs))
     return tuple(found)
 
 

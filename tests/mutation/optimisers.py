@@ -556,28 +556,32 @@ def _numbers(op: str) -> list[str]:
     ]
 
 
+def _takes(op: str) -> set[str]:
+    return {argument.name for argument in function_of(op)._schema.arguments}
+
+
 def drawn_list(op: str, rng: Random) -> tuple[str, str]:
     schema = function_of(op)._schema
-    kinds = ["elements"] * 4 + ["misread"] * 2 + ["every second call is lost"]
+    kinds = ["elements"] * 4 + ["misread"] * 2
     if any(str(a.type).startswith("List[number]") or a.name == "scalars" for a in schema.arguments):
         kinds += ["scalars"] * 4
     if _numbers(op):
         kinds += ["number"] * 2
-    written = schema.arguments[0].alias_info is not None
-    kinds += (
-        ["writes past the end"] if written else ["writes its first list", "returns its first list"]
-    )
+    if schema.arguments[0].alias_info is not None:
+        kinds += ["writes past the end", "every second call is lost"]
+    else:
+        kinds += ["writes its first list", "returns its first list"]
     return _detailed(rng.choice(kinds), op, rng)
 
 
+EXCHANGED = (*("beta1; beta2", "exp_avgs; grads", "lr_decay; weight_decay", "momentum; dampening"),)
+
+
 def drawn_fused(op: str, rng: Random) -> tuple[str, str]:
-    kinds = ["elements", "misread", "number", "number", "counted", "decay", "dropped", "kept"]
-    kinds += [
-        "the scale multiplies",
-        "an infinity empties the state",
-        "eps inside the root",
-        "exchanged",
-    ]
+    takes = _takes(op)
+    kinds = ["elements", "misread", "number", "number", "decay", "dropped", "kept"]
+    kinds += ["the scale multiplies", "an infinity empties the state", "exchanged"]
+    kinds += ["counted"] * ("state_steps" in takes) + ["eps inside the root"] * ("eps" in takes)
     return _detailed(rng.choice(kinds), op, rng)
 
 
@@ -617,13 +621,11 @@ def _detailed(kind: str, op: str, rng: Random) -> tuple[str, str]:
     if kind == "counted":
         return kind, rng.choice(("one more", "one less", "never ends", "the first"))
     if kind == "decay":
-        return kind, rng.choice(
-            ("after the step", "ignored", "doubled", "as part of the gradient, or not")
-        )
+        hows = ["after the step", "ignored", "doubled"]
+        return kind, rng.choice(hows + ["as part of the gradient, or not"] * ("adam" in op))
     if kind == "exchanged":
-        return kind, rng.choice(
-            ("beta1; beta2", "exp_avgs; grads", "lr_decay; weight_decay", "momentum; dampening")
-        )
+        pairs = [each for each in EXCHANGED if {*each.split("; ")} <= _takes(op)]
+        return kind, rng.choice(pairs)
     if kind == "dropped":
         return kind, rng.choice(("found_inf", "grad_scale"))
     if kind == "kept":

@@ -10,7 +10,7 @@ import torch
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.endings import NotShown
-from conformance.suites.optim.lists import Piece, Tensors, apart, compare, packed
+from conformance.suites.optim.lists import FILL, Piece, Tensors, apart, compare, packed
 from devices.failure import Kind
 from opinfo.torch_private import all_overloads, schema_of, storage_id, version_of
 
@@ -185,7 +185,7 @@ class Arguments:
         self.whole: bool = options["whole"]  # numbers are integers
         self.alpha: bool = options["alpha"]  # is given
         self.ord: Any = options["ord"]
-        self.base = torch.tensor([-3, 2]) if self.whole else torch.tensor([-3.0, 1.5])
+        self.base = torch.tensor([-3, 2]) if self.whole else torch.tensor([-3.0, 1.3])
 
     @property
     def lists(self) -> list[str]:
@@ -195,7 +195,7 @@ class Arguments:
         """One for each tensor, no two neighbours alike."""
         if self.whole:
             return [1 + number % 3 for number in range(self.count)]
-        return [(1 + (5 * number) % 13) / 4 for number in range(self.count)]
+        return [(1 + (5 * number) % 13) / 3.7 for number in range(self.count)]
 
     def of(
         self, lists: dict[str, list[torch.Tensor]], factor: torch.Tensor
@@ -211,9 +211,9 @@ class Arguments:
                 given.append(self.ord)
             elif name == "alpha":
                 if self.alpha:
-                    named[name] = 2
+                    named[name] = 2 if self.whole else 1.3
             elif kind == "number":
-                given.append(2 if self.whole else 1.5)
+                given.append(2 if self.whole else 1.7)
             elif kind == "List[number]":
                 given.append(self.scalars())
             elif kind == "Tensor":  # numbers in a row are read on the host; one is on the device
@@ -300,8 +300,12 @@ def _kept(context: Context, tensors: Tensors, written: bool, at: str) -> None:
         context.equal(found, want, KEPT, at)
     elif not written:
         for mine, theirs in zip(tensors.there, tensors.here, strict=True):
-            if theirs.numel() < 1000 or theirs.numel() == LARGE[1][0]:
+            if theirs.numel() < 100 or theirs.numel() == LARGE[1][0]:
                 context.equal(mine, theirs, KEPT, at)
+    for edge in tensors.edges:
+        around = torch.cat([edge[:2], edge[-2:]])
+        if not bool((around == FILL).all()):
+            context.check(False, KEPT, expected=FILL, found=around.tolist(), at=at)
 
 
 def orders_of(overload: Any) -> tuple[Any, ...]:
@@ -410,7 +414,10 @@ def lists_of_dtypes(context: Context, op: str) -> None:
         tried += _apart(
             context, op, overload, "mixed dtypes", [(4,), (2, 3), (), (9,), (17,)] * 2, takes
         )
+        many = [(0,) if n % 7 == 3 else (2 + n % 3,) for n in range(80)] + [(1_500,), (1_501,)]
+        tried += _apart(context, op, overload, "many dtypes", many, takes)
         floats = [each for each in takes if each != "int64"]
+        tried += _apart(context, op, overload, "many floats", many, floats)
         tried += _apart(
             context, op, overload, "mixed floats", [(4,), (2, 3), (), (9,), (17,)] * 2, floats
         )
@@ -443,7 +450,7 @@ def tensors_that_come_twice(context: Context) -> None:
         for overload in overloads_of(op):
             made = Arguments(overload, {"whole": False, "alpha": False, "ord": 2})
             for name in ("twice in each list", "the same list"):
-                lists = {}
+                lists: dict[str, Tensors] = {}
                 for number, key in enumerate(made.lists):
                     if name == "the same list" and number:
                         lists[key] = lists[made.lists[0]]

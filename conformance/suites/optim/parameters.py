@@ -78,7 +78,14 @@ MATRICES = (
 )
 #: For one that takes gradients in rows alone.
 ROWS = (Parameter((7, 5)), Parameter((11,), "view"), Parameter(()))
-LISTS = {"alike": ALIKE, "large": LARGE, "many": MANY, "others": OTHERS, "dtypes": DTYPES}
+LISTS = {
+    "one": ALIKE[:1],
+    "alike": ALIKE,
+    "large": LARGE,
+    "many": MANY,
+    "others": OTHERS,
+    "dtypes": DTYPES,
+}
 
 
 def start(parameters: Sequence[Parameter]) -> list[torch.Tensor]:
@@ -105,11 +112,11 @@ def gradients(parameters: tuple[Parameter, ...], step: int) -> tuple[torch.Tenso
 
 
 def laid(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """A copy in a layout, where the tensor is."""
+    """A copy in a layout, where the tensor is, and not at the start of its storage."""
     strides = strides_of(layout, tensor.shape)
     extent = sum((size - 1) * step for size, step in zip(tensor.shape, strides)) + 1
-    made = torch.full((max(extent, 1),), AROUND, dtype=tensor.dtype, device=tensor.device)
-    view = made.as_strided(tensor.shape, strides)
+    made = torch.full((max(extent, 1) + 3,), AROUND, dtype=tensor.dtype, device=tensor.device)
+    view = made.as_strided(tensor.shape, strides, 3)
     (view[:1] if layout == "expanded" else view).copy_(
         tensor[:1] if layout == "expanded" else tensor
     )
@@ -159,7 +166,8 @@ def give_gradients(context: Context, to: Placed, step: int, scale: float = 1.0) 
             tensor.grad = None
             continue
         there = context.to_device((grad * scale).to(tensor.dtype), tensor.device.index or 0)
-        tensor.grad = laid(there, parameter.grad) if lays and parameter.grad != "row" else there
+        moves = lays and (parameter.grad != "row" or parameter.layout == "view")
+        tensor.grad = laid(there, parameter.grad) if moves else there
 
 
 # -- optimisers
@@ -222,7 +230,7 @@ def step_once(made: Optimizer, tensors: Sequence[torch.Tensor]) -> None:
         for each in tensors:
             each.grad = None
         total = torch.stack([((each - 0.5) ** 4 + (each + 1) ** 2).sum() for each in tensors]).sum()
-        total.backward()  # type: ignore[no-untyped-call]
+        total.backward()
         return total
 
     if takes_closure(made):
@@ -386,6 +394,7 @@ def _judge_gaps(context: Context, found: Placed, at: str) -> None:
         context.equal(around, torch.full_like(around, AROUND), GAPS, at)
     for tensor, parameter in zip(found.tensors, found.parameters, strict=True):
         if parameter.layout == "stepped" and not tensor.is_contiguous():
-            whole = tensor.detach().as_strided((2 * tensor.numel() - 1,), (1,))
+            extent = 2 * tensor.numel() - 1
+            whole = tensor.detach().as_strided((extent,), (1,), tensor.storage_offset())
             between = context.from_device(whole)[1::2]
             context.equal(between, torch.full_like(between, AROUND), GAPS, at)

@@ -48,7 +48,7 @@ MORE: dict[str, tuple[dict[str, Any], ...]] = {
     "Adamax": ({"lr": 0.05, "betas": (0.6, 0.8), "eps": 1e-2, "weight_decay": 0.1},),
     "ASGD": ({"lr": 0.1, "lambd": 0.1, "alpha": 0.5, "t0": 2, "weight_decay": 0.1},),
     "LBFGS": ({"lr": 0.3, "max_iter": 4, "history_size": 2},),
-    "Muon": ({"lr": 0.1, "momentum": 0.5, "nesterov": False, "weight_decay": 0.1},),
+    "Muon": ({"lr": 0.1, "momentum": 0.5, "nesterov": False, "weight_decay": 2.0},),
     "NAdam": (
         {"lr": 0.05, "betas": (0.6, 0.8), "eps": 1e-3, "momentum_decay": 0.1, "maximize": True},
     ),
@@ -179,9 +179,12 @@ def steps(context: Context, name: str, way: str, sets: Sequence[dict[str, Any]])
     taken = [each for each in sets if run(context, name, way, each, alike, steps)]
     if not taken or (way == "single" and len(taken) < len(sets)):
         raise NotShown(f"{name} refuses arguments in the way {way!r}: {sets[len(taken)]}")
-    for which in ("large", "many") if takes_lists(way) else ("large",):
-        if parameters := parameters_of(name, which):
-            run(context, name, way, taken[-1], parameters, steps=3)
+    lists = ("large", "many", "one") if takes_lists(way) else ("large",)
+    for which in lists:
+        # Fused steps are others where the rate is a tensor, as it is in the last set.
+        for given in taken[-2:] if "fused" in way else taken[-1:]:
+            if parameters := parameters_of(name, which):
+                run(context, name, way, given, parameters, steps=3)
 
 
 @cases(

@@ -155,7 +155,7 @@ def trained(
         x, classes = batches[step % BATCHES]
         made.zero_grad(set_to_none=not task.keeps_gradients)
         loss = F.cross_entropy(network(x), classes)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         made.step()
         losses.append(loss.detach())
     state = {key: value.detach().cpu().double() for key, value in network.state_dict().items()}

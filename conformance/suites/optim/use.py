@@ -13,6 +13,7 @@ from conformance.checks.cases.context import Context
 from conformance.suites.graphs.capturing import captured, replay
 from conformance.suites.optim.parameters import (
     ALIKE,
+    MANY,
     STEPS,
     Parameter,
     Placed,
@@ -56,11 +57,14 @@ def scaled(context: Context, name: str, arguments: dict[str, Any]) -> None:
     """A fused step divides gradients by grad_scale, and takes no step at all where found_inf is set."""
     must_be_taken(context, "fused")
     for each in (arguments, {**arguments, "lr": {"tensor": 0.05, "there": True}}):
-        _scaled(context, name, each)
+        for parameters in (ALIKE, MANY):
+            _scaled(context, name, each, parameters)
 
 
-def _scaled(context: Context, name: str, arguments: dict[str, Any]) -> None:
-    found = placed(context, ALIKE)
+def _scaled(
+    context: Context, name: str, arguments: dict[str, Any], parameters: tuple[Parameter, ...]
+) -> None:
+    found = placed(context, parameters)
     made: Any = optimiser(name, found.tensors, arguments, "fused", context.device)
     numbers = {False: context.to_device(torch.zeros(())), True: context.to_device(torch.ones(()))}
     taken: list[int] = []
@@ -74,7 +78,7 @@ def _scaled(context: Context, name: str, arguments: dict[str, Any]) -> None:
         made.step()
         taken += [] if skipped else [step]
         at = f"step {step}, {'skipped' if skipped else 'taken'}"
-        want = reference(name, arguments, ALIKE, taken)
+        want = reference(name, arguments, parameters, taken)
         judge(context, made, found, want, "fused", at)
 
 
