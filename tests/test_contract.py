@@ -130,6 +130,8 @@ EXPECTED = [
     "autograd.threads",
     "autocast.lists",
     "optim.foreach",
+    "optim.steps",
+    "optim.train",
     "compile.meta_agrees",
     "compile.stride_tags",
     "compile.eager_equals_compiled",
