@@ -145,6 +145,7 @@ LEVEL_OF_FAMILY = {
     **dict.fromkeys(("layout", "transfer", "device", "dispatch"), 1),
     **dict.fromkeys(("allocator", "streams", "events"), 2),
     "graphs": 3,
+    "optim": 5,
 }
 
 GOOD = """\

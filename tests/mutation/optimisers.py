@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
@@ -647,7 +649,11 @@ SHARES: tuple[
 
 
 def names(seed: int, count: int) -> list[str]:
-    """The names of mutants 0 to count - 1: no two are alike."""
+    """The names of mutants 0 to count - 1: no two are alike. What the cases call is found out first, in a process of its
+    own: workers have only so long for a mutant."""
+    if not _kept().is_file():
+        code = "from tests.mutation.optimisers import reached_by; reached_by()"
+        subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
     return [spec.name for spec, _ in zip(bred(seed), range(count))]
 
 
@@ -701,14 +707,19 @@ def _watched(case: Case) -> list[str] | None:
     return [] if outcome_of(case, device()) in RED else None
 
 
-@cache
-def reached_by() -> dict[str, list[str] | None]:
-    """By the id of a case the ops that it calls. It takes a minute to find out, and is kept until the suite changes."""
+def _kept() -> Path:
+    """Where it is kept what the cases call."""
     folder = Path(importlib.import_module("conformance.suites.optim").__file__ or "").parent
     digest = hashlib.blake2b(torch.__version__.encode(), digest_size=8)
     for source in sorted(folder.glob("*.py")):
         digest.update(source.read_bytes())
-    path = cache_root() / "mutation" / f"optim-{digest.hexdigest()}.json"
+    return cache_root() / "mutation" / f"optim-{digest.hexdigest()}.json"
+
+
+@cache
+def reached_by() -> dict[str, list[str] | None]:
+    """By the id of a case the ops that it calls. It takes a minute to find out, and is kept until the suite changes."""
+    path = _kept()
     if path.is_file():
         return msgspec.json.decode(path.read_bytes(), type=dict[str, list[str] | None])
     found = {case.id: _watched(case) for case in _of_optim()}
