@@ -233,6 +233,50 @@ def drawn_sample(op_id: str, dtype: str, index: int) -> Any:
     return next(islice(drawn, index, None))
 
 
+@dataclass(frozen=True, slots=True)
+class Optimiser:
+    """One entry of the database of optimisers."""
+
+    name: str  # in torch.optim
+    implementations: tuple[str, ...]  # foreach, fused, capturable: arguments that choose one
+    arguments: tuple[dict[str, Any], ...]  # as literals: a tensor is {"tensor": its values}
+    closure: bool  # step() takes one
+    sparse: bool  # gradients are sparse, and no others are taken
+
+
+@cache
+def optimisers() -> tuple[Optimiser, ...]:
+    """Every optimiser of torch's database, with the argument sets for a device of every capability.
+
+    Raises UnsupportedTorch if the database cannot be imported.
+    """
+    catalogue()  # it stands on the database of ops, which is faster to load in this way
+    try:
+        from torch.testing._internal.common_optimizers import optim_db
+    except ImportError as exc:
+        raise UnsupportedTorch(
+            f"torch {torch.__version__} could not load its database of optimisers "
+            f"(torch.testing._internal.common_optimizers): {exc}"
+        ) from exc
+    found = []
+    for info in optim_db:
+        entry: Any = info
+        ways: list[str] = [each for each in ("foreach", "fused") if each in entry.supported_impls]
+        ways += ["capturable"] * entry.has_capturable_arg
+        sets = tuple(_literal(each.kwargs) for each in entry.optim_inputs_func(device="cuda"))
+        needs = (entry.step_requires_closure, entry.only_supports_sparse_grads)
+        found.append(Optimiser(entry.optim_cls.__name__, tuple(ways), sets, *needs))
+    return tuple(found)
+
+
+def _literal(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return {"tensor": value.tolist()}
+    if isinstance(value, dict):
+        return {key: _literal(each) for key, each in value.items()}
+    return tuple(map(_literal, value)) if isinstance(value, tuple) else value
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """``torch.float32`` -> ``float32``."""
     return str(dtype).removeprefix("torch.")

@@ -150,3 +150,20 @@ def default_device(mode: Any) -> torch.device | None:
     from torch.utils._device import DeviceContext
 
     return mode.device if isinstance(mode, DeviceContext) else None
+
+
+def optimised_on(way: str, torch_type: str) -> bool:
+    """Whether torch lists a device type for a way of stepping: ``foreach``, ``fused`` or ``capturable``."""
+    from torch.optim.optimizer import _get_capturable_supported_devices
+    from torch.utils._foreach_utils import (
+        _get_foreach_kernels_supported_devices,
+        _get_fused_kernels_supported_devices,
+    )
+
+    lists = {
+        "foreach": _get_foreach_kernels_supported_devices,
+        "fused": _get_fused_kernels_supported_devices,
+        "capturable": _get_capturable_supported_devices,
+    }
+    # A list on the CPU is a loop: torch lists it for the choice by default only.
+    return torch_type in lists[way]() or (way, torch_type) == ("foreach", "cpu")

@@ -241,3 +241,31 @@ def test_the_deep_copy_that_loading_leaves_out_is_put_back() -> None:
     catalogue()
     assert core.asdict is dataclasses.asdict
     assert "asdict(self)" in inspect.getsource(core.OpInfo.__post_init__)
+
+
+OPTIMISER_FIELDS = (
+    "has_capturable_arg",
+    "only_supports_sparse_grads",
+    "optim_cls",
+    "optim_inputs_func",
+    "step_requires_closure",
+    "supported_impls",
+)
+
+
+def test_entries_of_optimisers_have_the_fields_that_are_used() -> None:
+    from torch.testing._internal.common_optimizers import optim_db
+
+    for info in optim_db:
+        assert [name for name in OPTIMISER_FIELDS if not hasattr(info, name)] == []
+        assert all(isinstance(each.kwargs, dict) for each in info.optim_inputs_func(device="cuda"))
+
+
+def test_optimisers_are_literals() -> None:
+    found = {each.name: each for each in catalog.optimisers()}
+    assert found["Adam"].implementations == ("foreach", "fused", "capturable")
+    assert found["LBFGS"].closure and found["SparseAdam"].sparse
+    for each in found.values():
+        assert ast.literal_eval(repr(each.arguments)) == each.arguments
+    tensors = [given["lr"] for given in found["SGD"].arguments if isinstance(given.get("lr"), dict)]
+    assert tensors == [{"tensor": pytest.approx(0.001)}]

@@ -34,3 +34,9 @@ def test_the_dispatcher_s_tables_tell_a_device_s_kernels() -> None:
 def test_the_profiler_sees_the_ops_of_a_call() -> None:
     events = [e for t in private.profiled(lambda: torch.ones(2) + 1)[0] for e in t]
     assert "aten::add" in {event.name() for event in events if str(event.kind()) == "push"}
+
+
+def test_torch_lists_the_devices_of_optimisers() -> None:
+    ways = ("foreach", "fused", "capturable")
+    assert [private.optimised_on(way, "cuda") for way in ways] == [True, True, True]
+    assert [private.optimised_on(way, "cpu") for way in ways] == [True, True, False]

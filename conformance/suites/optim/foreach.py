@@ -10,7 +10,7 @@ import torch
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.endings import NotShown
-from conformance.suites.optim.lists import Piece, Tensors, apart, compare, packed
+from conformance.suites.optim.lists import FILL, Piece, Tensors, apart, compare, packed
 from devices.failure import Kind
 from opinfo.torch_private import all_overloads, schema_of, storage_id, version_of
 
@@ -185,7 +185,7 @@ class Arguments:
         self.whole: bool = options["whole"]  # numbers are integers
         self.alpha: bool = options["alpha"]  # is given
         self.ord: Any = options["ord"]
-        self.base = torch.tensor([-3, 2]) if self.whole else torch.tensor([-3.0, 1.5])
+        self.base = torch.tensor([-3, 2]) if self.whole else torch.tensor([-3.0, 1.3])
 
     @property
     def lists(self) -> list[str]:
@@ -195,7 +195,7 @@ class Arguments:
         """One for each tensor, no two neighbours alike."""
         if self.whole:
             return [1 + number % 3 for number in range(self.count)]
-        return [(1 + (5 * number) % 13) / 4 for number in range(self.count)]
+        return [(1 + (5 * number) % 13) / 3.7 for number in range(self.count)]
 
     def of(
         self, lists: dict[str, list[torch.Tensor]], factor: torch.Tensor
@@ -211,9 +211,9 @@ class Arguments:
                 given.append(self.ord)
             elif name == "alpha":
                 if self.alpha:
-                    named[name] = 2
+                    named[name] = 2 if self.whole else 1.3
             elif kind == "number":
-                given.append(2 if self.whole else 1.5)
+                given.append(2 if self.whole else 1.7)
             elif kind == "List[number]":
                 given.append(self.scalars())
             elif kind == "Tensor":  # numbers in a row are read on the host; one is on the device
@@ -300,8 +300,12 @@ def _kept(context: Context, tensors: Tensors, written: bool, at: str) -> None:
         context.equal(found, want, KEPT, at)
     elif not written:
         for mine, theirs in zip(tensors.there, tensors.here, strict=True):
-            if theirs.numel() < 1000 or theirs.numel() == LARGE[1][0]:
+            if theirs.numel() < 100 or theirs.numel() == LARGE[1][0]:
                 context.equal(mine, theirs, KEPT, at)
+    for edge in tensors.edges:
+        around = torch.cat([edge[:2], edge[-2:]])
+        if not bool((around == FILL).all()):
+            context.check(False, KEPT, expected=FILL, found=around.tolist(), at=at)
 
 
 def orders_of(overload: Any) -> tuple[Any, ...]:
@@ -410,7 +414,10 @@ def lists_of_dtypes(context: Context, op: str) -> None:
         tried += _apart(
             context, op, overload, "mixed dtypes", [(4,), (2, 3), (), (9,), (17,)] * 2, takes
         )
+        many = [(0,) if n % 7 == 3 else (2 + n % 3,) for n in range(80)] + [(1_500,), (1_501,)]
+        tried += _apart(context, op, overload, "many dtypes", many, takes)
         floats = [each for each in takes if each != "int64"]
+        tried += _apart(context, op, overload, "many floats", many, floats)
         tried += _apart(
             context, op, overload, "mixed floats", [(4,), (2, 3), (), (9,), (17,)] * 2, floats
         )
@@ -443,7 +450,7 @@ def tensors_that_come_twice(context: Context) -> None:
         for overload in overloads_of(op):
             made = Arguments(overload, {"whole": False, "alpha": False, "ord": 2})
             for name in ("twice in each list", "the same list"):
-                lists = {}
+                lists: dict[str, Tensors] = {}
                 for number, key in enumerate(made.lists):
                     if name == "the same list" and number:
                         lists[key] = lists[made.lists[0]]
@@ -503,6 +510,29 @@ def _public(overload: Any) -> bool:
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, float("inf"), float("-inf"), float("nan"), 1e-40, 3e38)
 
 
+def _special_list(context: Context, special: torch.Tensor) -> Tensors:
+    """Tensors that hold these values, as views where the device has any."""
+    count = len(special)
+    pieces = [
+        ("row", (count,)),
+        ("stepped", (2, count)),
+        ("transposed", (count, 3)),
+        ("row", (count,)),
+    ]
+    if context.has("strides") and context.has("storage"):
+        made = packed(context, pieces, 0, away=False)
+    else:
+        made = apart(context, [shape for _, shape in pieces], [torch.float32], 0, away=False)
+    for turn, each in enumerate(made.here):
+        rows = torch.stack([special.roll(turn + row) for row in range(each.numel() // count)])
+        each.copy_(rows.view_as(each) if turn != 2 else rows.t())
+    if made.buffer is not None and made.its_copy is not None:
+        made.its_copy.copy_(context.to_device(made.buffer.clone()))
+    else:
+        made.there = [context.to_device(each.clone()) for each in made.here]
+    return made
+
+
 @cases("optim.foreach")
 def special_values(context: Context) -> None:
     """NaN, infinities, zeros of both signs and subnormal numbers go through an op on lists as through the loop."""
@@ -512,14 +542,10 @@ def special_values(context: Context) -> None:
         for overload in overloads_of(op):
             made = Arguments(overload, {"whole": False, "alpha": False, "ord": 2})
             subnormal = context.descriptor.flushes_subnormals
-            special = [v for v in SPECIAL if v != 1e-40 or "float32" not in subnormal]
+            special = torch.tensor([v for v in SPECIAL if v != 1e-40 or "float32" not in subnormal])
             lists = {}
             for number, key in enumerate(made.lists):
-                here = []
-                for turn in range(4):
-                    row = torch.tensor(special).roll(3 * turn * number)
-                    here.append(torch.cat([row, row.flip(0)]) if turn % 2 else row)
-                lists[key] = Tensors(here, [context.to_device(each.clone()) for each in here])
+                lists[key] = _special_list(context, special.roll(3 * number))
             made.count = 4
             want = loop(op, made, lists)
             if want is None:

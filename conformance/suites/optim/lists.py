@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -55,6 +55,7 @@ class Tensors:
     there: list[torch.Tensor]
     buffer: torch.Tensor | None = None  # on the CPU
     its_copy: torch.Tensor | None = None  # on the device
+    edges: list[torch.Tensor] = field(default_factory=list)  # of each, with two elements around it
 
     def outside(self) -> torch.Tensor:
         """Where the buffer holds no element of a tensor."""
@@ -122,13 +123,25 @@ def apart(
     away: bool,
     indices: Sequence[int] = (0,),
 ) -> Tensors:
-    """Contiguous tensors that share no memory; dtypes and indices of the device take turns."""
-    here, there = [], []
+    """Contiguous tensors that share no memory, some with known elements around them; dtypes and indices take turns."""
+    made = Tensors([], [])
     for number, shape in enumerate(shapes):
-        dtype = dtypes[number % len(dtypes)]
-        here.append(_drawn(tuple(shape), dtype, seed + number, away).clone())
-        there.append(context.to_device(here[-1].clone(), indices[number % len(indices)]))
-    return Tensors(here, there)
+        dtype, index = dtypes[number % len(dtypes)], indices[number % len(indices)]
+        drawn = _drawn(tuple(shape), dtype, seed + number, away)
+        made.here.append(drawn.clone())
+        if (
+            len(shapes) < 20
+            and number % 3 == 2
+            and dtype.is_floating_point
+            and context.has("storage")
+        ):
+            edge = torch.full((drawn.numel() + 4,), FILL, dtype=dtype)
+            edge[2:-2] = drawn.flatten()
+            made.edges.append(context.to_device(edge, index))
+            made.there.append(made.edges[-1][2:-2].view(shape))
+        else:
+            made.there.append(context.to_device(drawn.clone(), index))
+    return made
 
 
 def strip_expanded(tensor: torch.Tensor) -> torch.Tensor:

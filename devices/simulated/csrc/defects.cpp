@@ -8,7 +8,8 @@ namespace simulated {
 
 Defect defect_of(const std::string& op) {
   constexpr Defect inputs{true, false, false}, outputs{false, true, false}, pivots{false, true, true},
-      lists{false, false, false, true};
+      lists{false, false, false, true},
+      sgd{false, false, false, true, true};
   static const std::unordered_map<std::string, Defect> known = {
       // A reduced dimension of stride 0 is read as if it were contiguous.
       {"aten::median", inputs},
@@ -45,10 +46,11 @@ Defect defect_of(const std::string& op) {
       {"aten::_fused_adam_.tensor_lr", lists},
       {"aten::_fused_adamw_", lists},
       {"aten::_fused_adamw_.tensor_lr", lists},
-      {"aten::_fused_sgd_", lists},
-      {"aten::_fused_sgd_.tensor_lr", lists},
       {"aten::_fused_adagrad_", lists},
       {"aten::_fused_adagrad_.tensor_lr", lists},
+      // … and in 16 bits only the last few elements are written at all.
+      {"aten::_fused_sgd_", sgd},
+      {"aten::_fused_sgd_.tensor_lr", sgd},
       // Equal calls give different bits; gelsd does not read memory that was not written.
       {"aten::linalg_lstsq.out", pivots},
   };
@@ -69,7 +71,7 @@ Staged::Staged(const Defect& defect, const std::vector<bool>& written, bool in_p
   }
   for (size_t place = 0; place < call.size(); ++place) {
     if (defect.lists_as_dense && call[place].isTensorList()) {
-      call[place] = dense(call[place].toTensorVector(), written[place]);
+      call[place] = dense(call[place].toTensorVector(), written[place], defect.halves_as_float);
       continue;
     }
     if (!call[place].isTensor() || !call[place].toTensor().defined()) {
@@ -85,12 +87,16 @@ Staged::Staged(const Defect& defect, const std::vector<bool>& written, bool in_p
   }
 }
 
-std::vector<at::Tensor> Staged::dense(std::vector<at::Tensor> list, bool written) {
+std::vector<at::Tensor> Staged::dense(std::vector<at::Tensor> list, bool written, bool halves_as_float) {
   for (at::Tensor& each : list) {
-    if (each.is_contiguous()) {
+    const bool widened = halves_as_float && at::isReducedFloatingType(each.scalar_type());
+    if (each.is_contiguous() && !widened) {
       continue;
     }
-    const at::Tensor copy = at::clone(each, at::MemoryFormat::Contiguous);
+    at::Tensor copy = at::clone(each, at::MemoryFormat::Contiguous);
+    if (widened) {
+      copy = copy.to(at::kFloat);
+    }
     if (written) {
       copies_.emplace_back(each, copy);
     }

@@ -18,6 +18,8 @@ struct Defect {
 
   bool lists_as_dense = false;  // takes lists of tensors as if all were contiguous: gets such copies, copied back
 
+  bool halves_as_float = false;  // with lists_as_dense: loses what it computes in 16 bits, gets float32
+
   explicit operator bool() const {
     return inputs_as_dense || outputs_as_dense || reads_unwritten_pivots || lists_as_dense;
   }
@@ -35,8 +37,8 @@ class Staged {
   void copy_back(torch::jit::Stack& results);
 
  private:
-  // Dense copies of the tensors of a list that are not contiguous.
-  std::vector<at::Tensor> dense(std::vector<at::Tensor> list, bool written);
+  // The list with dense copies of tensors that are not contiguous, and of those of 16 bits if they go through float32.
+  std::vector<at::Tensor> dense(std::vector<at::Tensor> list, bool written, bool halves_as_float);
 
   bool in_place_;
   bool as_gelsy_ = false;  // least squares: gelsy gives neither residuals nor singular values

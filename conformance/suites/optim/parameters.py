@@ -1,0 +1,400 @@
+"""Parameters and gradients in many layouts, optimisers that step them, and the steps of the CPU's loop that judge them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.endings import NotDeclared
+from conformance.suites.optim.lists import strides_of, values
+from devices.failure import Kind
+from opinfo.torch_private import optimised_on
+
+#: Steps: RAdam rectifies from the sixth on.
+STEPS = 7
+
+Optimizer = torch.optim.Optimizer
+
+# -- parameters
+
+
+class Parameter(NamedTuple):
+    """A parameter: its shape and layout, the layout of its gradients, and what they are multiplied by."""
+
+    shape: tuple[int, ...]
+    layout: str = (
+        "row"  # of strides_of, or "view": of a buffer that it shares with the others of these
+    )
+    grad: str = "row"  # of strides_of, or "none" where there are no gradients
+    scale: float = 1.0
+    dtype: str = "float32"
+
+
+#: Each gradient has its parameter's layout, as autograd gives it one. Small ones make eps matter.
+ALIKE = (
+    Parameter((7, 5)),
+    Parameter((2, 3, 4, 5), "channels_last", "channels_last"),
+    Parameter((5, 3), "transposed", "transposed"),
+    Parameter((11,), "view"),
+    Parameter((3, 4), "view"),
+    Parameter(()),
+    Parameter((3,), grad="none"),
+    Parameter((6, 5), scale=1e-7),
+    Parameter((33,), scale=1e-2),
+)
+#: More than a chunk of 65,536 elements, beside small ones.
+LARGE = (Parameter((5,)), Parameter((2, 32_800)), Parameter((3, 3)))
+#: More than a launch takes, with some that have no elements among them.
+MANY = (*(Parameter((0,) if n % 5 == 2 else (1 + n % 3,)) for n in range(120)), Parameter((4,)))
+#: Layouts that a user gives: gradients that autograd did not make, and parameters with gaps.
+OTHERS = (
+    Parameter((4, 6), "row", "transposed"),
+    Parameter((2, 3, 4, 5), "channels_last", "row"),
+    Parameter((2, 3, 4, 5), "row", "channels_last"),
+    Parameter((4, 3), "row", "expanded"),
+    Parameter((6,), "row", "stepped"),
+    Parameter((2, 9), "stepped", "stepped"),
+    Parameter((5, 3), "stepped", "row"),
+)
+#: Of several dtypes in one optimiser.
+DTYPES = tuple(
+    Parameter(shape, dtype=dtype)
+    for shape in ((7, 5), (3,), (2, 2))
+    for dtype in ("float32", "float64", "bfloat16")
+)
+#: For an optimiser that takes matrices alone.
+MATRICES = (
+    Parameter((7, 5)),
+    Parameter((4, 9), "transposed", "transposed"),
+    Parameter((3, 3), "view"),
+    Parameter((2, 6), "view"),
+    Parameter((6, 5), scale=1e-2),
+)
+#: For one that takes gradients in rows alone.
+ROWS = (Parameter((7, 5)), Parameter((11,), "view"), Parameter(()))
+LISTS = {
+    "one": ALIKE[:1],
+    "alike": ALIKE,
+    "large": LARGE,
+    "many": MANY,
+    "others": OTHERS,
+    "dtypes": DTYPES,
+}
+
+
+def start(parameters: Sequence[Parameter]) -> list[torch.Tensor]:
+    """The first values, on the CPU in double precision: 8 binary digits, which every dtype holds."""
+    return [
+        values(torch.Size(each.shape).numel(), 50 + number).view(each.shape).bfloat16().double()
+        for number, each in enumerate(parameters)
+    ]
+
+
+@lru_cache(maxsize=64)
+def gradients(parameters: tuple[Parameter, ...], step: int) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of a step, likewise. Their signs change from step to step."""
+    found: list[torch.Tensor | None] = []
+    for number, each in enumerate(parameters):
+        drawn = values(torch.Size(each.shape).numel(), 1000 + 100 * step + number)
+        if step % 3 == 1:
+            drawn = -drawn
+        drawn = (drawn * each.scale).view(each.shape).bfloat16().double()
+        if each.grad == "expanded":
+            drawn = drawn[:1].expand(each.shape)
+        found.append(None if each.grad == "none" else drawn)
+    return tuple(found)
+
+
+def laid(tensor: torch.Tensor, layout: str) -> torch.Tensor:
+    """A copy in a layout, where the tensor is, and not at the start of its storage."""
+    strides = strides_of(layout, tensor.shape)
+    extent = sum((size - 1) * step for size, step in zip(tensor.shape, strides)) + 1
+    made = torch.full((max(extent, 1) + 3,), AROUND, dtype=tensor.dtype, device=tensor.device)
+    view = made.as_strided(tensor.shape, strides, 3)
+    (view[:1] if layout == "expanded" else view).copy_(
+        tensor[:1] if layout == "expanded" else tensor
+    )
+    return view
+
+
+class Placed(NamedTuple):
+    """Parameters on a device, and the buffer that some of them are views of, if any are."""
+
+    parameters: tuple[Parameter, ...]
+    tensors: list[torch.Tensor]
+    buffer: torch.Tensor | None = None
+
+
+#: What lies around the views of a buffer, and between the elements of a tensor with gaps.
+AROUND = 77.0
+
+
+def placed(
+    context: Context, parameters: tuple[Parameter, ...], indices: Sequence[int] = (0,)
+) -> Placed:
+    """The parameters on the device, with their first values."""
+    lays = context.has("strides") and context.has("storage")
+    views = [each for each in parameters if each.layout == "view"]
+    length = sum(torch.Size(each.shape).numel() + 1 for each in views) + 1
+    buffer = context.to_device(torch.full((length,), AROUND)) if views and lays else None
+    tensors, end = [], 1
+    for number, (each, first) in enumerate(zip(parameters, start(parameters), strict=True)):
+        index = indices[number % len(indices)]
+        there = context.to_device(first.to(getattr(torch, each.dtype)), index)
+        if each.layout == "view" and buffer is not None:
+            view = buffer[end : end + first.numel()].view(each.shape)
+            end += first.numel() + 1
+            there = view.copy_(there)
+        elif each.layout not in ("row", "view") and lays:
+            there = laid(there, each.layout)
+        tensors.append(there.detach().requires_grad_())
+    return Placed(parameters, tensors, buffer)
+
+
+def give_gradients(context: Context, to: Placed, step: int, scale: float = 1.0) -> None:
+    """Give every parameter its gradient of a step, multiplied by a power of two."""
+    lays = context.has("strides") and context.has("storage")
+    each = zip(to.tensors, to.parameters, gradients(to.parameters, step), strict=True)
+    for tensor, parameter, grad in each:
+        if grad is None:
+            tensor.grad = None
+            continue
+        there = context.to_device((grad * scale).to(tensor.dtype), tensor.device.index or 0)
+        moves = lays and (parameter.grad != "row" or parameter.layout == "view")
+        tensor.grad = laid(there, parameter.grad) if moves else there
+
+
+# -- optimisers
+
+FLAGS: dict[str, dict[str, bool]] = {
+    "default": {},
+    "single": {"foreach": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+    "capturable": {"capturable": True, "foreach": False},
+    "capturable_foreach": {"capturable": True, "foreach": True},
+    "capturable_fused": {"capturable": True, "fused": True},
+}
+
+
+def must_be_taken(context: Context, way: str) -> None:
+    """Ends the case as undeclared where torch does not take the device for a way of stepping."""
+    for part in way.split("_"):
+        if part in ("foreach", "fused", "capturable") and not optimised_on(part, context.kind):
+            text = f"torch does not list the device type {context.kind!r} for {part} optimisers"
+            raise NotDeclared(text)
+
+
+def given(arguments: dict[str, Any], device: torch.device | None) -> dict[str, Any]:
+    """Arguments with their tensors; with numbers in place of these for the CPU's loop, where there is no ``device``."""
+
+    def made(value: Any) -> Any:
+        if isinstance(value, dict):
+            tensor = torch.tensor(value["tensor"])
+            if device is None:
+                return tensor.item()
+            return tensor.to(device) if value.get("there") else tensor
+        return tuple(map(made, value)) if isinstance(value, (tuple, list)) else value
+
+    return {key: made(value) for key, value in arguments.items()}
+
+
+def optimiser(
+    name: str, tensors: Any, arguments: dict[str, Any], way: str, device: torch.device | None
+) -> Optimizer:
+    """An optimiser of torch.optim; ``tensors`` may be groups."""
+    made = getattr(torch.optim, name)
+    takes = inspect.signature(made).parameters
+    flags = {flag: value for flag, value in FLAGS[way].items() if value or flag in takes}
+    found = made(tensors, **given(arguments, device), **flags)
+    assert isinstance(found, Optimizer)
+    return found
+
+
+def takes_closure(made: Optimizer) -> bool:
+    """Whether its steps need a function that computes the loss."""
+    closure = inspect.signature(type(made).step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def step_once(made: Optimizer, tensors: Sequence[torch.Tensor]) -> None:
+    """A step with the gradients that the parameters have; with those of a loss where the optimiser needs one."""
+
+    def loss() -> torch.Tensor:
+        for each in tensors:
+            each.grad = None
+        total = torch.stack([((each - 0.5) ** 4 + (each + 1) ** 2).sum() for each in tensors]).sum()
+        total.backward()
+        return total
+
+    if takes_closure(made):
+        made.step(loss)  # type: ignore[arg-type]
+    else:
+        made.step()
+
+
+# -- judging
+
+
+class Reference(NamedTuple):
+    """What the CPU's loop leaves, in double precision."""
+
+    first: list[torch.Tensor]
+    last: list[torch.Tensor]
+    moved: list[torch.Tensor]  # the sum of what each step changes
+    state: list[dict[str, Any]]
+
+
+def reference(
+    name: str, arguments: dict[str, Any], parameters: tuple[Parameter, ...], steps: Sequence[int]
+) -> Reference:
+    """The steps with these numbers by the CPU's loop."""
+    return _reference(name, repr(arguments), parameters, tuple(steps))
+
+
+@lru_cache(maxsize=512)
+def _reference(
+    name: str, arguments: str, parameters: tuple[Parameter, ...], steps: tuple[int, ...]
+) -> Reference:
+    tensors = [each.requires_grad_() for each in start(parameters)]
+    made = optimiser(name, tensors, ast.literal_eval(arguments), "single", None)
+    first = start(parameters)
+    last, moved = first, [torch.zeros_like(each) for each in first]
+    for step in steps:
+        for tensor, grad in zip(tensors, gradients(parameters, step), strict=True):
+            tensor.grad = None if grad is None else grad.clone()
+        step_once(made, tensors)
+        now = [each.detach().clone() for each in tensors]
+        moved = [a + (b - c).abs() for a, b, c in zip(moved, now, last, strict=True)]
+        last = now
+    return Reference(first, last, moved, [dict(made.state[each]) for each in tensors])
+
+
+#: Steps may differ from the CPU's in double precision by this part of what they change: in float32, one minus a power
+#: of 0.999 keeps four digits.
+UPDATE = 5e-4
+#: More where a step is computed in fewer digits, and this part of the largest change.
+UPDATES = {
+    "Muon": 0.05,  # its iteration is in bfloat16
+    "LBFGS": 5e-3,  # each step divides by differences of the steps before
+}
+#: A capturable RAdam computes on the device, in float32, the difference of two numbers near 2,000 that is near 5.
+CAPTURABLE_UPDATES = {"RAdam": 0.03}
+
+STEPPED = "parameters are those of the CPU's loop"
+STATE = "the state is that of the CPU's loop"
+COUNTED = "steps are counted"
+WHERE_COUNTED = "a fused or capturable optimiser counts its steps where the parameter is"
+GAPS = "a step writes to its parameters alone"
+READ = "gradients stay as they are"
+
+
+def allowed_update(name: str, way: str) -> float:
+    if way.startswith("capturable"):
+        return CAPTURABLE_UPDATES.get(name, UPDATES.get(name, UPDATE))
+    return UPDATES.get(name, UPDATE)
+
+
+def judge(
+    context: Context,
+    made: Optimizer,
+    found: Placed,
+    want: Reference,
+    way: str,
+    at: str,
+) -> None:
+    """Compare parameters and the optimiser's state with the reference."""
+    update = allowed_update(type(made).__name__, way)
+    each = (found.tensors, found.parameters, want.first, want.last, want.moved, want.state)
+    for number, row in enumerate(zip(*each, strict=True)):
+        tensor, parameter, first, last, changed, state = row
+        where = f"{at}, parameter {number} {parameter.shape} {parameter.layout}"
+        least = torch.finfo(tensor.dtype).eps
+        part = max(update, 32 * least)
+        if type(made).__name__ in UPDATES and changed.numel():
+            changed = torch.full_like(changed, float(changed.max()))
+        _near(
+            *(context, tensor.detach(), last, STEPPED, where),
+            4 * least * torch.maximum(last.abs(), first.abs()) + part * changed,
+        )
+        if not takes_closure(made):
+            _judge_state(context, made.state[tensor], state, tensor, way, where, part)
+    _judge_gaps(context, found, at)
+
+
+def _judge_state(
+    context: Context,
+    found: dict[str, Any],
+    want: dict[str, Any],
+    tensor: torch.Tensor,
+    way: str,
+    where: str,
+    part: float,
+) -> None:
+    context.same(sorted(found), sorted(want), f"{STATE}: what is in it", Kind.STATE, where)
+    for key, wanted in want.items():
+        mine, at = found[key], f"{where}, {key}"
+        if key == "step":
+            context.same(float(mine), float(wanted), COUNTED, Kind.COUNT, at)
+            if "fused" in way or "capturable" in way:
+                where_it_is = mine.device if isinstance(mine, torch.Tensor) else "a number"
+                context.same(where_it_is, tensor.device, WHERE_COUNTED, Kind.STATE, at)
+        elif isinstance(wanted, torch.Tensor):
+            context.same(tuple(mine.shape), tuple(wanted.shape), STATE, Kind.SHAPE, at)
+            scale = float(wanted.abs().max()) if wanted.numel() else 0.0
+            _near(
+                *(context, mine, wanted, STATE, at),
+                part / 5 * wanted.double().abs() + 1e-6 * scale + part / 50 * scale,
+            )
+        elif isinstance(wanted, float):
+            near = abs(float(mine) - wanted) <= part * abs(wanted)
+            context.check(near, STATE, expected=wanted, found=float(mine), at=at)
+        else:
+            context.same(mine, wanted, STATE, Kind.STATE, at)
+
+
+def _near(
+    context: Context,
+    found: torch.Tensor,
+    want: torch.Tensor,
+    text: str,
+    at: str,
+    allowed: torch.Tensor,
+) -> None:
+    got = context.from_device(found) if found.device.type == context.kind else found
+    off = (got.double() - want.double()).abs()
+    wrong = ~((off <= allowed) | (got.double() == want.double()))
+    if not wrong.any():
+        context.check(True, text)
+        return
+    place = tuple(int(i) for i in wrong.nonzero()[0])
+    context.check(
+        False,
+        text,
+        expected=f"{want[place].item():.9g} within {allowed.double()[place].item():.2g}",
+        found=f"{got[place].item():.9g}",
+        at=f"{at}, {int(wrong.sum())} of {got.numel()} elements, first at {list(place)}",
+    )
+
+
+def _judge_gaps(context: Context, found: Placed, at: str) -> None:
+    """What lies around the views of the buffer, and between the elements of parameters with gaps, is as it was."""
+    if found.buffer is not None:
+        inside = torch.zeros(found.buffer.numel(), dtype=torch.bool)
+        for tensor, parameter in zip(found.tensors, found.parameters, strict=True):
+            if parameter.layout == "view":
+                inside[tensor.storage_offset() : tensor.storage_offset() + tensor.numel()] = True
+        around = context.from_device(found.buffer)[~inside]
+        context.equal(around, torch.full_like(around, AROUND), GAPS, at)
+    for tensor, parameter in zip(found.tensors, found.parameters, strict=True):
+        if parameter.layout == "stepped" and not tensor.is_contiguous():
+            extent = 2 * tensor.numel() - 1
+            whole = tensor.detach().as_strided((extent,), (1,), tensor.storage_offset())
+            between = context.from_device(whole)[1::2]
+            context.equal(between, torch.full_like(between, AROUND), GAPS, at)

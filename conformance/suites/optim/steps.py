@@ -1,0 +1,234 @@
+"""optim.steps: every optimiser in every way in which torch takes the device, over parameters in many layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.endings import NotShown
+from conformance.suites.optim.parameters import (
+    LISTS,
+    MATRICES,
+    READ,
+    ROWS,
+    STEPS,
+    Parameter,
+    give_gradients,
+    gradients,
+    judge,
+    must_be_taken,
+    optimiser,
+    placed,
+    reference,
+    step_once,
+    takes_closure,
+)
+from devices.failure import Kind
+from opinfo.catalog import optimisers
+
+cases = Cases(Kind.VALUES)
+
+#: Argument sets beside those of torch's database: every argument matters in some of these, far above rounding.
+MORE: dict[str, tuple[dict[str, Any], ...]] = {
+    "Adadelta": ({"lr": 0.5, "rho": 0.6, "eps": 1e-3, "weight_decay": 0.1, "maximize": True},),
+    "Adafactor": ({"lr": 0.05, "d": 1.25, "eps": (1e-3, 1e-2), "weight_decay": 0.1, "maximize": True},),
+    "Adagrad": ({"lr": 0.1, "lr_decay": 0.5, "eps": 1e-2, "weight_decay": 0.1, "maximize": True},),
+    "Adam": (
+        {"lr": 0.05, "betas": (0.6, 0.8), "eps": 1e-3, "weight_decay": 0.1},
+        {"lr": 0.05, "betas": (0.3, 0.4), "amsgrad": True, "maximize": True},
+    ),
+    "AdamW": (
+        {"lr": 0.05, "betas": (0.6, 0.8), "eps": 1e-3, "weight_decay": 0.5},
+        {"lr": 0.05, "betas": (0.3, 0.4), "amsgrad": True, "maximize": True},
+    ),
+    "Adamax": ({"lr": 0.05, "betas": (0.6, 0.8), "eps": 1e-2, "weight_decay": 0.1},),
+    "ASGD": ({"lr": 0.1, "lambd": 0.1, "alpha": 0.5, "t0": 2, "weight_decay": 0.1},),
+    "LBFGS": ({"lr": 0.3, "max_iter": 4, "history_size": 2},),
+    "Muon": ({"lr": 0.1, "momentum": 0.5, "nesterov": False, "weight_decay": 2.0},),
+    "NAdam": (
+        {"lr": 0.05, "betas": (0.6, 0.8), "eps": 1e-3, "momentum_decay": 0.1, "maximize": True},
+    ),
+    "RAdam": ({"lr": 0.05, "betas": (0.6, 0.9), "eps": 1e-3, "weight_decay": 0.1, "maximize": True},),
+    "RMSprop": (
+        {"lr": 0.05, "alpha": 0.6, "eps": 1e-3, "centered": True, "momentum": 0.5, "weight_decay": 0.1},
+    ),
+    "Rprop": ({"lr": 0.05, "etas": (0.3, 1.7), "step_sizes": (1e-3, 0.1), "maximize": True},),
+    "SGD": (
+        {"lr": 0.1, "momentum": 0.9, "dampening": 0.25, "weight_decay": 0.1, "maximize": True},
+        {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "maximize": True},
+    ),
+}  # fmt: skip
+
+
+#: Arguments whose default depends on the dtype, as it is in float32.
+FIXED: dict[str, dict[str, Any]] = {"Adafactor": {"eps": (2.0**-23, 1e-3)}}
+
+
+def ways_of(implementations: Sequence[str]) -> list[str]:
+    """The ways in which an optimiser steps."""
+    ways = ["single", *(each for each in implementations if each != "capturable")]
+    if "capturable" in implementations:
+        ways += ["capturable", "capturable_foreach"]
+    if {"fused", "capturable"} <= {*implementations}:
+        ways.append("capturable_fused")
+    return ways
+
+
+def sets_of(name: str, arguments: Sequence[dict[str, Any]], way: str) -> tuple[dict[str, Any], ...]:
+    """The argument sets of an optimiser in one of its ways, without those that choose it."""
+    found = []
+    for each in (*arguments, *MORE.get(name, ())):
+        plain = FIXED.get(name, {}) | {
+            key: value for key, value in each.items() if key != "capturable"
+        }
+        if (way.startswith("capturable") or "capturable" not in each) and plain not in found:
+            found.append(plain)
+    if way in ("fused", "capturable", "capturable_fused"):  # a schedule may be on the device, too
+        found.append({**found[-1], "lr": {"tensor": 0.01, "there": True}})
+    return tuple(found)
+
+
+#: By the name of an optimiser: its ways, each with the argument sets. An optimiser of sparse gradients alone is left out:
+#: a device need have no sparse tensors.
+WAYS = {
+    each.name: {
+        way: sets_of(each.name, each.arguments, way) for way in ways_of(each.implementations)
+    }
+    for each in optimisers()
+    if not each.sparse
+}
+
+
+#: Optimisers that take fewer parameters than others: matrices, or contiguous gradients.
+TAKE = {"Muon": MATRICES, "LBFGS": ROWS}
+#: Steps of one that computes the loss up to 25 times in each.
+FEWER = {"LBFGS": 2}
+#: Those that take no parameter without elements.
+TAKE_NO_EMPTY = frozenset({"Adafactor"})
+
+
+def parameters_of(name: str, which: str) -> tuple[Parameter, ...]:
+    """The parameters of a list that an optimiser takes."""
+    if name in TAKE:
+        fit = tuple(each for each in LISTS[which] if len(each.shape) == 2)
+        return TAKE[name] if which == "alike" else fit
+    left_out = name in TAKE_NO_EMPTY
+    return tuple(each for each in LISTS[which] if not (left_out and 0 in each.shape))
+
+
+def run(
+    context: Context,
+    name: str,
+    way: str,
+    arguments: dict[str, Any],
+    parameters: tuple[Parameter, ...],
+    steps: int = STEPS,
+    indices: Sequence[int] = (0,),
+) -> bool:
+    """Make the steps on the device and judge them. False where no device takes these arguments in this way."""
+    found = placed(context, parameters, indices)
+    try:
+        made = optimiser(name, found.tensors, arguments, way, context.device)
+    except ValueError:
+        if _cpu_takes(name, way, arguments):
+            raise
+        return False
+    at = f"{way}, {arguments}, {len(parameters)} parameters"
+    for step in range(steps):
+        give_gradients(context, found, step)
+        step_once(made, found.tensors)
+    if not takes_closure(made):
+        for tensor, grad in zip(found.tensors, gradients(parameters, steps - 1), strict=True):
+            if grad is not None and tensor.grad is not None:
+                context.equal(tensor.grad, grad.to(tensor.dtype), READ, at)
+    judge(context, made, found, reference(name, arguments, parameters, range(steps)), way, at)
+    return True
+
+
+def _cpu_takes(name: str, way: str, arguments: dict[str, Any]) -> bool:
+    one = torch.zeros(2, 2, requires_grad=True)
+    try:
+        optimiser(name, [one], arguments, way, torch.device("cpu"))
+    except ValueError:
+        return False
+    return True
+
+
+def takes_lists(way: str) -> bool:
+    """Whether one kernel takes many parameters."""
+    return "foreach" in way or "fused" in way
+
+
+@cases(
+    "optim.steps",
+    over={
+        f"{name}_{way}": (name, way, sets)
+        for name, ways in WAYS.items()
+        for way, sets in ways.items()
+    },
+)
+def steps(context: Context, name: str, way: str, sets: Sequence[dict[str, Any]]) -> None:
+    """Steps with each set of arguments equal the CPU's loop: parameters in channels_last and as views of one buffer."""
+    must_be_taken(context, way)
+    alike = parameters_of(name, "alike")
+    steps = FEWER.get(name, STEPS)
+    taken = [each for each in sets if run(context, name, way, each, alike, steps)]
+    if not taken or (way == "single" and len(taken) < len(sets)):
+        raise NotShown(f"{name} refuses arguments in the way {way!r}: {sets[len(taken)]}")
+    lists = ("large", "many", "one") if takes_lists(way) else ("large",)
+    for which in lists:
+        # Fused steps are others where the rate is a tensor, as it is in the last set.
+        for given in taken[-2:] if "fused" in way else taken[-1:]:
+            if parameters := parameters_of(name, which):
+                run(context, name, way, given, parameters, steps=3)
+
+
+@cases(
+    "optim.steps",
+    over={
+        f"{name}_{way}_dtypes": (name, way, sets[-1])
+        for name, ways in WAYS.items()
+        for way, sets in ways.items()
+        if takes_lists(way) and parameters_of(name, "dtypes")
+    },
+)
+def dtypes(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
+    """Steps of parameters of several dtypes in one optimiser equal the CPU's loop in double precision."""
+    must_be_taken(context, way)
+    taken = [p for p in parameters_of(name, "dtypes") if p.dtype in context.descriptor.dtypes]
+    # Steps that are large beside what 8 digits lose of them.
+    run(context, name, way, {**arguments, "lr": 0.5}, tuple(taken), steps=3)
+
+
+RIGHT_OR_REFUSED = "a step is right, or it is refused"
+
+
+@cases(
+    "optim.steps",
+    over={
+        f"{name}_{way}_layouts": (name, way, sets[-1])
+        for name, ways in WAYS.items()
+        for way, sets in ways.items()
+        if way in ("foreach", "fused", "capturable_foreach") or name == "Muon"
+    },
+    requires={"strides", "storage"},
+)
+def other_layouts(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
+    """Steps of parameters with gaps, and with gradients in other layouts than theirs, equal the CPU's loop; a fused
+    step may refuse them."""
+    must_be_taken(context, way)
+    if "fused" not in way:
+        run(context, name, way, arguments, parameters_of(name, "others"))
+        return
+    for parameter in parameters_of(name, "others"):
+        try:
+            run(context, name, way, arguments, (parameter,), steps=3)
+        except NotImplementedError:
+            raise
+        except RuntimeError:
+            context.note("fused steps refuse a gradient in another layout than its parameter's")
+            context.check(True, RIGHT_OR_REFUSED)
