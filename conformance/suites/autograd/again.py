@@ -10,7 +10,7 @@ import torch
 
 from conformance.checks.ops.calls import Call, Found, Judge, Laid
 from conformance.checks.ops.context import ItemContext, Reference
-from conformance.suites.autograd.first import PLAIN, applies, lays_of, of_inputs
+from conformance.suites.autograd.first import PLAIN, applies, lays_of, of_inputs, reads_storage
 from conformance.suites.autograd.gradients import (
     Compute,
     Gradients,
@@ -77,6 +77,8 @@ def _asked(
         for case, layout in pairs if not number else pairs[:_FEW]:
             laid = lays.get(case)
             if laid is None or not (layout == SUM or ctx.device.takes(layout)):
+                continue
+            if layout != PLAIN and reads_storage(ctx):
                 continue
             if ctx.mutable_inputs(sample):
                 ctx.rebuild(sample)

@@ -70,9 +70,14 @@ def first(ctx: ItemContext) -> None:
             ctx.rebuild(sample)
 
 
+def reads_storage(ctx: ItemContext) -> bool:
+    """Whether the op addresses storage itself, so that another layout has other elements."""
+    return "gradients.of_storage" in ctx.traits.families
+
+
 def lays_of(ctx: ItemContext, sample: Sample, layouts: Iterable[str]) -> dict[str, Laid]:
     """The sample in these layouts, by name. Storage that an op reads itself is contiguous."""
-    wanted = {PLAIN} if "gradients.of_storage" in ctx.traits.families else set(layouts)
+    wanted = {PLAIN} if reads_storage(ctx) else set(layouts)
     return {laid.case.id: laid for laid in ctx.laid_out(sample, frozenset(wanted))}
 
 
@@ -81,6 +86,8 @@ def _asks(ctx: ItemContext, known: Known, lays: Mapping[str, Laid], whole: bool)
     every = known.places
     for case in lays:
         yield Ask(case, case, PLAIN, every)
+    if reads_storage(ctx):
+        return
     outputs = [each for each in known.outputs(lays[PLAIN].geometries) if each.requires_grad]
     seen = {shapes(PLAIN, outputs)}
     for layout in covering_set().cotangents if whole else _FEW_COTANGENTS:

@@ -75,6 +75,7 @@ class Gradients:
     read: Sequence[torch.Tensor | None] = ()
     raised: Exception | None = None
     unjudged: Exception | None = None  # raised by the call itself
+    devices: Sequence[torch.device] = ()  # on which the gradients should be
     cotangents: Sequence[Guarded | None] = ()
     damages: list[Damage | None] | None = None
     before: Sequence[Sequence[Held | None]] = ()  # what leaves held, after each pass
@@ -155,6 +156,7 @@ def _pulled_back(
     try:
         ends, given = given_to(call, answer, outputs, cotangents)
         answer.read = [None] * len(starts)
+        answer.devices = [each.device for each in starts]
         if ends:
             read(call, answer, torch.autograd.grad(ends, starts, given, allow_unused=True))
     except Exception as error:  # anything may come out of a kernel; it is judged, not swallowed
@@ -177,6 +179,7 @@ def differentiated_twice(call: Call, places: Sequence[int], cotangents: Cotangen
             answer.unjudged = error
             return answer
         try:
+            answer.devices = [each.device for each in (*starts, *given)]
             read(call, answer, again(first, [*starts, *given], call.move))
         except Exception as error:
             answer.raised = error
@@ -585,9 +588,9 @@ def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
             same = other_gradient(got, alike.read[place], kind, slack, reference.tolerances)
             wrong = wrong if same is not None else None
         yield wrong.about(reference.subjects[place]) if wrong is not None else None
-    for place, made in enumerate(answer.grads):
-        if made is not None and made.device != call.device:
-            yield Wrong("device", str(call.device), str(made.device), reference.subjects[place])
+    for place, (made, device) in enumerate(zip(answer.grads, answer.devices)):
+        if made is not None and made.device != device:
+            yield Wrong("device", str(device), str(made.device), reference.subjects[place])
     for subject, damage in changed(call, answer, reference.mutable):
         yield Wrong("bytes", "unchanged by backward", str(damage), subject)
 

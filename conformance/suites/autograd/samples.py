@@ -20,6 +20,7 @@ from conformance.suites.autograd.gradients import (
     Grads,
     Graph,
     as_the_cpu_does,
+    floats,
     gradients,
     in_place,
     plain,
@@ -85,6 +86,9 @@ def known_of(ctx: ItemContext, sample: Sample) -> Known:
 def _usable(ctx: ItemContext, sample: Sample) -> bool:
     """Whether a sample has gradients that can be asked for: of strided tensors that the call does not write to."""
     strided = all(each.layout == torch.strided for each in sample.tensors)
+    # tensor_split wants its indices on the CPU.
+    if "cross_device.any" in ctx.traits.families and any(not floats(t) for t in sample.tensors):
+        return False
     return strided and 0 < sample.numel <= _MOST and not ctx.mutable_inputs(sample) & {0}
 
 

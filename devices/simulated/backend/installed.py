@@ -304,7 +304,7 @@ _unbumped("autograd.renorm_not_bumped", "embedding_renorm_")
 
 
 @_installs("autograd.bumped_without_write", _kernel, "log", "AutogradPrivateUse1")
-def _log(x: torch.Tensor) -> torch.Tensor:
+def _log_counted(x: torch.Tensor) -> torch.Tensor:
     torch.autograd.graph.increment_version(x)
     return x.log2().mul(math.log(2))
 
