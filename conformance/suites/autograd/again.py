@@ -67,8 +67,7 @@ def _asked(
     ctx: ItemContext, pairs: Sequence[tuple[str, str]], samples: int
 ) -> Iterator[tuple[Known, Laid, str, str]]:
     """Samples, each laid out, with the layout of cotangents and a name: the first in all pairs of layouts, others in a few."""
-    held = [each for each in chosen(ctx) if not each.axis]
-    given = [each for each in held if all(t.numel() for t in each.tensors)][:samples] or held[:1]
+    given = [each for each in chosen(ctx) if all(t.numel() for t in each.tensors)][:samples]
     for number, sample in enumerate(given):
         known = known_of(ctx, sample)
         if not known.places:

@@ -29,7 +29,8 @@ DTYPES = frozenset({"float32", "complex64"})
 _WHOLE = 1
 PLAIN = "contiguous"
 _STEPPED = "contiguous+step_inner+offset"
-_FEW_INPUTS, _FEW_COTANGENTS = (PLAIN, "transposed", _STEPPED), (SUM, "transposed", _STEPPED)
+_FEW_INPUTS = (PLAIN, "transposed", _STEPPED)
+_FEW_COTANGENTS = (SUM, "transposed", _STEPPED)
 _IN_PLACE = (PLAIN, "transposed")
 #: Inputs of which each subset has its gradients asked for.
 _SUBSETS = 3

@@ -62,7 +62,7 @@ def chosen(ctx: ItemContext) -> list[Sample]:
         made: list[Sample] = ctx.kept["gradients"]
         return made
     held = [each for each in ctx.common if not each.axis and _usable(ctx, each)]
-    found = sorted(choose(held, _UPSTREAM), key=_weight, reverse=True)
+    found = choose(held, _UPSTREAM)
     declared, smooth = (
         ctx.device.descriptor.dtypes,
         "gradients.not_smooth" not in ctx.traits.families,
@@ -70,6 +70,7 @@ def chosen(ctx: ItemContext) -> list[Sample]:
     with asking():
         more = by_axis(ctx.op, ctx.dtype, held, declared, _AXES) if held and smooth else ()
         found += [each for each in more if _usable(ctx, each)]
+    found.sort(key=_weight, reverse=True)
     ctx.kept["gradients"] = kept = [replace(each, layouts=None) for each in found]
     return kept
 
@@ -86,16 +87,18 @@ def known_of(ctx: ItemContext, sample: Sample) -> Known:
 def _usable(ctx: ItemContext, sample: Sample) -> bool:
     """Whether a sample has gradients that can be asked for: of strided tensors that the call does not write to."""
     strided = all(each.layout == torch.strided for each in sample.tensors)
-    # tensor_split wants its indices on the CPU.
-    if "cross_device.any" in ctx.traits.families and any(not floats(t) for t in sample.tensors):
+    on_cpu = "gradients.indices_on_cpu" in ctx.traits.families
+    if on_cpu and any(not floats(each) for each in sample.tensors):
         return False
     return strided and 0 < sample.numel <= _MOST and not ctx.mutable_inputs(sample) & {0}
 
 
-def _weight(sample: Sample) -> tuple[int, int, int]:
-    """Dimensions longer than 1, in which layouts mean something."""
+def _weight(sample: Sample) -> tuple[bool, bool, bool, int, int]:
+    """Samples with elements first, then those that layouts mean something to, upstream's before others, and those with the
+    most dimensions."""
     longest = max(sum(n > 1 for n in each.shape) for each in sample.tensors)
-    return longest, sample.rank, -sample.index
+    held = all(each.numel() for each in sample.tensors)
+    return held, longest > 1, not sample.axis, longest, -sample.index
 
 
 @dataclass
