@@ -6,11 +6,12 @@ Everything there is private and moves between minor versions, so a test pins eac
 
 from __future__ import annotations
 
+import ast
 import gc
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from itertools import islice
@@ -18,6 +19,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 
+from devices.files import cache_root, write_whole
 from opinfo.compare import DEFAULT_TOLERANCES
 
 #: Tests of upstream whose tolerance overrides speak of what we compare: a kernel with itself in another
@@ -246,10 +248,30 @@ class Optimiser:
 
 @cache
 def optimisers() -> tuple[Optimiser, ...]:
-    """Every optimiser of torch's database, with the argument sets for a device of every capability.
+    """Every optimiser of torch's database, with the argument sets for a device of every capability. Kept for this build of
+    torch: the database takes seconds to load, and a process that plans needs nothing else of it.
 
     Raises UnsupportedTorch if the database cannot be imported.
     """
+    build = f"{torch.__version__}-{str(torch.version.git_version or 'unknown')[:12]}"
+    path = cache_root() / f"optimisers-{build}.py"
+    try:
+        kept = ast.literal_eval(path.read_text(encoding="utf-8"))
+        return tuple(Optimiser(*each) for each in kept)
+    except (OSError, ValueError, SyntaxError, TypeError):  # nothing kept, or not by this module
+        found = _database_of_optimisers()
+    with suppress(OSError):  # it is asked again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, repr([astuple_of(each) for each in found]))
+    return found
+
+
+def astuple_of(optimiser: Optimiser) -> tuple[Any, ...]:
+    """The fields of an optimiser, as literals."""
+    return tuple(getattr(optimiser, each.name) for each in fields(optimiser))
+
+
+def _database_of_optimisers() -> tuple[Optimiser, ...]:
     catalogue()  # it stands on the database of ops, which is faster to load in this way
     try:
         from torch.testing._internal.common_optimizers import optim_db

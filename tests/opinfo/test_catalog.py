@@ -24,6 +24,7 @@ MINOR = ".".join(torch.__version__.split(".")[:2])
 
 _INFO = (
     "aten_name",
+    "backward_dtypes",
     "decorators",
     "dtypes",
     "dtypesIf",
@@ -37,6 +38,9 @@ _INFO = (
     "operator_variant",
     "promotes_int_to_float",
     "sample_inputs_func",
+    "supports_autograd",
+    "supports_forward_ad",
+    "supports_gradgrad",
     "supports_out",
     "test_conjugated_samples",
     "test_neg_view",

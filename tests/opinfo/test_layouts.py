@@ -128,6 +128,21 @@ DIRECTED = [
     "precise",
     "step",
     "into",
+    *("grad=large", "output=0", "output=1", "output=2", "output=3"),
+    *("input=0", "input=1", "input=2", "input=3", "input=0+1", "input=0+2", "input=1+2"),
+    *("batched", "inplace=contiguous", "inplace=transposed"),
+    *("inplace_slice=contiguous", "inplace_slice=transposed"),
+]
+
+#: Of gradients: each is a name of its own, and one with inputs in the same layout.
+COTANGENTS = [
+    "sum",
+    "transposed",
+    "contiguous+step_inner+offset",
+    "channels_last",
+    "contiguous+expand_first",
+    "free:order=2.0.1,steps=3,offset=4",
+    "conj",
 ]
 
 EVERY_LAYOUT = [
@@ -155,13 +170,14 @@ def test_ids_and_version_are_those_that_manifests_name() -> None:
     assert (found.version, [case.id for case in found.cases]) == (VERSION, CASES)
     assert [target.id for target in found.targets] == TARGETS
     assert list(found.directed) == DIRECTED
+    assert list(found.cotangents) == COTANGENTS
 
 
 def test_ids_are_unique() -> None:
     found = covering_set()
     assert len({case.id for case in found.cases}) == len(found.cases)
     assert len({target.id for target in found.targets}) == len(found.targets)
-    assert len(found.ids) == len(CASES) + len(TARGETS) + len(DIRECTED)
+    assert len(found.ids) == len(CASES) + len(TARGETS) + len(DIRECTED) + 2 * len(COTANGENTS)
 
 
 @pytest.mark.parametrize("layout", EVERY_LAYOUT, ids=lambda layout: layout.id)
