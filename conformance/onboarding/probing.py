@@ -296,6 +296,16 @@ def _properties(device: Device) -> bool:
     return _seen(found is not None, "get_device_properties() returned None")
 
 
+def _autocast(device: Device) -> bool:
+    """Whether a region can be entered: torch says that autocast is available to each device that has a key for it, and
+    asks the backend's module only then."""
+    kind = device.torch_device.type
+    if not torch.amp.is_autocast_available(kind):
+        return False
+    with torch.autocast(kind):
+        return True
+
+
 def _seen(right: bool, what: str) -> bool:
     """True; raises Wrong with what was seen instead."""
     if not right:
@@ -321,7 +331,7 @@ _QUESTIONS: dict[str, Callable[[Device], Any]] = {
     "properties": _properties,
     "dlpack": _dlpack,
     "serialization": _serialization,
-    "autocast": lambda device: torch.amp.is_autocast_available(device.torch_device.type),
+    "autocast": _autocast,
     "distributed": lambda device: (
         torch.distributed.is_available()
         and device.torch_device.type in torch.distributed.Backend.default_device_backend_map

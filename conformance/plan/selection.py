@@ -267,7 +267,7 @@ def select(plan: Plan, request: Request, clauses: frozenset[str] | None) -> list
     selected = list(plan.cells)
     if request.ops is not None:
         ops = matching("--ops", request.ops, {c.op for c in plan.cells if not is_case(c)})
-        selected = [c for c in selected if c.op in ops]
+        selected = [c for c in selected if c.op in ops and not is_case(c)]
     if request.dtypes is not None:
         dtypes = matching("--dtypes", request.dtypes, {c.dtype for c in plan.cells} - {""})
         selected = [c for c in selected if c.dtype in dtypes]

@@ -34,13 +34,16 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
 #: Suites whose failing calls are made smaller, searched for, and pinned.
 SEARCHED: Final = frozenset({"layout"})
 
+#: Clauses that another suite than their family's checks.
+_ELSEWHERE: Final = {"layout.grad": "autograd"}
+
 _SUITE_OF: Final = {family: name for name, families in FAMILIES.items() for family in families}
 
 
 def suite_of(clause: str) -> str:
     """The name of the suite that checks a clause; that of its family where no suite does yet."""
     family = clause.partition(".")[0]
-    return _SUITE_OF.get(family, family)
+    return _ELSEWHERE.get(clause) or _SUITE_OF.get(family, family)
 
 
 @cache

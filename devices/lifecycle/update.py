@@ -57,7 +57,7 @@ def new_blocks(
     ``listed`` are the layouts of a cell that remaining blocks already list, ``drafts`` the reasons of single cells: of
     the others it is the cause's.
     """
-    groups: dict[tuple[ExpectedOutcome, str | None, str], list[CellKey]] = {}
+    groups: dict[tuple[ExpectedOutcome, str | None, str, bool], list[CellKey]] = {}
     for key, seen in cells.items():
         raised = seen.observed.raises
         # Other names cannot be written in a manifest.
@@ -66,10 +66,11 @@ def new_blocks(
             ExpectedOutcome(seen.observed.outcome.value),
             raises,
             drafts.get(key, cause.reason),
+            not key.dtype,  # a block that names dtypes cannot hold a case, which has none
         )
         groups.setdefault(group, []).append(key)
     blocks = []
-    for (outcome, raises, reason), keys in groups.items():
+    for (outcome, raises, reason, _), keys in groups.items():
         needed = {key: cells[key].observed.layouts - listed.get(key, frozenset()) for key in keys}
         for layouts, members in _shared(needed, cells):
             among = set(members)

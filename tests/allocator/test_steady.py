@@ -126,7 +126,7 @@ def test_bytes_of_the_host_that_are_kept_are_a_leak(
 @linux
 def test_small_objects_of_a_thousand_calls_are_a_leak(context: Context, kept: list[Any]) -> None:
     bound = max(sound_growth(context, 16), steady._MANY_FLOOR)
-    assert host_grows(context, lambda: kept.append(bytes([1]) * 512), 1000, bound) != []
+    assert host_grows(context, lambda: kept.append(bytes([1]) * 4096), 1000, bound) != []
 
 
 @linux

@@ -223,7 +223,7 @@ def test_a_graph_that_is_never_freed_is_noticed(monkeypatch: pytest.MonkeyPatch)
         kept.append(x)
 
     monkeypatch.setattr(torch.Tensor, "backward", backward)
-    for name in ("memory", "memory_of_a_checkpoint", "exp_twice"):
+    for name in ("memory", "exp_twice"):
         assert tried(CLAUSE, name, "simulated").failure is not None
 
 

@@ -67,6 +67,8 @@ def test_ops_leave_cases_out_and_say_so(fork: ForkServer, tmp_path: Path) -> Non
     assert ran.code == 0, ran.text
     assert "--ops and --dtypes deselect the" in ran.text and "cells that have no op" in ran.text
     assert {key.op for key in cells_of(tmp_path / "run")} == {"neg"}
+    assert {"neg"} & {cell.op for cell in CASES}  # there are cases of that name
+    assert all(key.dtype for key in cells_of(tmp_path / "run"))
 
 
 def test_what_cpu_does_not_declare_is_told_and_not_passed(fork: ForkServer, tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ def test_what_cpu_does_not_declare_is_told_and_not_passed(fork: ForkServer, tmp_
     assert ran.code == 0, ran.text
     cells = cells_of(tmp_path / "run")
     passed = {key.clause for key, cell in cells.items() if cell.outcome is Outcome.PASS}
-    assert passed == {"allocator.disjoint", "allocator.contents"}
+    assert passed == {"allocator.disjoint", "allocator.contents", "allocator.steady"}
     for cell in cells.values():
         assert cell.verdict is Verdict.OK
         assert by_declaration(cell) or cell.checks > 0

@@ -68,7 +68,10 @@ def test_every_argument_matters_far_above_the_tolerance() -> None:
                 ):
                     continue
                 rest = {key: value for key, value in given.items() if key != left_out}
-                other = parameters.reference(name, rest, mine, range(count))
+                try:
+                    other = parameters.reference(name, rest, mine, range(count))
+                except ValueError:  # another argument needs it: momentum, of nesterov
+                    continue
                 allowed = parameters.allowed_update(name, "single")
                 differs = any(
                     bool(((a - b).abs() > 4 * allowed * moved + 1e-6 * a.abs()).any())

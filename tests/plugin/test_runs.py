@@ -63,7 +63,7 @@ def found(cell: CellResult) -> CellResult:
 
 
 #: The suites that have an item for every op.
-SUITES = ("layout", "graphs", "dispatch", "precision")
+SUITES = ("layout", "graphs", "dispatch", "precision", "autograd")
 
 
 def items(ran: Ran) -> list[str]:
@@ -154,7 +154,7 @@ def test_k_selects_and_the_selected_cells_decide_the_exit_code(
     few: Few, fork: ForkServer, tmp_path: Path
 ) -> None:
     ran = fork.pytest(*(*BASE, "--ops", "neg,tril", "-k", "neg"), f"--results={tmp_path / 'run'}")
-    assert ran.code == 0 and "6 passed, 4 deselected" in ran.text
+    assert ran.code == 0 and "7 passed, 5 deselected" in ran.text
     assert sorted(items(ran)) == sorted(items_of("neg"))
     assert "partial run (--ops, pytest keyword)" in ran.text
     assert {key.op for key in cells_of(tmp_path / "run")} == {"neg"}
@@ -233,7 +233,7 @@ def test_when_the_time_is_over_no_item_starts_and_the_run_is_incomplete(
     ran = fork.pytest(
         *(*BASE, "--ops", "neg,mm", "--max-time", "0.001s"), f"--results={tmp_path / 'run'}"
     )
-    assert ran.code in (2, 3) and "12 skipped" in ran.text and "Traceback" not in ran.text
+    assert ran.code in (2, 3) and "14 skipped" in ran.text and "Traceback" not in ran.text
     assert cells_of(tmp_path / "run") == {}
 
 
@@ -315,7 +315,7 @@ def test_expected_failures_make_the_run_green(few: Few, fork: ForkServer, tmp_pa
         for cell in few.failing
     ]
     ran = with_manifest(fork, tmp_path, ",".join(OPS), *blocks)
-    assert ran.code == 0 and "green (exit 0)" in ran.text and "32 passed" in ran.text
+    assert ran.code == 0 and "green (exit 0)" in ran.text and "38 passed" in ran.text
     verdicts = [cell.verdict for cell in cells_of(tmp_path / "run").values()]
     assert verdicts.count(Verdict.EXPECTED) == len(few.failing)
     assert set(verdicts) == {Verdict.OK, Verdict.EXPECTED}

@@ -87,6 +87,12 @@ _BASE = {
     "layout.out_resize::*": "an `out=` on the host is accepted",
     "layout.views::*": "no conjugate or negative bit is kept",
     "dispatch.error_inputs::*": "copies between devices have no kernel: aten::_copy_from",
+    # Where a device has no kernel for lists, torch loops over the op of one tensor, which counts its writes; the common
+    # base takes the op on lists itself, as CUDA's kernels do, and does not call increment_version as they do.
+    **dict.fromkeys(
+        ["optim.foreach::*", "autograd.version_counter::*foreach*"],
+        "in-place ops on lists do not count as writes",
+    ),
 }
 _DIES = "a call with an `out=` of another shape ends the process"
 _OUT = dict.fromkeys(
@@ -103,6 +109,11 @@ _CARRIES = {
     **dict.fromkeys(
         [f"layout.{each}::mul*" for each in ("inplace", "variants", "overlap_raises")],
         "it has no kernels of mul_ and of slices",
+    ),
+    # The gradient of a broadcast operand: 'run_backward returned NULL without setting an exception', or SIGABRT.
+    **dict.fromkeys(
+        [f"autograd.{each}::mul*" for each in ("first", "second")],
+        "it has no kernel of sum, and an exception from Python in a thread of backward ends the process",
     ),
 }
 

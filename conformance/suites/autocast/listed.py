@@ -12,6 +12,7 @@ from conformance.checks.autocast.calls import ARGUMENTS, Leaves, Operands, overl
 from conformance.checks.autocast.lists import LISTS
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
+from conformance.checks.cases.endings import NotDeclared
 from devices.failure import Kind
 
 cases = Cases(Kind.DTYPE)
@@ -27,7 +28,10 @@ def listed(context: Context, op: str, policy: str) -> None:
         if op in own.ops:
             policy = own.policy
     judge = _JUDGES[policy]
-    for lower in lower_dtypes(context.opened):
+    lowers = lower_dtypes(context.opened)
+    if not lowers:
+        raise NotDeclared("the descriptor declares neither bfloat16 nor float16")
+    for lower in lowers:
         judge(context, op, lower)
         if "float64" in context.descriptor.dtypes and policy != "refused":
             _wide(context, op, lower)

@@ -7,6 +7,7 @@ SUITE = Suite(
     "autograd",
     cases=gathered(saved.cases, versions.cases, threads.cases, functions.cases),
     op_checks=(
+        OpCheck(again.GRAD, first.applies, (again.grad,), axes=False, grad=True),
         OpCheck(first.FIRST, first.applies, (first.first,), axes=False, grad=True),
         OpCheck(again.SECOND, again.has_second, (again.second,), axes=False, grad=True),
         OpCheck(again.FORWARD, again.has_forward, (again.forward,), axes=False),

@@ -103,19 +103,21 @@ def _asks(ctx: ItemContext, known: Known, lays: Mapping[str, Laid], whole: bool)
                 yield Ask(f"both={layout}", layout, layout, every)
     if not whole:
         # One input at a time, with a cotangent that is not contiguous where the other has been asked of the first sample.
-        for place in every if len(every) > 1 and ctx.device.takes(_STEPPED) else ():
-            yield Ask(f"input={min(place, 3)}", PLAIN, _STEPPED, (place,))
+        alone = every if len(every) > 1 and ctx.device.takes(_STEPPED) else ()
+        for number, place in enumerate(alone):
+            yield Ask(f"input={min(number, 3)}", PLAIN, _STEPPED, (place,))
         return
     yield Ask("grad=large", PLAIN, PLAIN, every, scale=_LARGE)
     for place in range(len(outputs)) if len(outputs) > 1 else ():
         yield Ask(f"output={min(place, 3)}", PLAIN, PLAIN, every, only=place)
-    if len(every) > _SUBSETS:
-        for place in every:
-            yield Ask(f"input={min(place, 3)}", PLAIN, PLAIN, (place,))
-        return
-    for size in range(1, len(every)):
-        for some in combinations(every, size):
-            yield Ask(f"input={'+'.join(map(str, some))}", PLAIN, PLAIN, some)
+    # Named by the order among those that have a gradient.
+    numbers = range(len(every))
+    subsets: list[tuple[int, ...]] = [(each,) for each in numbers]
+    if len(every) <= _SUBSETS:
+        subsets = [some for size in range(1, len(every)) for some in combinations(numbers, size)]
+    for some in subsets:
+        name = "+".join(str(min(each, 3)) for each in some)
+        yield Ask(f"input={name}", PLAIN, PLAIN, tuple(every[each] for each in some))
 
 
 def shapes(layout: str, outputs: Iterable[torch.Tensor]) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
+from conformance.checks.cases.endings import NotDeclared
 from conformance.checks.cases.in_flight import SOON, WaitingCall
 from devices.failure import Kind
 from opinfo.memory import M_PERTURB, mallopt
@@ -110,6 +111,8 @@ OPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "conv2d": lambda x: functional.conv2d(x.square(), beside(x, 3, 2, 3, 3), padding=1),
     "attention": lambda x: functional.scaled_dot_product_attention(x, x.flip(2) * 3, x.square()),
 }  # fmt: skip
+#: They are given indices.
+_INDEXED = frozenset({"gather", "index_select", "cross_entropy"})
 _SHAPES = {
     "conv2d": (1, 2, 4, 6),
     "max_pool2d": (1, 2, 4, 6),
@@ -122,6 +125,10 @@ class Passed:
     """A forward pass of an op over an intermediate tensor, on the device, with the gradient that it must have."""
 
     def __init__(self, context: Context, name: str) -> None:
+        if name in _INDEXED and "int64" not in context.descriptor.dtypes:
+            raise NotDeclared(
+                f"{name} takes indices of int64, which the descriptor does not declare"
+            )
         function, given = OPS[name], values(*_SHAPES.get(name, (4, 6)))
         reference = given.clone().requires_grad_()
         result = function(reference * 1)

@@ -8,8 +8,6 @@ from functools import partial
 
 from conformance.checks.cases.cases import OpCheck, Suite
 from conformance.checks.cells import VARIANTS
-from conformance.suites.autograd import again
-from conformance.suites.autograd.first import applies
 from conformance.suites.layout import overlap, reads, rules, writes
 from opinfo.samples import Traits
 
@@ -97,7 +95,6 @@ SUITE = Suite(
         _Unsampled(rules.BETA_ZERO, _in_a_family("beta_zero."), (rules.beta_zero,)),
         _Unsampled(rules.EMPTY_REDUCE, lambda t: t.ufunc == "reduction", (rules.empty_reduce,)),
         _Unsampled(reads.PRECISION, _fp32_precision, (reads.precision,)),
-        OpCheck(again.GRAD, applies, (again.grad,), axes=False, grad=True),
         OpCheck(reads.DETERMINISM, lambda t: True, (reads.determinism,)),
     ),
 )

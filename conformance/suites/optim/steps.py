@@ -50,13 +50,13 @@ MORE: dict[str, tuple[dict[str, Any], ...]] = {
     "LBFGS": ({"lr": 0.3, "max_iter": 4, "history_size": 2},),
     "Muon": ({"lr": 0.1, "momentum": 0.5, "nesterov": False, "weight_decay": 2.0},),
     "NAdam": (
-        {"lr": 0.05, "betas": (0.6, 0.8), "eps": 1e-3, "momentum_decay": 0.1, "maximize": True},
+        {"lr": 0.05, "betas": (0.6, 0.8), "eps": 1e-3, "momentum_decay": 1.0, "maximize": True},
     ),
     "RAdam": ({"lr": 0.05, "betas": (0.6, 0.9), "eps": 1e-3, "weight_decay": 0.1, "maximize": True},),
     "RMSprop": (
         {"lr": 0.05, "alpha": 0.6, "eps": 1e-3, "centered": True, "momentum": 0.5, "weight_decay": 0.1},
     ),
-    "Rprop": ({"lr": 0.05, "etas": (0.3, 1.7), "step_sizes": (1e-3, 0.1), "maximize": True},),
+    "Rprop": ({"lr": 0.05, "etas": (0.3, 1.7), "step_sizes": (0.02, 0.051), "maximize": True},),
     "SGD": (
         {"lr": 0.1, "momentum": 0.9, "dampening": 0.25, "weight_decay": 0.1, "maximize": True},
         {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "maximize": True},

@@ -285,6 +285,17 @@ def test_blocks_of_cases_say_nothing_of_dtypes() -> None:
     assert verdicts(narrowed, mended) == {held: Verdict.EXPECTED, kept: Verdict.OK}
 
 
+def test_a_case_named_as_an_op_has_a_block_of_its_own() -> None:
+    case, ulp = cell("optim.foreach::mul"), cell("precision.ulp::mul[float32]")
+    cells = {case: fails(), ulp: fails()}
+    done = updated("", cells, cells, cause=CAUSE)
+    assert [(each.clause, each.dtype) for each in done.added] == [
+        (("optim.foreach",), ("*",)),
+        (("precision.ulp",), ("float32",)),
+    ]
+    assert set(verdicts(done, cells).values()) == {Verdict.EXPECTED}
+
+
 def test_failures_of_one_kind_share_a_block() -> None:
     bounds = [cell(f"layout.bounds::{op}[float32]") for op in ("add", "mul")]
     cells = dict.fromkeys([ADD, MUL, *bounds], fails("offset"))
