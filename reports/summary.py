@@ -301,6 +301,8 @@ def verdict_line(judged: GateResult) -> str:
         parts.append(f"{counts.declared:,} more are unsupported by declaration")
     parts.append(f"{counts.expected:,} fail as expected")
     parts.append(f"{counts.regressions:,} regressions, {counts.improvements:,} improvements")
+    if judged.provisional:
+        parts[-1] += f" ({len(judged.provisional):,} of provisional clauses, which do not gate)"
     return f"{code.label} (exit {code.value}): " + "; ".join(parts)
 
 

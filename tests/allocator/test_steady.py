@@ -115,7 +115,7 @@ linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs
 
 
 @linux
-@pytest.mark.parametrize("size", [8_192, 65_536, 1_000_000])
+@pytest.mark.parametrize("size", [16_384, 65_536, 1_000_000])
 def test_bytes_of_the_host_that_are_kept_are_a_leak(
     context: Context, kept: list[Any], size: int
 ) -> None:

@@ -76,7 +76,8 @@ def test_a_crash_in_a_worker_that_may_not_be_copied_costs_its_cell(
 
 def test_auto_starts_no_more_workers_than_are_of_use(fork: ForkServer, tmp_path: Path) -> None:
     ran = run(fork, tmp_path / "run", "-n", "auto")
-    assert ran.code == 0 and re.search(r"^1 worker \[3 items\]", ran.text, re.MULTILINE), ran.text
+    one = re.search(r"^1 worker \[\d items\]", ran.text, re.MULTILINE)  # few enough for one
+    assert ran.code == 0 and one, ran.text
 
 
 def test_pytest_warns_of_nothing_that_was_loaded_before_it(cache: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,7 +195,7 @@ def expecting(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Dis
 
 
 def test_without_n_one_worker_runs_the_items(expecting: Disturbed) -> None:
-    assert "1 worker [5 items]" in expecting.ran.text
+    assert re.search(r"^1 worker \[\d+ items\]", expecting.ran.text, re.MULTILINE)
 
 
 def test_crashes_and_hangs_that_are_expected_are_green(expecting: Disturbed) -> None:
@@ -214,7 +215,7 @@ def test_known_crashers_run_last_and_alone(expecting: Disturbed) -> None:
     order = [
         line.partition("[layout-")[2].partition("]")[0]
         for line in expecting.ran.text.splitlines()
-        if "PASSED" in line
+        if "PASSED" in line and "[layout-" in line
     ]
     assert order[:3] == ["abs-float32", "neg-float32", "sin-float32"]
     assert set(order[3:]) == {"neg-float32@layout.inplace", "sin-float32@layout.values"}

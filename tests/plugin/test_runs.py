@@ -98,7 +98,9 @@ def test_the_run_has_failing_and_passing_cells(few: Few) -> None:
 def test_two_workers_and_a_cold_cache_give_the_same_outcomes_and_checks(
     few: Few, whole_run: WholeRun
 ) -> None:
-    whole = {key: found(cell) for key, cell in whole_run.cells.items() if key.op in OPS}
+    whole = {
+        key: found(cell) for key, cell in whole_run.cells.items() if key.op in OPS and key.dtype
+    }
     assert {key: found(cell) for key, cell in few.cells.items()} == whole
     assert {cell.worker for cell in whole_run.cells.values()} == {"gw0", "gw1"}
     assert {cell.worker for cell in few.cells.values()} == {"main"}

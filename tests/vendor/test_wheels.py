@@ -78,7 +78,7 @@ def test_it_runs_and_the_gate_refuses_the_part(clean: Clean, cache: Path) -> Non
         cache=cache,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "unsupported by declaration" in ran.stdout and "17 fail as expected" in ran.stdout
+    assert "unsupported by declaration" in ran.stdout and "18 fail as expected" in ran.stdout
     gated = clean.conform("gate", str(results), cache=cache)
     assert gated.returncode == 2 and "a partial run" in gated.stdout
 
