@@ -138,3 +138,25 @@ def switch_on_from_environment() -> None:
     for name in os.environ.get(ENVIRONMENT, "").split(","):
         if name.strip():
             switch(name.strip(), True)
+
+
+@contextmanager
+def reached() -> Iterator[set[str]]:
+    """Collect the faults that can change what runs in a block: in this process, these alone are asked after, or have the
+    place of a kernel that is called."""
+    library = _library()
+    installed = importlib.import_module("devices.simulated.backend.installed")
+    library.note_asked(True)
+    library.note_ops(True)
+    library.faults_asked(), library.ops_called()
+    found: set[str] = set()
+    try:
+        yield found
+    finally:
+        called = set(library.ops_called())
+        found.update(library.faults_asked())
+        found.update(
+            name for name in installed.INSTALLED if installed.op_of(name) in (None, *called)
+        )
+        library.note_asked(False)
+        library.note_ops(False)

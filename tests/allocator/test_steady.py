@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from conformance.checks.cases.context import Context
-from conformance.suites.allocator import steady
-from conformance.suites.allocator.steady import grows, host_grows, sound_growth
+from conformance.suites.allocator.host_memory import FLOOR, MANY_FLOOR, little_to_collect
+from conformance.suites.allocator.steady import grows, host_bound, host_grows
 from devices import registry
 from opinfo.device import open_device
 
@@ -20,8 +20,9 @@ CALLS = 4
 
 
 @pytest.fixture(scope="module")
-def context() -> Context:
-    return Context(open_device(registry.get("simulated")), "a test")
+def context() -> Iterator[Context]:
+    with little_to_collect():
+        yield Context(open_device(registry.get("simulated")), "a test")
 
 
 @pytest.fixture
@@ -115,23 +116,25 @@ linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs
 
 
 @linux
-@pytest.mark.parametrize("size", [16_384, 65_536, 1_000_000])
+@pytest.mark.parametrize("size", [64, 600, 8_192, 65_536, 1_000_000])
 def test_bytes_of_the_host_that_are_kept_are_a_leak(
     context: Context, kept: list[Any], size: int
 ) -> None:
-    bound = max(sound_growth(context, 16), steady._FLOOR)
+    bound = host_bound(context, 16, FLOOR)
     assert host_grows(context, lambda: kept.append(bytes([1]) * size), 16, bound) != []
 
 
 @linux
-def test_small_objects_of_a_thousand_calls_are_a_leak(context: Context, kept: list[Any]) -> None:
-    bound = max(sound_growth(context, 16), steady._MANY_FLOOR)
-    assert host_grows(context, lambda: kept.append(bytes([1]) * 4096), 1000, bound) != []
+def test_the_smallest_objects_of_a_thousand_calls_are_a_leak(
+    context: Context, kept: list[Any]
+) -> None:
+    bound = host_bound(context, 16, MANY_FLOOR)
+    assert host_grows(context, lambda: kept.append(bytes([1]) * 16), 1000, bound) != []
 
 
 @linux
 def test_a_cache_of_the_host_that_fills_is_none(context: Context, kept: list[Any]) -> None:
-    bound = max(sound_growth(context, 16), steady._FLOOR)
+    bound = host_bound(context, 16, FLOOR)
 
     def fills() -> None:
         if len(kept) < 20:
@@ -143,7 +146,7 @@ def test_a_cache_of_the_host_that_fills_is_none(context: Context, kept: list[Any
 @linux
 def test_an_op_that_keeps_nothing_is_none(context: Context) -> None:
     x = torch.ones(64, 64, device="simulated:0")
-    bound = max(sound_growth(context, 16), steady._FLOOR)
+    bound = host_bound(context, 16, FLOOR)
     assert [host_grows(context, lambda: (x * 2).sum() and None, 16, bound) for _ in range(20)] == [
         []
     ] * 20

@@ -227,6 +227,18 @@ def test_a_graph_that_is_never_freed_is_noticed(monkeypatch: pytest.MonkeyPatch)
         assert tried(CLAUSE, name, "simulated").failure is not None
 
 
+def test_a_checkpoint_that_keeps_what_it_computes_again_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original, kept = saved.checkpoint, []
+
+    def keeping(function: Any, *given: Any, **named: Any) -> Any:
+        return original(lambda *inputs: kept.append(function(*inputs)) or kept[-1], *given, **named)
+
+    monkeypatch.setattr(saved, "checkpoint", keeping)
+    assert tried(CLAUSE, "memory_of_a_checkpoint", "simulated").failure is not None
+
+
 def test_a_checkpoint_that_keeps_everything_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saved, "checkpoint", lambda function, *given, **_: function(*given))
     assert tried(CLAUSE, "memory_of_a_checkpoint", "simulated").failure is not None

@@ -33,6 +33,7 @@ class Seen:
     checks: int
     message: str
     script: str  # of its repro, where it failed
+    reached: frozenset[str]  # the faults that could have changed it; of cells that ran without one
 
     @property
     def summary(self) -> tuple[Outcome, int]:
@@ -53,22 +54,26 @@ class Server:
         )
 
     def run(
-        self, fault: str, cells: Iterable[CellKey], without: Sequence[str] = ()
+        self,
+        fault: str,
+        cells: Iterable[CellKey],
+        without: Sequence[str] = (),
+        enough: int | None = None,
     ) -> dict[CellKey, Seen]:
         """These cells with a fault on, or none (""), on a device ``without`` some fields of its descriptor. A cell
         after one that killed the process, or that took too long, is not in the answer; the guilty one is a crash or a
-        hang."""
+        hang. Where ``enough`` cells of a clause have failed, its others are left out."""
         return {
-            CellKey(*key): Seen(Outcome(outcome), checks, message, script)
-            for key, outcome, checks, message, script in self._ask(
-                [fault, list(cells), "", without]
+            CellKey(*key): Seen(Outcome(outcome), checks, message, script, frozenset(reached))
+            for key, outcome, checks, message, script, reached in self._ask(
+                [fault, list(cells), "", without, enough]
             )
         }
 
     def run_script(self, fault: str, script: Path) -> tuple[int, str]:
         """The exit status of a repro script with a fault on, or none (""), and what it printed. It has the
         modules that it carries, not ours."""
-        status, text = self._ask([fault, [], str(script), []])
+        status, text = self._ask([fault, [], str(script), [], None])
         return status, text
 
     def _ask(self, question: list[Any]) -> Any:
@@ -107,24 +112,27 @@ def main() -> None:
 
     limit_threads()
     importlib.import_module("devices.simulated.backend")
+    importlib.import_module("torch._dynamo")  # an optimiser's first step loads it
     suites.suites()
     for line in sys.stdin:
-        fault, cells, script, without = json.loads(line)
+        fault, cells, script, without, enough = json.loads(line)
         if script:
             answer: Any = _scripted(fault, script)
         else:
-            answer = _ran(fault, [CellKey(*cell) for cell in cells], without)
+            answer = _ran(fault, [CellKey(*cell) for cell in cells], without, enough)
         print(json.dumps(answer), flush=True)
 
 
-def _ran(fault: str, cells: list[CellKey], without: list[str]) -> list[list[Any]]:
-    lines, over, _ = _forked(lambda stream: _trial(fault, cells, without, stream))
+def _ran(
+    fault: str, cells: list[CellKey], without: list[str], enough: int | None
+) -> list[list[Any]]:
+    lines, over, _ = _forked(lambda stream: _trial(fault, cells, without, enough, stream))
     found: list[list[Any]] = [json.loads(line) for line in lines if line.endswith(b"]")]
-    if len(found) < len(cells):
+    if len(found) < len(cells):  # those that are left out are told of, too
         guilty = cells[len(found)]
         outcome = Outcome.HANG if over else Outcome.CRASH
-        found.append([list(guilty), outcome.value, 0, "the process ended in it", ""])
-    return found
+        found.append([list(guilty), outcome.value, 0, "the process ended in it", "", []])
+    return [row for row in found if row[1] is not None]
 
 
 def _scripted(fault: str, script: str) -> tuple[int, str]:
@@ -170,7 +178,11 @@ def _lines(reader: int) -> tuple[list[bytes], bool]:
             held, end = held + chunk, time.monotonic() + LIMIT
 
 
-def _trial(fault: str, cells: list[CellKey], without: list[str], stream: Any) -> None:
+def _trial(
+    fault: str, cells: list[CellKey], without: list[str], enough: int | None, stream: Any
+) -> None:
+    from collections import Counter
+    from contextlib import nullcontext
     from dataclasses import replace
 
     from conformance import suites
@@ -178,21 +190,25 @@ def _trial(fault: str, cells: list[CellKey], without: list[str], stream: Any) ->
     from conformance.checks.cases.run_case import run_case
     from conformance.checks.cells import CellRecord
     from devices import registry
-    from devices.simulated.faults import planted
+    from devices.simulated.faults import planted, reached
     from opinfo.device import open_device
 
     if fault:
         os.environ["SIMULATED_FAULTS"] = fault  # for the processes that cases start
     device = open_device(replace(registry.get("simulated"), **dict.fromkeys(without)))
+    failed: Counter[str] = Counter()
     with planted(*filter(None, [fault])):
         for cell in cells:
-            record = CellRecord(cell)
-            run_case(
-                suites.case_of(cell.clause, cell.op), record, device, Where(device="simulated")
-            )
-            shown = record.smallest
-            script = shown.repro() if shown is not None and shown.repro is not None else ""
-            row = [list(cell), record.outcome().value, record.checks, record.told().message, script]
+            row: list[Any] = [list(cell), None, 0, "", "", []]
+            if enough is None or failed[cell.clause] < enough:
+                case, record = suites.case_of(cell.clause, cell.op), CellRecord(cell)
+                with nullcontext(set[str]()) if fault else reached() as faults:
+                    run_case(case, record, device, Where(device="simulated"))
+                outcome, shown = record.outcome(), record.smallest
+                failed[cell.clause] += outcome is Outcome.FAIL
+                script = shown.repro() if shown is not None and shown.repro is not None else ""
+                message = record.told().message
+                row = [list(cell), outcome.value, record.checks, message, script, sorted(faults)]
             stream.write(json.dumps(row) + "\n")
             stream.flush()
 

@@ -21,6 +21,8 @@ from tests.behaviour.server import Seen, Server, serving
 
 #: Outcomes by which a fault is caught.
 CAUGHT = frozenset({Outcome.FAIL, Outcome.CRASH, Outcome.HANG})
+#: Cells of a clause that are let catch a fault.
+_ENOUGH = 4
 
 
 def clauses_of_cases() -> frozenset[str]:
@@ -39,22 +41,24 @@ def all_cells() -> list[CellKey]:
     return [_cell(case) for case in _cases()]
 
 
-def own_cells(fault: Fault) -> list[CellKey]:
-    """The cells of a fault's clauses; slow ones only where a clause has no others."""
+def own_cells(fault: Fault, clean: Mapping[CellKey, Seen]) -> list[CellKey]:
+    """The cells of a fault's clauses that it can change; slow ones only where a clause has no others."""
     own: list[CellKey] = []
     for clause in fault.clauses:
-        cases = [case for case in _cases() if case.clause == clause]
+        cases = [
+            case for case in _cases() if case.clause == clause and _reaches(case, fault, clean)
+        ]
         own += map(_cell, [case for case in cases if not case.slow] or cases)
     return own
 
 
-def slow_cells(fault: Fault) -> list[CellKey]:
-    """The slow cells of a fault's clauses."""
-    return [_cell(case) for case in _cases() if case.clause in fault.clauses and case.slow]
+def all_own_cells(fault: Fault) -> list[CellKey]:
+    """All cells of a fault's clauses."""
+    return [_cell(case) for case in _cases() if case.clause in fault.clauses]
 
 
-def other_cells(fault: Fault) -> list[CellKey]:
-    """The quick cells of the other clauses of its suites that the fault must not change."""
+def other_cells(fault: Fault, clean: Mapping[CellKey, Seen]) -> list[CellKey]:
+    """The quick cells of the other clauses of its suites that the fault could change, and must not."""
     of_suites = {suites.suite_of(clause) for clause in fault.clauses}
     return [
         _cell(case)
@@ -62,8 +66,14 @@ def other_cells(fault: Fault) -> list[CellKey]:
         if suites.suite_of(case.clause) in of_suites
         and case.clause not in fault.clauses
         and not (case.slow or case.own_process)
+        and _reaches(case, fault, clean)
         and not any(fnmatchcase(str(_cell(case)), glob) for glob in fault.radius)
     ]
+
+
+def _reaches(case: Case, fault: Fault, clean: Mapping[CellKey, Seen]) -> bool:
+    """Whether the case can meet the fault. What a process of its own meets is not known."""
+    return case.own_process or fault.name in clean[_cell(case)].reached
 
 
 def _cases() -> list[Case]:
@@ -105,11 +115,12 @@ class Trial:
 
 def trial(server: Server, fault: Fault, clean: Mapping[CellKey, Seen]) -> Trial:
     """Run a fault's cells with it on; the others in a process of their own, as the first may spoil it."""
-    own, others = own_cells(fault), other_cells(fault)
-    made = Trial(fault, clean, {**server.run(fault.name, own), **server.run(fault.name, others)})
-    if made.missed:  # by what is quick
-        slow = [cell for cell in slow_cells(fault) if cell not in made.seen]
-        made = Trial(fault, clean, {**made.seen, **server.run(fault.name, slow)})
+    own, others = own_cells(fault, clean), other_cells(fault, clean)
+    seen = {**server.run(fault.name, own, enough=_ENOUGH), **server.run(fault.name, others)}
+    made = Trial(fault, clean, seen)
+    if made.missed:  # by what is quick, or known to reach it
+        more = [c for c in all_own_cells(fault) if c.clause in made.missed and c not in made.seen]
+        made = Trial(fault, clean, {**made.seen, **server.run(fault.name, more)})
     return made
 
 

@@ -46,6 +46,14 @@ def _installs(
     return note
 
 
+def op_of(fault: str) -> str | None:
+    """The op whose kernel a fault replaces (``aten::cos``); None if it is no such fault."""
+    install: Any = INSTALLED.get(fault)
+    if install is None or install.func not in (_kernel, _leaking):
+        return None
+    return f"aten::{install.args[1].partition('.')[0]}"
+
+
 def _kernel(function: Callable[..., Any], op: str, key: str) -> Mend:
     """Replace the kernel of an op."""
     library = torch.library.Library("aten", "IMPL")
@@ -229,6 +237,14 @@ def _tan_and_keep(x: torch.Tensor) -> Any:
 @_installs("allocator.host_leaks", _leaking, "atan", "AutogradPrivateUse1")
 def _atan_and_keep(x: torch.Tensor) -> Any:
     return _atan.apply(x)
+
+
+_cos = _leaks("cos", lambda grad, x: -grad * x.sin(), lambda x: _Kept.blocks.append((x.numel(),)))
+
+
+@_installs("allocator.host_objects_leak", _leaking, "cos", "AutogradPrivateUse1")
+def _cos_and_keep(x: torch.Tensor) -> Any:
+    return _cos.apply(x)
 
 
 @_installs("allocator.backward_leaks", _leaking, "sigmoid_backward", "AutogradPrivateUse1")

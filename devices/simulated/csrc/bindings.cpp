@@ -122,6 +122,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("faults_that_are_on", &faults_that_are_on);
   m.def("fault_places", &places_of, py::arg("name"));
   m.def("seen_since", &seen_since);
+  m.def("note_asked", &note_asked, py::arg("noting"));
+  m.def("faults_asked", &faults_asked);
+  m.def("note_ops", &note_ops, py::arg("noting"));
+  m.def("ops_called", &ops_called);
 }
 
 }  // namespace simulated

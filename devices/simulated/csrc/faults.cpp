@@ -4,9 +4,20 @@
 
 namespace simulated {
 
-namespace detail {
-std::atomic<uint64_t> fault_bits[(kFaults + 63) / 64] = {};
+namespace {
+std::atomic<bool> fault_asked[kFaults] = {};
 }
+
+namespace detail {
+std::atomic<uint64_t> fault_bits[(kFaults + kFaultsPerWord - 1) / kFaultsPerWord] = {};
+
+bool asked(int number, uint64_t bits) {
+  if (bits & 2) {
+    fault_asked[number].store(true, std::memory_order_relaxed);
+  }
+  return bits & 1;
+}
+}  // namespace detail
 
 namespace {
 constexpr const char* kNames[] = {
@@ -27,11 +38,32 @@ int number_of(const std::string& name) {
 }
 }  // namespace
 
-void switch_fault(const std::string& name, bool on) {
-  const int number = number_of(name);
-  const uint64_t bit = uint64_t{1} << (number % 64);
-  auto& word = detail::fault_bits[number / 64];
+namespace {
+void set_bit(int number, int which, bool on) {
+  const uint64_t bit = uint64_t{1} << (2 * (number % detail::kFaultsPerWord) + which);
+  auto& word = detail::fault_bits[number / detail::kFaultsPerWord];
   on ? word.fetch_or(bit) : word.fetch_and(~bit);
+}
+}  // namespace
+
+void switch_fault(const std::string& name, bool on) {
+  set_bit(number_of(name), 0, on);
+}
+
+void note_asked(bool noting) {
+  for (int number = 0; number < kFaults; ++number) {
+    set_bit(number, 1, noting);
+  }
+}
+
+std::vector<std::string> faults_asked() {
+  std::vector<std::string> found;
+  for (int number = 0; number < kFaults; ++number) {
+    if (fault_asked[number].exchange(false, std::memory_order_relaxed)) {
+      found.emplace_back(kNames[number]);
+    }
+  }
+  return found;
 }
 
 bool fault_is_on(const std::string& name) {

@@ -21,13 +21,18 @@ enum class Fault : int {
 constexpr int kFaults = static_cast<int>(Fault::count);
 
 namespace detail {
-extern std::atomic<uint64_t> fault_bits[(kFaults + 63) / 64];
-}
+// Two bits a fault: 1 while it is on, 2 while it is noted that it is asked after.
+constexpr int kFaultsPerWord = 32;
+extern std::atomic<uint64_t> fault_bits[(kFaults + kFaultsPerWord - 1) / kFaultsPerWord];
+bool asked(int number, uint64_t bits);
+}  // namespace detail
 
 // Whether a fault is on: one relaxed load, so that a fault that is off costs almost nothing.
 inline bool on(Fault fault) {
   const int number = static_cast<int>(fault);
-  return (detail::fault_bits[number / 64].load(std::memory_order_relaxed) >> (number % 64)) & 1;
+  const uint64_t word = detail::fault_bits[number / detail::kFaultsPerWord].load(std::memory_order_relaxed);
+  const uint64_t bits = (word >> (2 * (number % detail::kFaultsPerWord))) & 3;
+  return bits != 0 && detail::asked(number, bits);
 }
 
 // Both throw std::invalid_argument for an unknown name.
@@ -36,5 +41,10 @@ bool fault_is_on(const std::string& name);
 std::string name_of(Fault fault);
 std::vector<std::string> fault_names();
 std::vector<std::string> faults_that_are_on();
+
+// Note from now on which faults are asked after: where one is not, it can change nothing.
+void note_asked(bool noting);
+// Those that were asked after since the last call.
+std::vector<std::string> faults_asked();
 
 }  // namespace simulated

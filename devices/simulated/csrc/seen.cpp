@@ -1,7 +1,10 @@
 #include "seen.h"
 
+#include <ATen/record_function.h>
+
 #include <deque>
 #include <mutex>
+#include <unordered_set>
 
 namespace simulated {
 
@@ -30,6 +33,52 @@ std::vector<std::string> seen_since() {
       found.push_back(name);
     }
   }
+  return found;
+}
+
+namespace {
+struct Called {
+  std::mutex mutex;
+  std::unordered_set<std::string> names;
+  std::atomic<uint64_t> turn{0};  // how often they were asked for
+};
+
+Called& called() {
+  static auto* made = new Called;
+  return *made;
+}
+
+std::unique_ptr<at::ObserverContext> note_op(const at::RecordFunction& function) {
+  // An op's name is always the same string, so that a thread looks at each op once a turn.
+  thread_local std::unordered_set<const char*> known;
+  thread_local uint64_t turn = 0;
+  if (const uint64_t now = called().turn.load(std::memory_order_acquire); now != turn) {
+    turn = now;
+    known.clear();
+  }
+  if (known.insert(function.name()).second) {
+    std::lock_guard<std::mutex> lock(called().mutex);
+    called().names.insert(function.name());
+  }
+  return nullptr;
+}
+}  // namespace
+
+void note_ops(bool noting) {
+  static at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
+  if (noting && handle == at::INVALID_CALLBACK_HANDLE) {
+    handle = at::addGlobalCallback(at::RecordFunctionCallback(&note_op).scopes({at::RecordScope::FUNCTION}));
+  } else if (!noting && handle != at::INVALID_CALLBACK_HANDLE) {
+    at::removeCallback(handle);
+    handle = at::INVALID_CALLBACK_HANDLE;
+  }
+}
+
+std::vector<std::string> ops_called() {
+  std::lock_guard<std::mutex> lock(called().mutex);
+  std::vector<std::string> found(called().names.begin(), called().names.end());
+  called().names.clear();
+  called().turn.fetch_add(1, std::memory_order_release);
   return found;
 }
 

@@ -21,4 +21,9 @@ class Seen {
 // The names noted since the last call.
 std::vector<std::string> seen_since();
 
+// Note from now on every op that torch calls, on any device and in any thread, composite ones too.
+void note_ops(bool noting);
+// The ops that were called since the last call: "aten::exp".
+std::vector<std::string> ops_called();
+
 }  // namespace simulated
