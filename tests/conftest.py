@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,11 @@ def cache(shared: Path) -> Path:
             folder.mkdir(exist_ok=True)
             (folder / "simulated").symlink_to(builds.absolute())
     return folder
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more worker than cores: a quarter of their time, tests wait for processes that they have started."""
+    return (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(scope="session")
