@@ -45,8 +45,9 @@ Arguments: TypeAlias = Callable[[list[torch.Tensor], torch.device], Any]
 Grads: TypeAlias = list[torch.Tensor | None]
 
 
+@lru_cache(maxsize=256)
 def weights(shape: Sequence[int], dtype: torch.dtype, turn: int = 0) -> torch.Tensor:
-    """Numbers between -2 and 2 in no order, always the same."""
+    """Numbers between -2 and 2 in no order, always the same. Nothing writes to them."""
     steps = torch.arange(torch.Size(shape).numel(), dtype=torch.float64) + 1 + 37 * turn
     real, other = (
         ((steps * each) % 1 * 4 - 2) for each in (0.7548776662466927, 0.5698402909980532)

@@ -142,7 +142,7 @@ class Known:
                 return False
             self.places = tuple(places)
             found = graph.grads(self.cotangents("contiguous", geometries))
-        except Exception:  # the CPU's own answer: it has no such gradient
+        except RuntimeError:  # the CPU's own answer: it has no such gradient
             self._graphs.clear()
             self.places = ()
             return False
@@ -173,7 +173,7 @@ class Known:
         """Whether the CPU takes the values that these geometries hold."""
         try:
             return bool(self.outputs(geometries))
-        except Exception:  # a matrix of equal rows has no inverse: the call has no reference
+        except RuntimeError:  # a matrix of equal rows has no inverse: the call has no reference
             return False
 
     def outputs(self, geometries: Sequence[Geometry]) -> list[torch.Tensor]:
