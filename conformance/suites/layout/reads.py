@@ -141,12 +141,14 @@ def other_form(read: Any, want: Any) -> Wrong | None:
 
 
 def judge_strides(call: Call, answer: Answer, reference: Any) -> Found:
-    """Outputs have the strides that FakeTensor says, or eager CPU."""
+    """Outputs have the strides that the meta device says, or FakeTensor, or eager CPU."""
     if answer.raised is not None:
         return
     outputs = strided(answer.result)
     found = [significant(each.shape, each.stride()) for each in outputs]
-    wanted = comparable(reference.specs, outputs)
+    wanted = comparable(reference.meta_specs, outputs)
+    if wanted is None or wanted != found:
+        wanted = comparable(reference.specs, outputs)
     if wanted is None or wanted != found:
         eager = comparable(reference.eager_specs, outputs)
         if wanted is None and eager is None:
@@ -199,13 +201,14 @@ def judge_fresh(call: Call, answer: Answer, reference: Any) -> Found:
     if answer.raised is not None:
         return
     outputs = strided(answer.result)
-    specs = reference.specs
-    known = specs is not None and len(specs) == len(outputs)
     for place, out in enumerate(outputs):
-        through = specs[place].alias if known else None
         if call.storage:
-            wrong = aliases(call, out, through) or outside_storage(out)
+            wrong = aliases(call, out, None)
+            if wrong is not None:
+                wrong = aliases(call, out, handed_through(reference, place, outputs))
+            wrong = wrong or outside_storage(out)
         else:
+            through = handed_through(reference, place, outputs)
             wrong = written_to_inputs(call, answer, out, through)
             if answer.unjudged is not None:
                 return
@@ -214,6 +217,13 @@ def judge_fresh(call: Call, answer: Answer, reference: Any) -> Found:
             return
         if out.numel():  # no memory shows nothing
             yield None
+
+
+def handed_through(reference: Any, place: int, outputs: Sequence[torch.Tensor]) -> int | None:
+    """The input that FakeTensor hands through as this output."""
+    specs = reference.specs
+    alias: int | None = specs[place].alias if specs and len(specs) == len(outputs) else None
+    return alias
 
 
 def written_to_inputs(

@@ -13,6 +13,7 @@ from conformance.checks.cases.context import Context
 from conformance.suites.graphs.capturing import captured, replay
 from conformance.suites.optim.parameters import (
     ALIKE,
+    DTYPES,
     MANY,
     STEPS,
     Parameter,
@@ -52,12 +53,18 @@ def _infinity(placed_ones: Placed, value: float) -> None:
     grad.view(-1)[-1] = value
 
 
-@cases("optim.steps", over={f"{key}_scaled": given for key, given in FUSED.items()})
-def scaled(context: Context, name: str, arguments: dict[str, Any]) -> None:
+_SCALED = {"scaled": (ALIKE, MANY), "scaled_dtypes": (DTYPES,)}
+
+
+@cases(
+    "optim.steps",
+    over={f"{key}_{form}": (*given, form) for key, given in FUSED.items() for form in _SCALED},
+)
+def scaled(context: Context, name: str, arguments: dict[str, Any], form: str) -> None:
     """A fused step divides gradients by grad_scale, and takes no step at all where found_inf is set."""
     must_be_taken(context, "fused")
     for each in (arguments, {**arguments, "lr": {"tensor": 0.05, "there": True}}):
-        for parameters in (ALIKE, MANY):
+        for parameters in _SCALED[form]:
             _scaled(context, name, each, parameters)
 
 
