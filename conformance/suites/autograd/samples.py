@@ -115,8 +115,8 @@ class Known:
     _made: dict[Any, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        drawn = "gradients.drawn" in self.ctx.traits.families
-        for self.wide in (False,) if drawn else (True, False):
+        narrow = self.ctx.traits.families & {"gradients.drawn", "gradients.unordered"}
+        for self.wide in (False,) if narrow else (True, False):
             self._look()
             if self.places:
                 break
