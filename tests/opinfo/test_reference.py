@@ -96,12 +96,36 @@ def test_what_the_device_s_own_code_refuses_is_not_refused_elsewhere(tmp_path: P
     geometries = [Layout.parse("contiguous").geometry(ONE.shape)]
     for _ in range(2):  # computed, then from the cache
         here, there = (
-            reference.answer("op", broken, Call((ONE,), {}), geometries, elsewhere=elsewhere)
-            for elsewhere in (False, True)
+            reference.answer("op", broken, Call((ONE,), {}), geometries, where=where)
+            for where in ("device", "elsewhere")
         )
         assert (here.raises, there.raises) == ("AttributeError", None)
-    wrong = reference.answer("mm", torch.mm, Call((ONE, ONE), {}), geometries * 2, elsewhere=True)
+    wrong = reference.answer(
+        "mm", torch.mm, Call((ONE, ONE), {}), geometries * 2, where="elsewhere"
+    )
     assert wrong.raises == "RuntimeError"
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "contiguous+step_inner+offset"])
+@pytest.mark.parametrize("function", [torch.exp, torch.softmax, torch.cumsum, torch.sum])
+def test_the_meta_device_answers_as_fake_tensor_does(
+    function: Callable[..., Any], layout: str
+) -> None:
+    given = torch.ones(3, 4)
+    call = Call((given,), {} if function is torch.exp else {"dim": 1})
+    geometries = [Layout.parse(layout).geometry(given.shape)]
+    fake, meta = (
+        on_cpu().answer("op", function, call, geometries, where=where)
+        for where in ("device", "meta")
+    )
+    assert fake.outputs is not None and meta.outputs == fake.outputs
+
+
+def test_the_meta_device_has_no_answer_for_what_is_not_on_it() -> None:
+    geometries = [Layout.parse("contiguous").geometry(ONE.shape)]
+    for function in (torch.nonzero, lambda given: torch.ones(2)):
+        answer = on_cpu().answer("op", function, Call((ONE,), {}), geometries, where="meta")
+        assert answer.outputs is None and answer.unavailable
 
 
 def test_a_shape_that_depends_on_data_has_no_answer() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -217,15 +218,16 @@ def test_a_fused_step_that_does_not_look_at_the_scaler_is_noticed(
     name: str, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = use.arguments_of("AdamW")
-    use.scaled(context, "AdamW", arguments)
-    use.with_scaler(context, "AdamW", arguments)
+    scaled = partial(use.scaled, form="scaled")
+    for check in (scaled, use.with_scaler):
+        check(context, "AdamW", arguments)
     kernel = torch._fused_adamw_
 
     def deaf(*given: Any, **named: Any) -> Any:
         return kernel(*given, **{**named, name: None})
 
     monkeypatch.setattr(torch, "_fused_adamw_", deaf)
-    for check in (use.scaled, use.with_scaler):
+    for check in (scaled, use.with_scaler):
         with pytest.raises(CheckFailed):
             check(context, "AdamW", arguments)
 
