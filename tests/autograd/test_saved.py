@@ -11,7 +11,7 @@ import torch
 import torch.utils.checkpoint
 
 from conformance.checks.cases.context import Context
-from conformance.suites.autograd import saved
+from conformance.suites.autograd import checkpoints, saved
 from conformance.suites.autograd.saved import OPS, Passed, _doubled
 from devices import registry
 from opinfo.device import open_device
@@ -136,7 +136,7 @@ def test_a_state_that_is_always_given_back_is_noticed(monkeypatch: pytest.Monkey
     def preserving(*args: Any, **named: Any) -> Any:
         return original(*args, **{**named, "preserve_rng_state": True})
 
-    monkeypatch.setattr(saved, "checkpoint", preserving)
+    monkeypatch.setattr(checkpoints, "checkpoint", preserving)
     assert failing(CLAUSE, ["checkpoint_mask_not_preserved"]) == ["checkpoint_mask_not_preserved"]
 
 

@@ -1,11 +1,19 @@
 """The autograd suite: gradients are right, and stale ones are refused."""
 
 from conformance.checks.cases.cases import OpCheck, Suite, gathered
-from conformance.suites.autograd import again, first, functions, saved, threads, versions
+from conformance.suites.autograd import (
+    again,
+    checkpoints,
+    first,
+    functions,
+    saved,
+    threads,
+    versions,
+)
 
 SUITE = Suite(
     "autograd",
-    cases=gathered(saved.cases, versions.cases, threads.cases, functions.cases),
+    cases=gathered(saved.cases, checkpoints.cases, versions.cases, threads.cases, functions.cases),
     op_checks=(
         OpCheck(again.GRAD, first.applies, (again.grad,), axes=False, grad=True),
         OpCheck(first.FIRST, first.applies, (first.first,), axes=False, grad=True),

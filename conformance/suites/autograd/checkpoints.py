@@ -1,0 +1,245 @@
+"""autograd.saved: activation checkpoints change neither results nor gradients, and draw the same random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.suites.autograd.saved import beside, close, values
+from devices.failure import Kind
+
+cases = Cases(Kind.VALUES)
+
+_REENTRANT = {"": False, "_reentrant": True}
+
+
+def _network(x: torch.Tensor) -> torch.Tensor:
+    """Ops with random numbers, a product and a normalisation."""
+    x = functional.dropout(x * 2, 0.5)
+    x = functional.layer_norm(x @ x.mT, (x.shape[0],)).tanh()
+    return x * torch.rand_like(x) + torch.bernoulli(torch.full_like(x, 0.5))
+
+
+def _drawn(context: Context, index: int = 0) -> torch.Tensor:
+    return context.from_device(torch.rand(50, device=context.named(index)))
+
+
+def _gradients(
+    context: Context, function: Callable[..., torch.Tensor], *inputs: torch.Tensor
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The result of a function on the CPU, with the gradients; random numbers are drawn before backward."""
+    leaves = [each.detach().clone().requires_grad_() for each in inputs]
+    torch.manual_seed(17)
+    result = function(*leaves)
+    for each in leaves:
+        torch.rand(33, device=each.device)
+    result.backward(values(*result.shape).to(result.device))
+    grads = [context.from_device(each.grad) for each in leaves if each.grad is not None]
+    context.same(len(grads), len(leaves), "each input has a gradient", Kind.COUNT)
+    return context.from_device(result.detach()), grads
+
+
+def _same_with_checkpoint(
+    context: Context, function: Callable[..., torch.Tensor], *inputs: torch.Tensor, **options: Any
+) -> None:
+    """A check that a checkpoint changes neither the result nor the gradients of a function with random numbers."""
+    plain = _gradients(context, function, *inputs)
+    found = _gradients(context, partial(checkpoint, function, **options), *inputs)
+    close(context, found[0], plain[0], "the result is that without a checkpoint")
+    for place, (grad, want) in enumerate(zip(found[1], plain[1])):
+        text = "the gradient is that without a checkpoint"
+        close(context, grad, want, text, f"input {place}")
+
+
+@cases("autograd.saved", requires={"generator"}, over={f"checkpoint{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
+def checkpointed(context: Context, reentrant: bool) -> None:
+    """A checkpoint gives the gradients, and draws the random numbers, of the same function without one."""
+    for x in (values(6, 8), values(8, 6).t(), values(12, 8)[::2]):
+        _same_with_checkpoint(context, _network, context.to_device(x), use_reentrant=reentrant)
+
+
+@cases("autograd.saved", requires={"generator"}, over={f"checkpoint_mask{end}": (given, True) for end, given in _REENTRANT.items()} | {f"checkpoint_mask_not_preserved{end}": (given, False) for end, given in _REENTRANT.items()})  # fmt: skip
+def masks(context: Context, reentrant: bool, preserve: bool) -> None:
+    """A checkpoint draws its numbers again in backward, and leaves the generator as it was, unless it is told not to."""
+    torch.manual_seed(6)
+    x = context.to_device(torch.ones(400)).requires_grad_()
+
+    def drop(value: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(value * 2, 0.5)
+
+    y: torch.Tensor = checkpoint(drop, x, use_reentrant=reentrant, preserve_rng_state=preserve)
+    torch.manual_seed(12)
+    want = [_drawn(context) for _ in range(2)]
+    torch.manual_seed(12)
+    context.equal(_drawn(context), want[0], "a seed gives the same numbers")
+    y.sum().backward()
+    context.must(x.grad is not None, "the leaf has a gradient")
+    assert x.grad is not None
+    mask, drawn = context.from_device(y.detach()), context.from_device(x.grad)
+    after = _drawn(context)
+    if preserve:
+        context.equal(drawn, mask, "the gradient has the mask of the result")
+        context.equal(after, want[1], "backward leaves the generator as it was")
+    else:
+        context.check(
+            not torch.equal(drawn, mask), "without preserve_rng_state other numbers are drawn"
+        )
+        context.check(
+            not torch.equal(after, want[1]),
+            "without preserve_rng_state backward moves the generator",
+        )
+
+
+@cases("autograd.saved", requires={"generator", "multi_device"}, indices=2, over={f"checkpoint_of_two_indices{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
+def of_two_indices(context: Context, reentrant: bool) -> None:
+    """The generators of every index that the inputs of a checkpoint lie on are saved and restored."""
+
+    def both(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        first, second = (functional.dropout(each * 2, 0.5) for each in (first, second))
+        return functional.dropout(first.to(second.device) + 3 * second, 0.5)
+
+    inputs = [torch.ones(300).to(context.at(index)) for index in (0, 1)]
+    _same_with_checkpoint(context, both, *inputs, use_reentrant=reentrant)
+
+    def only(value: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(value, 0.5)
+
+    _same_with_checkpoint(context, only, inputs[1], use_reentrant=reentrant)
+    leaves = [each.requires_grad_() for each in inputs]
+    torch.manual_seed(5)
+    result: torch.Tensor = checkpoint(both, *leaves, use_reentrant=reentrant)
+    torch.manual_seed(7)
+    want = [_drawn(context, index) for index in (0, 1)]
+    torch.manual_seed(7)
+    result.sum().backward()
+    for index in (0, 1):
+        text = "backward leaves the generator as it was"
+        context.equal(_drawn(context, index), want[index], text, f"index {index}")
+
+
+@cases("autograd.saved", requires={"multi_device"}, indices=2, over={f"checkpoint_current_index{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
+def current_index(context: Context, reentrant: bool) -> None:
+    """What a checkpoint computes again in backward runs with the index of its tensors."""
+    seen: list[int] = []
+
+    def noting(value: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.accelerator.current_device_index())
+        return value.exp()
+
+    x = torch.ones(4, device=context.at(1), requires_grad=True)
+    with context.on(1):
+        y: torch.Tensor = checkpoint(noting, x, use_reentrant=reentrant, preserve_rng_state=False)
+    y.sum().backward()
+    context.same(seen, [1, 1], "the function runs with the index of its tensors", Kind.STATE)
+
+
+@cases("autograd.saved", requires={"generator"}, over={"checkpoint_nested": (False, False), "checkpoint_in_reentrant": (True, False), "checkpoint_of_reentrant": (False, True), "checkpoint_nested_reentrant": (True, True)})  # fmt: skip
+def nested(context: Context, outer: bool, inner: bool) -> None:
+    """A checkpoint within a checkpoint gives the same gradients and the same random numbers."""
+
+    def inside(value: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = checkpoint(_network, value, use_reentrant=inner)
+        return functional.dropout(made, 0.5) * value[:, :1]
+
+    _same_with_checkpoint(context, inside, context.to_device(values(6, 8)), use_reentrant=outer)
+
+
+@cases("autograd.saved", requires={"generator"}, over={f"checkpoint_in_sequence{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
+def in_sequence(context: Context, reentrant: bool) -> None:
+    """checkpoint_sequential gives the gradients of its modules in a row, those of their parameters too."""
+    torch.manual_seed(3)
+    layers = [torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Tanh(), torch.nn.Linear(8, 8)]
+    model = torch.nn.Sequential(*layers).to(context.device)
+    found = []
+    for way in (model, partial(checkpoint_sequential, model, 2, use_reentrant=reentrant)):
+        model.zero_grad()
+        x = context.to_device(values(6, 8))
+        found.append(_gradients(context, (lambda call, value: call(input=value)).__get__(way), x))
+        found[-1][1].extend(
+            context.from_device(each.grad) for each in model.parameters() if each.grad is not None
+        )
+    (_, plain), (_, rerun) = found
+    context.same(len(rerun), len(plain), "each parameter has a gradient", Kind.COUNT)
+    for place, (grad, want) in enumerate(zip(rerun, plain)):
+        close(context, grad, want, "the gradient is that without a checkpoint", f"tensor {place}")
+
+
+@cases("autograd.saved", requires={"autocast"}, over={f"checkpoint_under_autocast{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
+def under_autocast(context: Context, reentrant: bool) -> None:
+    """What a checkpoint computes again runs under the autocast of the first time, though backward is outside of it."""
+    seen: list[tuple[bool, torch.dtype]] = []
+
+    def noting(value: torch.Tensor) -> torch.Tensor:
+        made = value @ value.mT
+        seen.append((torch.is_autocast_enabled(context.kind), made.dtype))
+        return made.float().tanh()
+
+    x = context.to_device(values(6, 8)).requires_grad_()
+    with torch.autocast(context.kind, dtype=torch.bfloat16):
+        y: torch.Tensor = checkpoint(noting, x, use_reentrant=reentrant, preserve_rng_state=False)
+    y.sum().backward()
+    want = [(True, torch.bfloat16)] * 2
+    context.same(seen, want, "the function runs under the same autocast again", Kind.DTYPE)
+    context.check(
+        x.grad is not None and x.grad.dtype == torch.float32,
+        "the gradient has the dtype of the leaf",
+        kind=Kind.DTYPE,
+    )
+
+
+def _pooled(x: torch.Tensor) -> torch.Tensor:
+    return functional.avg_pool2d(functional.relu(x * 2 - 1), 2) * 3
+
+
+def _convolved(x: torch.Tensor) -> torch.Tensor:
+    weight = beside(x, 4, 3, 3, 3).to(memory_format=torch.channels_last)
+    return functional.dropout(functional.conv2d(x, weight, padding=1), 0.5)
+
+
+_IN_CHANNELS_LAST = {"pooled": _pooled, "convolved": _convolved}
+
+
+@cases(
+    "autograd.saved",
+    requires={"strides", "generator"},
+    over={
+        f"checkpoint_channels_last{end}_{name}": (given, name)
+        for end, given in _REENTRANT.items()
+        for name in _IN_CHANNELS_LAST
+    },
+)
+def channels_last(context: Context, reentrant: bool, name: str) -> None:
+    """A checkpoint of channels_last inputs gives the same gradients, in the same strides."""
+    function = _IN_CHANNELS_LAST[name]
+    given = context.to_device(values(2, 3, 4, 4).to(memory_format=torch.channels_last))
+    _same_with_checkpoint(context, function, given, use_reentrant=reentrant)
+    strides = []
+    for call in (function, partial(checkpoint, function, use_reentrant=reentrant)):
+        leaf = given.detach().clone().requires_grad_()
+        result = call(leaf)
+        assert isinstance(result, torch.Tensor)
+        result.sum().backward()
+        assert leaf.grad is not None
+        strides.append((result.stride(), leaf.grad.stride()))
+    context.same(strides[1], strides[0], "a checkpoint changes no strides", Kind.STRIDES)
+
+
+@cases("autograd.saved", requires={"generator"})
+def other_metadata(context: Context) -> None:
+    """A checkpoint whose function computes something else the second time is refused."""
+    shapes = [8, 4]
+
+    def changing(value: torch.Tensor) -> torch.Tensor:
+        return value[: shapes.pop(0)].exp().exp()
+
+    x = context.to_device(values(8)).requires_grad_()
+    y: torch.Tensor = checkpoint(changing, x, use_reentrant=False, preserve_rng_state=False)
+    text = "a recomputation of other shapes is refused"
+    context.raises(RuntimeError, y.sum().backward, text=text, match="metadata")
