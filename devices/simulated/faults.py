@@ -110,6 +110,13 @@ def _library() -> Any:
     return importlib.import_module("devices.simulated.backend").library
 
 
+def _installing() -> Any:
+    """What installs faults in Python, with all of these loaded."""
+    for room in ("installed", "installed_training"):
+        importlib.import_module(f"devices.simulated.backend.{room}")
+    return importlib.import_module("devices.simulated.backend.installing")
+
+
 def switch(name: str, on: bool) -> None:
     """Switch one fault. Raises UnknownFault."""
     if name not in FAULTS:
@@ -117,7 +124,7 @@ def switch(name: str, on: bool) -> None:
             f"the simulated device has no fault '{name}'{suggestion(name, FAULTS)} (known: {listing(FAULTS)})"
         )
     _library().switch_fault(name, on)
-    importlib.import_module("devices.simulated.backend.installed").switch(name, on)
+    _installing().switch(name, on)
 
 
 @contextmanager
@@ -144,19 +151,16 @@ def switch_on_from_environment() -> None:
 def reached() -> Iterator[set[str]]:
     """Collect the faults that can change what runs in a block: in this process, these alone are asked after, or have the
     place of a kernel that is called."""
-    library = _library()
-    installed = importlib.import_module("devices.simulated.backend.installed")
+    library, installing = _library(), _installing()
     library.note_asked(True)
     library.note_ops(True)
-    library.faults_asked(), library.ops_called()
+    library.faults_asked()  # what came before does not count
+    library.ops_called()
     found: set[str] = set()
     try:
         yield found
     finally:
-        called = set(library.ops_called())
         found.update(library.faults_asked())
-        found.update(
-            name for name in installed.INSTALLED if installed.op_of(name) in (None, *called)
-        )
+        found.update(installing.reached_by(set(library.ops_called())))
         library.note_asked(False)
         library.note_ops(False)

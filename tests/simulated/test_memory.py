@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import textwrap
 from collections.abc import Iterator
@@ -53,6 +54,8 @@ def test_counters_are_those_of_torch_accelerator() -> None:
 
 @pytest.fixture
 def recorded() -> Iterator[None]:
+    gc.collect()  # what other tests left would be freed meanwhile, and recorded
+    torch.simulated.synchronize()
     torch.simulated.memory._record_memory_history(max_entries=3)
     yield
     torch.simulated.memory._record_memory_history(enabled=None)

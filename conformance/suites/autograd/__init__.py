@@ -8,12 +8,20 @@ from conformance.suites.autograd import (
     functions,
     saved,
     threads,
+    transforms,
     versions,
 )
 
 SUITE = Suite(
     "autograd",
-    cases=gathered(saved.cases, checkpoints.cases, versions.cases, threads.cases, functions.cases),
+    cases=gathered(
+        saved.cases,
+        checkpoints.cases,
+        versions.cases,
+        threads.cases,
+        functions.cases,
+        transforms.cases,
+    ),
     op_checks=(
         OpCheck(again.GRAD, first.applies, (again.grad,), axes=False, grad=True),
         OpCheck(first.FIRST, first.applies, (first.first,), axes=False, grad=True),

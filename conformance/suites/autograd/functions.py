@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from functools import partial
 from itertools import product
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
-from torch.autograd.function import once_differentiable
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
@@ -127,7 +123,7 @@ def needs_input_grad(context: Context, name: str) -> None:
                 )
 
 
-class _SavesAll(torch.autograd.Function):
+class SavesAll(torch.autograd.Function):
     """exp x, which saves an input, its result and a tensor of its own, in a layout of its own."""
 
     @staticmethod
@@ -147,7 +143,7 @@ class _SavesAll(torch.autograd.Function):
 def saved_tensors(context: Context) -> None:
     """An input, the result, an own tensor and None are saved; once backward has run they are gone."""
     x = leaf(context, 3, 4)
-    y = apply(_SavesAll, x)
+    y = apply(SavesAll, x)
     y.backward(torch.ones_like(y))
     near(context, x.grad, values(3, 4).exp())
     text = "saved tensors are gone after backward"
@@ -157,7 +153,7 @@ def saved_tensors(context: Context) -> None:
     for which in ("input", "result"):
         x = leaf(context, 3, 4)
         middle = x * 1
-        y = apply(_SavesAll, middle)
+        y = apply(SavesAll, middle)
         with torch.no_grad():
             (middle if which == "input" else y).detach().zero_()
         text = "a saved tensor that was changed makes backward raise"
@@ -222,7 +218,7 @@ def views_of(context: Context, way: str) -> None:
             continue  # not a view of that
         given = values(6, 4).t() if transposed else values(4, 6)
         x = context.to_device(given.clone()).requires_grad_()
-        base = apply(_Tripled, x)
+        base = apply(Tripled, x)
         shown = view(base)
         if way.startswith("dirty"):
             apply(_Doubles, shown)
@@ -235,7 +231,7 @@ def views_of(context: Context, way: str) -> None:
         near(context, base, given * factor, "the values are written where they lie", name)
 
 
-class _Tripled(torch.autograd.Function):
+class Tripled(torch.autograd.Function):
     """3 x."""
 
     @staticmethod
@@ -500,232 +496,3 @@ def wrong_gradients(context: Context) -> None:
         y = apply(_Returns, leaf(context, 3, 4), leaf(context, 3, 4), made)
         text = f"gradients {name} are refused"
         context.raises(RuntimeError, y.sum().backward, text=text)
-
-
-# -- derivatives of higher order, forward mode, vmap
-
-
-class _Cube(torch.autograd.Function):
-    """x³ with all that torch.func asks for."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        return x * x * x
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        (x,) = inputs
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        (x,) = ctx.saved_tensors
-        return grads[0] * 3 * x * x
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        (x,) = ctx.saved_tensors
-        return tangents[0] * 3 * x * x
-
-
-def _cubes(x: torch.Tensor) -> torch.Tensor:
-    made: torch.Tensor = apply(_Cube, x).sum()
-    return made
-
-
-class _OwnRule(torch.autograd.Function):
-    """x y with a rule for vmap of its own."""
-
-    @staticmethod
-    def forward(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return x * y
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        x, y = ctx.saved_tensors
-        return grads[0] * y, grads[0] * x
-
-    @staticmethod
-    def vmap(info: Any, dims: tuple[int | None, ...], *given: torch.Tensor) -> Any:
-        moved = [
-            each.expand(info.batch_size, *each.shape) if dim is None else each.movedim(dim, 0)
-            for each, dim in zip(given, dims)
-        ]
-        return apply(_OwnRule, *moved), 0
-
-
-@cases("autograd.function")
-def higher_orders(context: Context) -> None:
-    """Backward of a Function is differentiated again: up to the third derivative, where its paths meet too."""
-    for text, paths in (("one path", 1), ("two paths that meet", 2)):
-        x = leaf(context, 3, 4)
-        found = sum(apply(_Cube, x * 1) for _ in range(paths)).sum()
-        for order, factor in enumerate((3.0 * paths, 6.0 * paths, 6.0 * paths), 1):
-            (found,) = torch.autograd.grad(found, x, torch.ones_like(found), create_graph=True)
-            want = factor * values(3, 4) ** (3 - order)
-            near(context, found, want, f"derivative {order} is right", text)
-
-
-class _Once(torch.autograd.Function):
-    """x², whose backward is differentiable once."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        (x,) = ctx.saved_tensors
-        return grads[0] * 2 * x
-
-
-@cases("autograd.function")
-def once(context: Context) -> None:
-    """A backward that is once_differentiable gives a gradient, and refuses to be differentiated."""
-    x = leaf(context, 3, 4)
-    y = (apply(_Once, x) * x).sum()
-    (first,) = torch.autograd.grad(y, x, create_graph=True)
-    near(context, first, 3 * values(3, 4) ** 2)
-    text = "a gradient of what is once_differentiable is refused"
-    context.raises(RuntimeError, first.sum().backward, text=text, match="once_differentiable")
-
-
-@cases("autograd.function", over={"forward_mode": ("plain",), "forward_mode_transposed": ("t",), "forward_mode_expanded": ("expanded",)})  # fmt: skip
-def forward_mode(context: Context, layout: str) -> None:
-    """The forward-mode product of a Function with jvp is right, whatever the layout of the tangent."""
-    x = context.to_device(values(3, 4))
-    tangent = values(4, 3).t() if layout == "t" else values(1, 4).expand(3, 4) if layout == "expanded" else values(3, 4) + 1  # fmt: skip
-    there = context.to_device(tangent)
-    want = 3 * values(3, 4) ** 2 * tangent
-    with warnings.catch_warnings():
-        # Torch scripts decompositions at first use.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        found = torch.func.jvp(partial(apply, _Cube), (x,), (there,))[1]
-    near(context, found, want, "the forward-mode product of torch.func is right")
-    modes: Any = forward_ad
-    with modes.dual_level():
-        made = apply(_Cube, forward_ad.make_dual(x, there))
-        primal, found = forward_ad.unpack_dual(made)
-    near(context, primal, values(3, 4) ** 3, "the result is right")
-    near(context, found, want, "the forward-mode product is right")
-
-
-@cases("autograd.function")
-def transforms(context: Context) -> None:
-    """torch.func differentiates a Function: grad, vjp, jacrev, jacfwd, and hessians of both modes."""
-    x, flat = context.to_device(values(3, 4)), context.to_device(values(4))
-    cube = partial(apply, _Cube)
-    first, second = 3 * values(3, 4) ** 2, 3 * values(4) ** 2
-    near(context, torch.func.grad(_cubes)(x), first, "grad is right")
-    pull: Any = torch.func.vjp(cube, x)[1]
-    near(context, pull(x)[0], first * values(3, 4), "vjp is right")
-    near(context, torch.func.jacrev(cube)(flat), second.diag(), "jacrev is right")
-    near(context, torch.func.jacfwd(cube)(flat), second.diag(), "jacfwd is right")
-    hessian = torch.func.jacrev(torch.func.grad(_cubes))
-    near(context, hessian(flat), (6 * values(4)).diag(), "the hessian is right")
-
-
-@cases("autograd.function", over={"vmap": ("_Cube",), "vmap_with_own_rule": ("_OwnRule",)})
-def batched(context: Context, name: str) -> None:
-    """A Function under vmap gives what a loop gives, for each dimension, and so do its gradients."""
-    x, y = values(3, 4, 5), values(3, 4, 5).flip(0)
-    there, beside = context.to_device(x), context.to_device(y)
-    for dim in range(3):
-        at = f"dimension {dim}"
-        if name == "_Cube":
-            found = torch.func.vmap(partial(apply, _Cube), dim, dim)(there)
-            near(context, found, x**3, "vmap gives what a loop gives", at)
-            grad = torch.func.vmap(torch.func.grad(lambda v: apply(_Cube, v).sum()), dim, dim)(
-                there
-            )
-            near(context, grad, 3 * x**2, "the gradients under vmap are right", at)
-            continue
-        found = torch.func.vmap(partial(apply, _OwnRule), (dim, dim), dim)(there, beside)
-        near(context, found, x * y, "vmap gives what a loop gives", at)
-        one = beside.select(dim, 1)
-        found = torch.func.vmap(partial(apply, _OwnRule), (dim, None), dim)(there, one)
-        near(
-            context, found, x * y.select(dim, 1).unsqueeze(dim), "vmap gives what a loop gives", at
-        )
-        leaf_there = there.clone().requires_grad_()
-        torch.func.vmap(partial(apply, _OwnRule), (dim, dim), dim)(
-            leaf_there, beside
-        ).sum().backward()
-        near(context, leaf_there.grad, y, "the gradients through vmap are right", at)
-
-
-@cases("autograd.function")
-def batched_cotangents(context: Context) -> None:
-    """is_grads_batched gives a gradient for each cotangent."""
-    x = leaf(context, 4)
-    y = apply(_Cube, x)
-    eye = context.to_device(torch.eye(4))
-    (found,) = torch.autograd.grad(y, x, eye, is_grads_batched=True)
-    near(context, found, (3 * values(4) ** 2).diag(), "each cotangent has its gradient")
-
-
-# -- complex numbers, compilation
-
-
-class _ComplexProduct(torch.autograd.Function):
-    """z w of complex or real numbers."""
-
-    @staticmethod
-    def forward(ctx: Any, z: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(z, w)
-        return z * w
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        z, w = ctx.saved_tensors
-        first = grads[0] * w.conj()
-        return first if z.is_complex() else first.real, grads[0] * z.conj()
-
-
-@cases("autograd.function", over={"complex": (False,), "complex_and_real": (True,)})
-def complex_numbers(context: Context, real: bool) -> None:
-    """Gradients of complex inputs are conjugated as torch does; a real input gets a real gradient."""
-    if "complex64" not in context.descriptor.dtypes:
-        raise NotImplementedError("the descriptor does not declare complex64")
-    z, w = torch.complex(values(3, 4), -values(3, 4)), torch.complex(values(3, 4) + 1, values(3, 4))
-    given = [values(3, 4) if real else z, w]
-    leaves = [context.to_device(each.clone()).requires_grad_() for each in given]
-    cotangent = torch.complex(values(3, 4).flip(0), values(3, 4))
-    result = apply(_ComplexProduct, *leaves)
-    result.backward(context.to_device(cotangent))
-    parts = (cotangent.real, cotangent.imag)
-    for place, other in enumerate((w, given[0])):
-        by = (other.real, other.imag if other.is_complex() else torch.zeros(3, 4))
-        want = torch.complex(
-            parts[0] * by[0] + parts[1] * by[1], parts[1] * by[0] - parts[0] * by[1]
-        )  # the cotangent times the conjugate
-        alone = real and place == 0
-        near(context, leaves[place].grad, want.real if alone else want, RIGHT, f"input {place}")
-
-
-@cases("autograd.function", requires={"compile"}, slow=True, more=True)
-def compiled(context: Context) -> None:
-    """Functions that are compiled, by the backend "aot_eager", give the same values and gradients, in one graph."""
-
-    def traced(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = apply(_Tripled, apply(_SavesAll, x) * w)
-        return made.sin()
-
-    found = []
-    for call in (traced, torch.compile(traced, backend="aot_eager", fullgraph=True)):
-        x, w = leaf(context, 3, 4), leaf(context, 3, 4)
-        y = call(x, w)
-        y.backward(torch.ones_like(y))
-        found.append((y, x.grad, w.grad))
-    for got, want in zip(found[1], found[0]):
-        assert isinstance(want, torch.Tensor)
-        near(context, got, want.detach().cpu(), "compiled, it is as eager")
