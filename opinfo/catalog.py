@@ -12,7 +12,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from functools import cache, cached_property
 from itertools import islice
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -262,13 +262,8 @@ def optimisers() -> tuple[Optimiser, ...]:
         found = _database_of_optimisers()
     with suppress(OSError):  # it is asked again
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, repr([astuple_of(each) for each in found]))
+        write_whole(path, repr([astuple(each) for each in found]))
     return found
-
-
-def astuple_of(optimiser: Optimiser) -> tuple[Any, ...]:
-    """The fields of an optimiser, as literals."""
-    return tuple(getattr(optimiser, each.name) for each in fields(optimiser))
 
 
 def _database_of_optimisers() -> tuple[Optimiser, ...]:

@@ -178,7 +178,9 @@ class StrideReference:
                 fakes = [fake_strided(*each, device, with_offset) for each in inputs]
             except (
                 Exception
-            ):  # of the vendor's factories in Python, which give real tensors here too
+            ) as exc:  # of the vendor's factories in Python, which may take no other device
+                if device is _META:
+                    return StrideAnswer(None, unavailable=type(exc).__name__)
                 device = _ELSEWHERE
                 fakes = [fake_strided(*each, device, with_offset) for each in inputs]
             args, kwargs = call.bind(fakes)

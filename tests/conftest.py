@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,17 @@ def cache(shared: Path) -> Path:
             folder.mkdir(exist_ok=True)
             (folder / "simulated").symlink_to(builds.absolute())
     return folder
+
+
+#: Where gradients are computed in the process of the tests.
+_BACKWARD = frozenset({"autocast", "autograd", "nn", "optim"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Load the simulated device before any backward: the first one of a process starts autograd's threads, as many as
+    there are devices by then."""
+    if any(_BACKWARD & {*item.path.parts} for item in items):
+        importlib.import_module("devices.simulated.backend")
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from conformance.contract import Clause
 from devices.cell import CallKey, CellKey, CellOutcome, Outcome, Verdict
 from devices.failure import Failure, Kind
 from devices.manifest import ExpectedOutcome
@@ -144,6 +145,11 @@ def verdict_of(matcher: Matcher, found: CellOutcome) -> tuple[Verdict, str]:
         reasons = {f"{b.reason} ({Path(b.where).name})" for b in judgement.blocks}
         return judgement.verdict, "; ".join(sorted(reasons))
     return judgement.verdict, judgement.why
+
+
+def fails_its_item(matcher: Matcher, found: CellOutcome, clause: Clause) -> bool:
+    """Whether a cell makes its item fail. Provisional clauses gate nothing: the run's summary reports them."""
+    return verdict_of(matcher, found)[0] in BAD and not clause.provisional
 
 
 def result_of(matcher: Matcher, found: CellOutcome) -> CellResult:

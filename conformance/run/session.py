@@ -34,7 +34,14 @@ from conformance.run import progress
 from conformance.run.fork_client import ForkServer, ServerGone
 from conformance.run.isolation.controller import Controller
 from conformance.run.isolation.watch import Limits, limits_for
-from conformance.run.outcomes import BAD, ItemReport, Lost, LostCells, result_of, verdict_of
+from conformance.run.outcomes import (
+    ItemReport,
+    Lost,
+    LostCells,
+    fails_its_item,
+    result_of,
+    verdict_of,
+)
 from conformance.run.progress import Done, Finished, Identity, Pace, Progress
 from conformance.run.survey import surveyed
 from conformance.run.worker import WorkerOrders
@@ -110,8 +117,7 @@ class Session:
         red = (each for each in report.cells if each.outcome in _RED and not each.declared)
         clauses = self.contract.clauses
         self.failing += sum(
-            verdict_of(self.matcher, each)[0] in BAD and not clauses[each.cell.clause].provisional
-            for each in red
+            fails_its_item(self.matcher, each, clauses[each.cell.clause]) for each in red
         )
         self.asked += report.asked
         self.missed += report.missed

@@ -26,6 +26,7 @@ from conformance.run.outcomes import (
     ItemReport,
     Lost,
     LostCells,
+    fails_its_item,
     runs_of,
     share_out,
     together,
@@ -191,11 +192,10 @@ class Worker:
         )
 
     def _failures(self, cells: Iterable[CellOutcome]) -> Iterator[str]:
-        """What makes the item fail. Provisional clauses gate nothing: the run's summary reports them."""
         clauses = load().clauses
         for found in cells:
-            verdict, why = verdict_of(self.matcher, found)
-            if verdict in BAD and not clauses[found.cell.clause].provisional:
+            if fails_its_item(self.matcher, found, clauses[found.cell.clause]):
+                verdict, why = verdict_of(self.matcher, found)
                 yield f"{verdict} {found.cell}: {found.message or why}"
                 if found.repro:
                     yield f"    repro: python {self.folder / found.repro}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,8 +16,6 @@ from devices import registry
 from opinfo.device import open_device
 
 _C: Any = torch._C
-#: The first backward of a process starts autograd's threads, as many as there are devices: this one must be there by then.
-importlib.import_module("devices.simulated.backend")
 
 
 def tried(clause: str, name: str, device: str = "cpu") -> Attempt:

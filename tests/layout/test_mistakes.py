@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from conformance.checks.ops.calls import Answer
-from conformance.checks.ops.context import from_device
+from conformance.checks.ops.context import Reference, from_device
 from conformance.suites.layout import SUITE, reads
 from conformance.suites.layout.overlap import OVERLAP
 from devices.cell import CellOutcome, Outcome
 from devices.cpu.descriptor import DESCRIPTOR
 from opinfo.device import open_device
+from opinfo.reference import OutputSpec, StrideAnswer
 from tests.trials import Rig, Subject
 
 
@@ -81,6 +82,56 @@ def test_an_output_that_cannot_be_written_to_is_no_executed_check() -> None:
     assert isinstance(answer.unjudged, RuntimeError)
     fresh = Answer(result=torch.ones(3))
     assert list(reads.judge_fresh(call, fresh, SimpleNamespace(specs=None))) == [None]  # type: ignore[arg-type]
+
+
+def spec(*stride: int) -> OutputSpec:
+    return OutputSpec((2, 3), stride, 0, None, "float32")
+
+
+@pytest.mark.parametrize(
+    ("meta", "fake", "eager", "right"),
+    [
+        ((3, 1), None, None, True),  # FakeTensor is not asked
+        ((1, 2), (3, 1), None, True),
+        ((1, 2), (1, 2), (3, 1), True),
+        ((1, 2), (1, 2), None, False),
+        (None, (1, 2), None, False),  # meta has no answer
+        (None, (3, 1), None, True),
+        ((1, 2), (1, 2), (1, 2), False),
+    ],
+)
+def test_strides_are_those_of_one_of_the_references(
+    meta: tuple[int, ...] | None,
+    fake: tuple[int, ...] | None,
+    eager: tuple[int, ...] | None,
+    right: bool,
+) -> None:
+    asked = {"meta_specs": meta, "specs": fake, "eager_specs": eager}
+    given = {name: each and (spec(*each),) for name, each in asked.items()}
+    if meta == (3, 1):
+        del given["specs"], given["eager_specs"]
+    found = list(
+        reads.judge_strides(Any, Answer(result=torch.ones(2, 3)), SimpleNamespace(**given))
+    )  # type: ignore[arg-type]
+    assert (found == [None]) is right and len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("families", "fewest", "most"), [(set(), 900, 999), ({"strides.not_of_meta"}, 0, 0)]
+)
+def test_fake_tensor_is_asked_for_some_calls_of_every_op_and_all_of_some_ops(
+    families: set[str], fewest: int, most: int
+) -> None:
+    answer = StrideAnswer((spec(3, 1),))
+    ctx: Any = SimpleNamespace(
+        traits=SimpleNamespace(families=families), stride_answer=lambda *_, **__: answer
+    )
+    calls: list[Any] = [
+        SimpleNamespace(sample=SimpleNamespace(index=n), case=SimpleNamespace(id="transposed"))
+        for n in range(1000)
+    ]
+    by_meta = [each for each in calls if Reference(ctx, each).meta_specs is not None]
+    assert fewest <= len(by_meta) <= most
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,20 @@ def test_an_unexpected_failure_exits_1(fork: ForkServer, tmp_path: Path) -> None
     assert ran.code == 1 and "regression (exit 1)" in ran.text and "1 failed" in ran.text
 
 
+def test_a_failure_of_a_provisional_clause_is_reported_and_fails_nothing(
+    fork: ForkServer, tmp_path: Path
+) -> None:
+    ran = fork.pytest(
+        *("--device", "cpu", "--ops", "view_copy", "--clauses", "autograd.forward_ad"),
+        *("--expectations", "none", "-x"),
+        f"--results={tmp_path / 'run'}",
+    )
+    assert ran.code == 0 and "1 passed" in ran.text and "failed" not in ran.text, ran.text
+    assert "1 regressions, 0 improvements (1 of provisional clauses, which do not gate)" in ran.text
+    assert "provisional, not gating regression: 1 cell" in ran.text
+    assert "autograd.forward_ad::view_copy[float32]" in ran.text
+
+
 def test_a_dead_device_exits_3_and_is_one_error(cache: Path, tmp_path: Path) -> None:
     ran = run_pytest(
         f"--descriptor={DATA / 'dead.py'}", f"--results={tmp_path / 'run'}", cache=cache

@@ -22,8 +22,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-KIB: Final = 1024
-WINDOWS: Final = 16
+from conformance.suites.allocator.memory import KIB
+
+_WINDOWS: Final = 16
 _TOGETHER: Final = 3  # windows that are counted as one
 _SOUND: Final = 20  # windows of a sound op
 #: Bytes that a small object of Python's counts for: they are between 16 and 512 long.
@@ -36,8 +37,8 @@ class Held(NamedTuple):
     resident: int
     heap: int
 
-    def __bool__(self) -> bool:
-        return any(self)
+    def __str__(self) -> str:
+        return f"{self.heap:,} bytes of heap and {self.resident:,} resident"
 
     def since(self, before: Held) -> Held:
         return Held(self.resident - before.resident, self.heap - before.heap)
@@ -117,14 +118,14 @@ def bound_of(window: Callable[[], None], floor: Held) -> Held:
     return Held(*map(max, zip(floor, *found)))
 
 
-def grown(window: Callable[[], None], bound: Held) -> list[Held]:
-    """By how much the memory grew in each of sixteen windows, if one way of measuring says more than the bound of each;
-    else nothing."""
+def grown(window: Callable[[], None], bound: Held) -> Held | None:
+    """By how much the memory grew in sixteen windows, if one way of measuring says more than the bound of each; None if
+    it does not leak."""
     found: list[Held] = []
     leaking = set(range(len(bound)))
-    while leaking and len(found) < WINDOWS:
+    while leaking and len(found) < _WINDOWS:
         found.append(growth(window))
         last = found[-_TOGETHER:]
         if len(last) == _TOGETHER:
             leaking = {way for way in leaking if sum(x[way] for x in last) > _TOGETHER * bound[way]}
-    return found if leaking else []
+    return Held(*map(sum, zip(*found))) if leaking else None

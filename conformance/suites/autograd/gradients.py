@@ -196,7 +196,9 @@ def again(
     ends = [each for each in first if each is not None and each.requires_grad]
     if not ends:
         return [None] * len(starts)
-    given = [move(weights(each.shape, each.dtype, 1)) for each in ends]
+    given = [
+        move(weights(each.shape, each.dtype, 1).clone()) for each in ends
+    ]  # kernels get no kept ones
     return torch.autograd.grad(ends, starts, given, allow_unused=True)
 
 
