@@ -29,7 +29,7 @@ from opinfo.samples import Sample, choose, direct_seeding, draw, mutates, seed_e
 from opinfo.torch_private import without_modes
 
 #: Elements that the tensors of a changed call, and its result, may have in sum.
-MOST = 2**18
+MOST = 2**20
 #: Tensors that a changed call may return: each is judged.
 _MOST_RESULTS = 64
 #: Terms of a sum beyond which dtypes of 16 bits hold exactly only that of ones.

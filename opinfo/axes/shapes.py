@@ -407,7 +407,7 @@ EMPTY = Axis(
 # -- one dimension past 16 bits, the others of size 1
 
 #: Samples of an op.
-_LONGEST = 3
+_LONGEST = 4
 #: Past 65,536 and 32,768; odd.
 _LENGTHS = (65_551, 32_783)
 #: Past 2^16: of the tensor that is largest, where no dimension is that long.
@@ -424,7 +424,7 @@ def _longest(basis: Basis) -> Variations:
 def _alone(basis: Basis) -> Variations:
     """Calls with one dimension as long as it may be: first all others of size 1, else those that may change."""
     seen: set[str] = set()
-    of_bases = [[(b, group) for group, _ in groups_of(basis, b)] for b in basis.bases]
+    of_bases = [[(b, group) for group in _growing(basis, b)] for b in basis.bases]
     count = len(of_bases)
     # The samples in turn: their arguments differ, and the first ones have the most dimensions.
     turns = sorted(
@@ -441,6 +441,14 @@ def _alone(basis: Basis) -> Variations:
                 seen.add(sign)
                 yield base, call
                 break
+
+
+def _growing(basis: Basis, base: Sample) -> Iterator[frozenset[Any]]:
+    """The groups of a call; before them its batch of one, which stands in no group."""
+    first = base.tensors[0].shape if base.tensors else ()
+    if len(first) > 1 and first[0] == 1:
+        yield frozenset([(0, 0)])
+    yield from (group for group, _ in groups_of(basis, base))
 
 
 def _stretched(

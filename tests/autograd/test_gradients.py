@@ -20,6 +20,7 @@ from conformance.suites.autograd.gradients import (
     sensitivity,
     weights,
 )
+from conformance.suites.autograd.samples import chosen, is_long
 from opinfo.catalog import catalogue
 from opinfo.compare import DEFAULT_TOLERANCES
 from opinfo.device import identity
@@ -28,6 +29,24 @@ from tests.mutation import gradients as mutants
 from tests.mutation.items import subject
 
 CPU = torch.device("cpu")
+
+
+def test_the_gradients_of_a_long_batch_and_of_a_long_result_are_asked_for() -> None:
+    """But not where a window of the pooling holds padding alone: there torch writes past the end of the gradient."""
+    linear, conv, pooled = (
+        [
+            tuple(each.tensors[0].shape) + tuple(each.tensors[-1].shape)
+            for each in chosen(ctx)
+            if is_long(each)
+        ]
+        for ctx in (
+            subject(f"nn.functional.{op}", "float32").context(["autograd.first"])
+            for op in ("linear", "conv1d", "max_pool3d")
+        )
+    )
+    assert (1, 65_551) in linear
+    assert (65_551, 1, 1, 1) in conv
+    assert 65_551 not in [shape[0] for shape in pooled]
 
 
 @pytest.mark.parametrize(
@@ -39,6 +58,8 @@ CPU = torch.device("cpu")
         ("masked_select", "an input is not contiguous", "rolled by one", 0, "first"),
         ("matmul", "a cotangent is expanded", "the last element lost", 1, "first"),
         ("cumsum", "more than 256 elements", "the tail lost", 0, "first"),
+        ("nn.functional.linear", "a tensor of more than 32,767 elements", "doubled", 1, "first"),
+        ("nn.functional.conv1d", "a tensor of more than 32,767 elements", "zeros", 1, "first"),
         ("unbind", "not every output has a cotangent", "doubled", 0, "first"),
         ("exp", "always", "through bfloat16", 0, "second"),
         ("nn.functional.conv2d", "input and cotangent are not contiguous", "zeros", 1, "first"),

@@ -72,6 +72,9 @@ CONDITIONS: dict[str, Callable[[Way], bool]] = {
     "a vector or less": lambda way: all(_long(each) < 2 for each in way.inputs),
     "more than 256 elements": lambda way: any(each.numel() > 256 for each in way.inputs),
     "more than 4,096 elements": lambda way: any(each.numel() > 4096 for each in way.inputs),
+    "a tensor of more than 32,767 elements": lambda way: any(
+        each.numel() > 32767 for each in (*way.inputs, *way.cotangents)
+    ),
     "a row longer than 32": lambda way: any(n > 32 for i in way.inputs for n in i.shape[-1:]),
     "a cotangent above 100": lambda way: any(
         float(c.abs().max()) > 100 for c in way.cotangents if c.numel()

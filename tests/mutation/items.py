@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from functools import cache, lru_cache
 
 from conformance import contract
@@ -69,18 +70,24 @@ class Subject:
             if check.applies(self.traits)
             and known.excluded(check.clause, name, dtype, fake_only=False) is None
         ]
-        withheld = untried_with([name], device().descriptor, contract.load(), clauses)[name]
-        recorder = Recorder(name, dtype, clauses, {}, withheld)
-        strides = StrideReference("simulated", self.cache)
-        about = (self.op, dtype, self.traits, self.samples, device(), strides, recorder, known)
+        context = self.context(clauses)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            run_checks(ItemContext(*about), checks)
+            run_checks(context, checks)
         forget_dispatches()
         return {
             clause: verdict_of(matcher(), record.told())[0] in BAD
-            for clause, record in recorder.cells.items()
+            for clause, record in context.recorder.cells.items()
         }
+
+    def context(self, clauses: Sequence[str]) -> ItemContext:
+        """What the checks of these clauses share in one run."""
+        name, dtype = self.op.id, self.dtype
+        withheld = untried_with([name], device().descriptor, contract.load(), clauses)[name]
+        recorder = Recorder(name, dtype, clauses, {}, withheld)
+        strides = StrideReference("simulated", self.cache)
+        about = (self.op, dtype, self.traits, self.samples, device(), strides, recorder)
+        return ItemContext(*about, exceptions())
 
     def noticed(self) -> list[str]:
         """The clauses that the gate refuses now, and did not in the clean run."""

@@ -23,9 +23,9 @@ SUITE = Suite(
         transforms.cases,
     ),
     op_checks=(
-        OpCheck(again.GRAD, first.applies, (again.grad,), axes=False, grad=True),
-        OpCheck(first.FIRST, first.applies, (first.first,), axes=False, grad=True),
-        OpCheck(again.SECOND, again.has_second, (again.second,), axes=False, grad=True),
-        OpCheck(again.FORWARD, again.has_forward, (again.forward,), axes=False),
+        OpCheck(again.GRAD, first.applies, (again.grad,), grad=True),
+        OpCheck(first.FIRST, first.applies, (first.first,), grad=True),
+        OpCheck(again.SECOND, again.has_second, (again.second,), grad=True),
+        OpCheck(again.FORWARD, again.has_forward, (again.forward,)),
     ),
 )

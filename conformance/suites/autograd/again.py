@@ -24,7 +24,7 @@ from conformance.suites.autograd.gradients import (
     second_gradients,
     tangents_of,
 )
-from conformance.suites.autograd.samples import SUM, Known, chosen, known_of
+from conformance.suites.autograd.samples import SUM, Known, chosen, is_long, known_of
 from opinfo.catalog import catalogue
 from opinfo.compare import SUM_ROUNDINGS, Wrong, tensor_difference
 from opinfo.device import Guarded
@@ -67,7 +67,8 @@ def _asked(
     ctx: ItemContext, pairs: Sequence[tuple[str, str]], samples: int
 ) -> Iterator[tuple[Known, Laid, str, str]]:
     """Samples, each laid out, with the layout of cotangents and a name: the first in all pairs of layouts, others in a few."""
-    given = [each for each in chosen(ctx) if all(t.numel() for t in each.tensors)][:samples]
+    given = [each for each in chosen(ctx) if all(t.numel() for t in each.tensors)]
+    given = [each for each in given if not is_long(each)][:samples]
     for number, sample in enumerate(given):
         known = known_of(ctx, sample)
         if not known.places:

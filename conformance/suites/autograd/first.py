@@ -17,7 +17,7 @@ from conformance.suites.autograd.gradients import (
     differentiated_in_place,
     judge_gradients,
 )
-from conformance.suites.autograd.samples import CONJ, INPUTS, SUM, Known, chosen, known_of
+from conformance.suites.autograd.samples import CONJ, INPUTS, SUM, Known, chosen, is_long, known_of
 from opinfo.catalog import catalogue
 from opinfo.layouts import covering_set, parse_layout
 from opinfo.samples import Sample, Traits
@@ -63,7 +63,8 @@ def first(ctx: ItemContext) -> None:
             known = known_of(ctx, sample)
             if known.places:
                 whole = number < _WHOLE
-                lays = lays_of(ctx, sample, INPUTS if whole else _FEW_INPUTS)
+                layouts = INPUTS if whole else (PLAIN,) if is_long(sample) else _FEW_INPUTS
+                lays = lays_of(ctx, sample, layouts)
                 for ask in _asks(ctx, known, lays, whole):
                     _asked(ctx, known, lays[ask.case], ask)
                 if whole:
@@ -87,7 +88,7 @@ def _asks(ctx: ItemContext, known: Known, lays: Mapping[str, Laid], whole: bool)
     every = known.places
     for case in lays:
         yield Ask(case, case, PLAIN, every)
-    if reads_storage(ctx):
+    if reads_storage(ctx) or is_long(known.sample):
         return
     outputs = [each for each in known.outputs(lays[PLAIN].geometries) if each.requires_grad]
     seen = {shapes(PLAIN, outputs)}

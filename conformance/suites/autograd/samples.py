@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -26,17 +27,16 @@ from conformance.suites.autograd.gradients import (
     plain,
     sensitivity,
 )
-from opinfo.axes import by_axis
-from opinfo.axes.basis import asking
-from opinfo.axes.shapes import EQUAL, EXTENT, RANK, SIZE
+from opinfo.axes.shapes import EQUAL, EXTENT, LONG, RANK, SIZE
+from opinfo.compare import tensors_of
 from opinfo.layouts import CONTIGUOUS, Geometry, parse_layout
 from opinfo.samples import Sample, choose
 
 #: Upstream's samples of an op and dtype, and those of axes of shapes.
 _UPSTREAM = 4
-_AXES = {RANK.name: 2, EQUAL.name: 1, EXTENT.name: 2, SIZE.name: 1}
+_AXES = {RANK.name: 2, EQUAL.name: 1, EXTENT.name: 2, SIZE.name: 1, LONG.name: 2}
 #: Elements of a sample: its gradients are computed in float64, too.
-_MOST = 2**18
+_MOST = 2**20
 
 #: The layouts of the inputs that have their own gradients asked for, one of each sort.
 INPUTS = (
@@ -61,15 +61,13 @@ def chosen(ctx: ItemContext) -> list[Sample]:
     if "gradients" in ctx.kept:
         made: list[Sample] = ctx.kept["gradients"]
         return made
-    held = [each for each in ctx.common if not each.axis and _usable(ctx, each)]
-    found = choose(held, _UPSTREAM)
-    declared, smooth = (
-        ctx.device.descriptor.dtypes,
-        "gradients.not_smooth" not in ctx.traits.families,
-    )
-    with asking():
-        more = by_axis(ctx.op, ctx.dtype, held, declared, _AXES) if held and smooth else ()
-        found += [each for each in more if _usable(ctx, each)]
+    found = choose([each for each in ctx.common if not each.axis and _usable(ctx, each)], _UPSTREAM)
+    if "gradients.not_smooth" not in ctx.traits.families:
+        for axis, count in _AXES.items():
+            of_axis = [each for each in ctx.samples if each.axis == axis]
+            if axis == LONG.name:  # the batch comes first, and what is long in the result last
+                of_axis = of_axis[::-1][:1] + of_axis[:-1]
+            found += islice((each for each in of_axis if _usable(ctx, each)), count)
     found.sort(key=_weight, reverse=True)
     ctx.kept["gradients"] = kept = [replace(each, layouts=None) for each in found]
     return kept
@@ -90,15 +88,31 @@ def _usable(ctx: ItemContext, sample: Sample) -> bool:
     on_cpu = "gradients.indices_on_cpu" in ctx.traits.families
     if on_cpu and any(not floats(each) for each in sample.tensors):
         return False
-    return strided and 0 < sample.numel <= _MOST and not ctx.mutable_inputs(sample) & {0}
+    apart = strided and 0 < sample.numel <= _MOST and not ctx.mutable_inputs(sample) & {0}
+    return apart and (not is_long(sample) or _finite(ctx, sample))
 
 
-def _weight(sample: Sample) -> tuple[bool, bool, bool, int, int]:
+def _finite(ctx: ItemContext, sample: Sample) -> bool:
+    """Whether what the CPU returns is finite. The maximum of a window of padding alone is not, and torch's own pooling
+    then writes a gradient past the end of its tensor."""
+    args, kwargs = sample.call.bind([each.clone() for each in sample.tensors])
+    with torch.no_grad():
+        answer = ctx.op.function(*args, **kwargs)
+    dense = (each for each in tensors_of(answer) if each.layout == torch.strided)
+    return all(bool(each.isfinite().all()) for each in dense)
+
+
+def is_long(sample: Sample) -> bool:
+    """Whether it is there for its one long dimension, which layouts mean nothing to."""
+    return sample.axis == LONG.name
+
+
+def _weight(sample: Sample) -> tuple[bool, bool, bool, bool, int, int]:
     """Samples with elements first, then those that layouts mean something to, upstream's before others, and those with the
     most dimensions."""
     longest = max(sum(n > 1 for n in each.shape) for each in sample.tensors)
     held = all(each.numel() for each in sample.tensors)
-    return held, longest > 1, not sample.axis, longest, -sample.index
+    return held, not is_long(sample), longest > 1, not sample.axis, longest, -sample.index
 
 
 @dataclass
