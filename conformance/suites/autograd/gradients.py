@@ -524,17 +524,20 @@ def sensitivity(
     places: Sequence[int],
     cotangents: Cotangents,
     epsilon: float,
+    fixed: Collection[int] = (),
 ) -> Grads:
     """How much each of the tensors that ``compute`` gives may be off where no algorithm can be blamed for it: by some times
     the largest change where the inputs change by one rounding of relative size ``epsilon``, element by element; and by
-    some times the largest error that the CPU makes in the dtype of the inputs, as far as that is one of rounding."""
+    some times the largest error that the CPU makes in the dtype of the inputs, as far as that is one of rounding. Inputs
+    at the ``fixed`` places do not change: labels, which are only compared."""
     about = (function, arguments)
     exact = compute(*about, values, places, cotangents)
     source = torch.Generator().manual_seed(0)
     jolt = partial(jolted, epsilon=epsilon, source=source)
     largest: Grads = [None if each is None else each.abs() * 0 for each in exact]
     for _ in range(_DRAWS):
-        moved = compute(*about, [jolt(wider(v)) for v in values], places, cotangents)
+        given = [v if n in fixed else jolt(wider(v)) for n, v in enumerate(values)]
+        moved = compute(*about, given, places, cotangents)
         for place, (before, after) in enumerate(zip(exact, moved)):
             held = largest[place]
             if before is not None and after is not None and held is not None:

@@ -69,6 +69,7 @@ def chosen(ctx: ItemContext) -> list[Sample]:
                 of_axis = of_axis[::-1][:1] + of_axis[:-1]
             found += islice((each for each in of_axis if _usable(ctx, each)), count)
     found.sort(key=_weight, reverse=True)
+    found = _with_a_result_to_lay_out(ctx, found)
     ctx.kept["gradients"] = kept = [replace(each, layouts=None) for each in found]
     return kept
 
@@ -92,14 +93,32 @@ def _usable(ctx: ItemContext, sample: Sample) -> bool:
     return apart and (not is_long(sample) or _finite(ctx, sample))
 
 
-def _finite(ctx: ItemContext, sample: Sample) -> bool:
-    """Whether what the CPU returns is finite. The maximum of a window of padding alone is not, and torch's own pooling
-    then writes a gradient past the end of its tensor."""
+def _results(ctx: ItemContext, sample: Sample) -> list[torch.Tensor]:
+    """The dense tensors that the CPU returns."""
     args, kwargs = sample.call.bind([each.clone() for each in sample.tensors])
     with torch.no_grad():
         answer = ctx.op.function(*args, **kwargs)
-    dense = (each for each in tensors_of(answer) if each.layout == torch.strided)
-    return all(bool(each.isfinite().all()) for each in dense)
+    return [each for each in tensors_of(answer) if each.layout == torch.strided]
+
+
+def _finite(ctx: ItemContext, sample: Sample) -> bool:
+    """Whether what the CPU returns is finite. The maximum of a window of padding alone is not, and torch's own pooling
+    then writes a gradient past the end of its tensor."""
+    return all(bool(each.isfinite().all()) for each in _results(ctx, sample))
+
+
+def _with_a_result_to_lay_out(ctx: ItemContext, samples: list[Sample]) -> list[Sample]:
+    """The samples, first the one whose result has two dimensions longer than 1, or the most: only then layouts of the
+    cotangent differ. Reductions and losses have others, whose result is a number."""
+    most, best = 0, samples[:1]
+    for sample in samples:
+        results = (each for each in _results(ctx, sample) if floats(each))
+        long = max((sum(n > 1 for n in each.shape) for each in results), default=0)
+        if long > most:
+            most, best = long, [sample]
+        if most > 1:
+            break
+    return [*best, *(each for each in samples if each not in best)]
 
 
 def is_long(sample: Sample) -> bool:
@@ -125,6 +144,7 @@ class Known:
     form: str = ""  # "in place", "in place, sliced": of which the function is the in-place variant
     wide: bool = True
     places: tuple[int, ...] = ()
+    fixed: tuple[int, ...] = ()  # of them, those without a gradient of their own
     _graphs: dict[tuple[int | None, ...], Graph] = field(default_factory=dict)
     _made: dict[Any, Any] = field(default_factory=dict)
 
@@ -156,6 +176,7 @@ class Known:
                 return False
             self.places = tuple(places)
             found = graph.grads(self.cotangents("contiguous", geometries))
+            self.fixed = tuple(p for p, each in zip(places, found, strict=True) if each is None)
         except RuntimeError:  # the CPU's own answer: it has no such gradient
             self._graphs.clear()
             self.places = ()
@@ -244,6 +265,7 @@ class Known:
         places, cotangents = given[:2]
         geometries, epsilon = laid.geometries, EPSILON.get(self.ctx.dtype, 0.0)
         more = "" if self.wide else ", wide=False"
+        fixed = f", {literal(self.fixed)}" if self.fixed else ""
 
         def source(name: str, last: str) -> Callable[[], str]:
             return lambda: f"{name}{self._source(places, cotangents)}{last})"
@@ -267,7 +289,7 @@ class Known:
             return [found[place] for place in places]
 
         def slack() -> Grads:
-            return of_values(partial(sensitivity, compute), epsilon=epsilon)
+            return of_values(partial(sensitivity, compute), epsilon=epsilon, fixed=self.fixed)
 
         def alike() -> Gradients:
             call = self.ctx.call(laid, self.function)
@@ -279,7 +301,9 @@ class Known:
         return {
             "wants": Part(wants, source(f"{name}(", more), functions),
             "slack": Part(
-                slack, source(f"sensitivity({name}, ", f", {epsilon}"), (sensitivity, *functions)
+                slack,
+                source(f"sensitivity({name}, ", f", {epsilon}{fixed}"),
+                (sensitivity, *functions),
             ),
             "alike": None if self.ctx.device.fake_only else Part(alike, same, (as_the_cpu_does,)),
         }
