@@ -78,8 +78,11 @@ def reads_storage(ctx: ItemContext) -> bool:
 
 
 def lays_of(ctx: ItemContext, sample: Sample, layouts: Iterable[str]) -> dict[str, Laid]:
-    """The sample in these layouts, by name. Storage that an op reads itself is contiguous."""
+    """The sample in these layouts, by name. Storage that an op reads itself is contiguous. Where an op may take any of
+    equal elements, none are made equal."""
     wanted = {PLAIN} if reads_storage(ctx) else set(layouts)
+    if "gradients.of_any" in ctx.traits.families:
+        wanted = {each for each in wanted if "+expand" not in each}
     return {laid.case.id: laid for laid in ctx.laid_out(sample, frozenset(wanted))}
 
 
