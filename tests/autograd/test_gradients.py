@@ -25,6 +25,7 @@ from opinfo.catalog import catalogue
 from opinfo.compare import DEFAULT_TOLERANCES
 from opinfo.device import identity
 from opinfo.layouts import CONTIGUOUS, Geometry, Layout
+from tests.autograd import trust
 from tests.mutation import gradients as mutants
 from tests.mutation.items import subject
 
@@ -68,6 +69,8 @@ def test_the_gradients_of_a_long_batch_and_of_a_long_result_are_asked_for() -> N
         ("add", "a cotangent above 100", "none", 0, "first"),
         ("tanh", "always", "the gradient of the call before", 0, "first"),
         ("nn.functional.grid_sample", "a cotangent is expanded", "NaN in the middle", 1, "first"),
+        ("nanmean", "input and cotangent are not contiguous", "negated", None, "first"),
+        ("nn.functional.cosine_embedding_loss", "always", "zeros", None, "first"),
     ],
 )
 def test_a_wrong_derivative_is_noticed(
@@ -79,6 +82,15 @@ def test_a_wrong_derivative_is_noticed(
         noticed = item.noticed()
     assert mutant.reached
     assert f"autograd.{clause}" in noticed
+
+
+@pytest.mark.parametrize(
+    "op", ["nn.functional.scaled_dot_product_attention", "softmax", "sum", "erf"]
+)
+def test_gradients_of_zeros_would_be_noticed(op: str) -> None:
+    """``python -m tests.autograd.trust`` looks at every op."""
+    parts = trust.noticed(op)
+    assert parts and min(parts.values()) > trust.LEAST
 
 
 def test_the_derivatives_of_the_device_itself_are_not_blamed() -> None:
