@@ -28,6 +28,7 @@ from devices.manifest import Manifest
 from devices.verdicts import Matcher
 from opinfo.axes import samples_of
 from opinfo.catalog import catalogue
+from opinfo.compare import tensors_of
 from reports.model import CellResult
 from tests.plugin.running import Ran, cells_of, run_conform
 
@@ -169,7 +170,8 @@ STRANGERS: tuple[Stranger, ...] = (
 
 @cache
 def calls_mul(op_id: str) -> bool:
-    """Whether the CPU's way of computing an op multiplies by ``aten::mul``: a number is made a tensor on the way."""
+    """Whether the CPU's way of computing an op, or its gradient, multiplies by ``aten::mul``: a number is made a tensor on
+    the way."""
     if op_id == "mul":
         return True
     op, seen = catalogue()[op_id], set()
@@ -182,9 +184,11 @@ def calls_mul(op_id: str) -> bool:
             return func(*args, **(kwargs or {}))
 
     for sample in samples_of(op, "float32", 16):
-        args, kwargs = sample.call.bind(sample.tensors)
+        given = [t.detach().requires_grad_(t.is_floating_point()) for t in sample.tensors]
+        args, kwargs = sample.call.bind(given)
         with Calls(), suppress(Exception):  # some samples are refused: the others tell
-            op.function(*args, **kwargs)
+            results = [t for t in tensors_of(op.function(*args, **kwargs)) if t.requires_grad]
+            torch.autograd.backward(results, [torch.rand_like(t) for t in results])
     return not seen.isdisjoint({torch.ops.aten.mul.Tensor, torch.ops.aten.mul.Scalar})
 
 
