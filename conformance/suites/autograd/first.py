@@ -24,6 +24,8 @@ from opinfo.samples import Sample, Traits
 
 FIRST = "autograd.first"
 DTYPES = frozenset({"float32", "complex64"})
+#: Families of ops whose gradient is not settled, or that write to what it is asked of.
+UNSETTLED = frozenset({"values.free", "mutates.self", "values.not_unique"})
 
 #: Samples that take every layout; the others take a few.
 _WHOLE = 1
@@ -40,8 +42,12 @@ _LARGE = 2.0**10
 def applies(t: Traits) -> bool:
     """Ops that the database says have a gradient for the dtype, with values that are settled."""
     op = catalogue()[t.op]
-    settled = not t.families & {"values.free", "mutates.self", "values.not_unique"}
-    return settled and t.dense and t.dtype in DTYPES and t.dtype in op.gradient_dtypes
+    return (
+        not t.families & UNSETTLED
+        and t.dense
+        and t.dtype in DTYPES
+        and t.dtype in op.gradient_dtypes
+    )
 
 
 @dataclass(frozen=True, slots=True)
