@@ -17,7 +17,16 @@ from conformance.suites.autograd.gradients import (
     differentiated_in_place,
     judge_gradients,
 )
-from conformance.suites.autograd.samples import CONJ, INPUTS, SUM, Known, chosen, is_long, known_of
+from conformance.suites.autograd.samples import (
+    CONJ,
+    INPUTS,
+    SUM,
+    Known,
+    chosen,
+    is_large,
+    is_long,
+    known_of,
+)
 from opinfo.catalog import catalogue
 from opinfo.layouts import covering_set, parse_layout
 from opinfo.samples import Sample, Traits
@@ -69,8 +78,7 @@ def first(ctx: ItemContext) -> None:
             known = known_of(ctx, sample)
             if known.places:
                 whole = number < _WHOLE
-                layouts = INPUTS if whole else (PLAIN,) if is_long(sample) else _FEW_INPUTS
-                lays = lays_of(ctx, sample, layouts)
+                lays = lays_of(ctx, sample, INPUTS if whole else _inputs_of(sample))
                 for ask in _asks(ctx, known, lays, whole):
                     _asked(ctx, known, lays[ask.case], ask)
                 if whole:
@@ -92,6 +100,13 @@ def lays_of(ctx: ItemContext, sample: Sample, layouts: Iterable[str]) -> dict[st
     return {laid.case.id: laid for laid in ctx.laid_out(sample, frozenset(wanted))}
 
 
+def _inputs_of(sample: Sample) -> tuple[str, ...]:
+    """The layouts of the inputs of a sample that is not the first."""
+    if is_long(sample):
+        return (PLAIN,)
+    return _FEW_INPUTS[:2] if is_large(sample) else _FEW_INPUTS
+
+
 def _asks(ctx: ItemContext, known: Known, lays: Mapping[str, Laid], whole: bool) -> Iterator[Ask]:
     """What is asked of a sample."""
     every = known.places
@@ -101,7 +116,8 @@ def _asks(ctx: ItemContext, known: Known, lays: Mapping[str, Laid], whole: bool)
         return
     outputs = [each for each in known.outputs(lays[PLAIN].geometries) if each.requires_grad]
     seen = {shapes(PLAIN, outputs)}
-    for layout in covering_set().cotangents if whole else _FEW_COTANGENTS:
+    few = ("transposed",) if is_large(known.sample) else _FEW_COTANGENTS
+    for layout in covering_set().cotangents if whole else few:
         if layout == CONJ and not any(each.is_complex() for each in outputs):
             continue
         if layout not in (SUM, CONJ) and not ctx.device.takes(layout):
@@ -113,8 +129,8 @@ def _asks(ctx: ItemContext, known: Known, lays: Mapping[str, Laid], whole: bool)
                 yield Ask(f"both={layout}", layout, layout, every)
     if not whole:
         # One input at a time, with a cotangent that is not contiguous where the other has been asked of the first sample.
-        alone = every if len(every) > 1 and ctx.device.takes(_STEPPED) else ()
-        for number, place in enumerate(alone):
+        alone = len(every) > 1 and not is_large(known.sample) and ctx.device.takes(_STEPPED)
+        for number, place in enumerate(every if alone else ()):
             yield Ask(f"input={min(number, 3)}", PLAIN, _STEPPED, (place,))
         return
     yield Ask("grad=large", PLAIN, PLAIN, every, scale=_LARGE)

@@ -126,6 +126,11 @@ def is_long(sample: Sample) -> bool:
     return sample.axis == LONG.name
 
 
+def is_large(sample: Sample) -> bool:
+    """Whether it is there for its size: few layouts are enough."""
+    return sample.axis in (EXTENT.name, SIZE.name)
+
+
 def _weight(sample: Sample) -> tuple[bool, bool, bool, bool, int, int]:
     """Samples with elements first, then those that layouts mean something to, upstream's before others, and those with the
     most dimensions."""
