@@ -23,7 +23,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from devices import registry
-from devices.cell import CellKey, Outcome, Verdict
+from devices.cell import Outcome, Verdict
 from devices.manifest import Manifest
 from devices.verdicts import Matcher
 from opinfo.axes import samples_of
