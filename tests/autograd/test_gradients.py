@@ -73,6 +73,7 @@ def test_the_gradients_of_a_long_batch_and_of_a_long_result_are_asked_for() -> N
         ("add", "a cotangent above 100", "none", 0, "first"),
         ("tanh", "always", "the gradient of the call before", 0, "first"),
         ("nn.functional.grid_sample", "a cotangent is expanded", "NaN in the middle", 1, "first"),
+        ("median", "an input is expanded", "doubled", 0, "first"),
         ("nanmean", "input and cotangent are not contiguous", "negated", None, "first"),
         ("nn.functional.cosine_embedding_loss", "always", "zeros", None, "first"),
     ],
@@ -89,12 +90,19 @@ def test_a_wrong_derivative_is_noticed(
 
 
 @pytest.mark.parametrize(
-    "op", ["nn.functional.scaled_dot_product_attention", "softmax", "sum", "erf"]
+    "op", ["nn.functional.scaled_dot_product_attention", "softmax", "index_copy", "cdist"]
 )
 def test_gradients_of_zeros_would_be_noticed(op: str) -> None:
     """``python -m tests.autograd.trust`` looks at every op."""
-    parts = trust.noticed(op)
-    assert parts and min(parts.values()) > trust.LEAST
+    assert trust.noticed(op) and trust.told(op) == []
+
+
+def test_an_input_whose_gradient_is_always_zero_is_told_unless_it_is_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert trust.told("floor") == []
+    monkeypatch.delitem(trust.ZERO, ("floor", 0))
+    assert trust.told("floor") == ["floor: input 0: zeros would be noticed in 0% of the gradient"]
 
 
 def test_the_derivatives_of_the_device_itself_are_not_blamed() -> None:
@@ -106,7 +114,7 @@ def test_the_derivatives_of_the_device_itself_are_not_blamed() -> None:
 
 def test_the_docs_list_each_op_with_a_gradient_that_is_not_judged() -> None:
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
-    table = text.partition("**What is left out.**")[2].partition("\n\nOf an op")[0]
+    table = text.partition("**What is left out.**")[2].partition("\n\nAn op")[0]
     listed = {name for row in table.splitlines()[4:] for name in re.findall(r"`(\S+)`", row)}
     sparse = {"sparse.sampled_addmm", "sparse.mm.reduce"}
     with_gradient = [
@@ -152,6 +160,7 @@ def _reference(call: Call, cotangents: tuple[Cotangent, ...], **more: Any) -> An
         "tolerances": DEFAULT_TOLERANCES,
         "mutable": frozenset(),
         "alike": None,
+        "shared": {},
     }
     return SimpleNamespace(**{**given, **more})
 
@@ -210,6 +219,19 @@ def test_a_refusal_of_the_formula_is_not_the_devices_and_one_of_its_own_is() -> 
 
 
 # -- layout.grad
+
+
+def test_any_of_equal_elements_may_have_the_gradient_and_all_of_it() -> None:
+    """Rows that are expanded are equal: the reference takes the first one, and others may take another."""
+    x = torch.tensor([[1.0, 5.0], [3.0, 2.0]])[:, :1].T.expand(3, 2).contiguous()
+
+    def of(row: int, factor: float) -> Any:
+        call = _call(lambda t: t[row] * factor, x)
+        reference = _reference(_call(lambda t: t[0], x), (_plain(2),), shared={0: 0})
+        return list(judge_gradients(call, differentiated(call, [0], (_plain(2),)), reference))
+
+    assert of(0, 1.0) == of(2, 1.0) == [None]
+    assert of(2, 2.0)[0].kind == "values"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,10 +23,9 @@ from conformance.suites.autograd.samples import (
     SUM,
     Known,
     chosen,
-    is_large,
-    is_long,
     known_of,
 )
+from opinfo.axes.shapes import EXTENT, LONG, SIZE
 from opinfo.catalog import catalogue
 from opinfo.layouts import covering_set, parse_layout
 from opinfo.samples import Sample, Traits
@@ -40,12 +39,28 @@ UNSETTLED = frozenset({"values.free", "mutates.self", "values.not_unique"})
 _WHOLE = 1
 PLAIN = "contiguous"
 _STEPPED = "contiguous+step_inner+offset"
-_FEW_INPUTS = (PLAIN, "transposed", _STEPPED)
-_FEW_COTANGENTS = (SUM, "transposed", _STEPPED)
 _IN_PLACE = (PLAIN, "transposed")
 #: Inputs of which each subset has its gradients asked for.
 _SUBSETS = 3
 _LARGE = 2.0**10
+
+
+class Few(NamedTuple):
+    """What is asked of a sample that is not the first: layouts of the inputs and of the cotangents, and whether each input
+    is asked for alone."""
+
+    inputs: tuple[str, ...]
+    cotangents: tuple[str, ...] = ()
+    alone: bool = False
+
+
+_FEW = Few((PLAIN, "transposed", _STEPPED), (SUM, "transposed", _STEPPED), alone=True)
+#: Of samples that are there for their size.
+_FEW_OF = {
+    LONG.name: Few((PLAIN,)),
+    EXTENT.name: Few((PLAIN, "transposed"), ("transposed",)),
+    SIZE.name: Few((PLAIN, "transposed"), ("transposed",)),
+}
 
 
 def applies(t: Traits) -> bool:
@@ -78,8 +93,9 @@ def first(ctx: ItemContext) -> None:
             known = known_of(ctx, sample)
             if known.places:
                 whole = number < _WHOLE
-                lays = lays_of(ctx, sample, INPUTS if whole else _inputs_of(sample))
-                for ask in _asks(ctx, known, lays, whole):
+                few = None if whole else _FEW_OF.get(sample.axis, _FEW)
+                lays = lays_of(ctx, sample, few.inputs if few else INPUTS)
+                for ask in _asks(ctx, known, lays, few):
                     _asked(ctx, known, lays[ask.case], ask)
                 if whole:
                     _in_place(ctx, sample)
@@ -92,32 +108,23 @@ def reads_storage(ctx: ItemContext) -> bool:
 
 
 def lays_of(ctx: ItemContext, sample: Sample, layouts: Iterable[str]) -> dict[str, Laid]:
-    """The sample in these layouts, by name. Storage that an op reads itself is contiguous. Where an op may take any of
-    equal elements, none are made equal."""
+    """The sample in these layouts, by name. Storage that an op reads itself is contiguous."""
     wanted = {PLAIN} if reads_storage(ctx) else set(layouts)
-    if "gradients.of_any" in ctx.traits.families:
-        wanted = {each for each in wanted if "+expand" not in each}
     return {laid.case.id: laid for laid in ctx.laid_out(sample, frozenset(wanted))}
 
 
-def _inputs_of(sample: Sample) -> tuple[str, ...]:
-    """The layouts of the inputs of a sample that is not the first."""
-    if is_long(sample):
-        return (PLAIN,)
-    return _FEW_INPUTS[:2] if is_large(sample) else _FEW_INPUTS
-
-
-def _asks(ctx: ItemContext, known: Known, lays: Mapping[str, Laid], whole: bool) -> Iterator[Ask]:
-    """What is asked of a sample."""
+def _asks(
+    ctx: ItemContext, known: Known, lays: Mapping[str, Laid], few: Few | None
+) -> Iterator[Ask]:
+    """What is asked of a sample: ``few`` things, or everything."""
     every = known.places
     for case in lays:
         yield Ask(case, case, PLAIN, every)
-    if reads_storage(ctx) or is_long(known.sample):
+    if reads_storage(ctx):
         return
     outputs = [each for each in known.outputs(lays[PLAIN].geometries) if each.requires_grad]
     seen = {shapes(PLAIN, outputs)}
-    few = ("transposed",) if is_large(known.sample) else _FEW_COTANGENTS
-    for layout in covering_set().cotangents if whole else few:
+    for layout in few.cotangents if few else covering_set().cotangents:
         if layout == CONJ and not any(each.is_complex() for each in outputs):
             continue
         if layout not in (SUM, CONJ) and not ctx.device.takes(layout):
@@ -125,11 +132,11 @@ def _asks(ctx: ItemContext, known: Known, lays: Mapping[str, Laid], whole: bool)
         if (found := shapes(layout, outputs)) not in seen:
             seen.add(found)
             yield Ask(f"grad={layout}", PLAIN, layout, every)
-            if whole and layout in lays:
+            if few is None and layout in lays:
                 yield Ask(f"both={layout}", layout, layout, every)
-    if not whole:
+    if few is not None:
         # One input at a time, with a cotangent that is not contiguous where the other has been asked of the first sample.
-        alone = len(every) > 1 and not is_large(known.sample) and ctx.device.takes(_STEPPED)
+        alone = few.alone and len(every) > 1 and ctx.device.takes(_STEPPED)
         for number, place in enumerate(every if alone else ()):
             yield Ask(f"input={min(number, 3)}", PLAIN, _STEPPED, (place,))
         return

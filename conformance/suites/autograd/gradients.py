@@ -576,7 +576,8 @@ def jolted(tensor: torch.Tensor, epsilon: float, source: torch.Generator) -> tor
 def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
     """Each tensor that backward gave has the reference's values, and the shape, dtype and device that it should have. One
     that is None in the reference is None, or zeros. No input and no cotangent has changed. Where the CPU's formula refuses
-    these layouts, or gives the same for them, that is not the device's fault."""
+    these layouts, or gives the same for them, that is not the device's fault. Where any of equal elements may have the
+    gradient, they have it in sum."""
     if answer.unjudged is not None:
         return
     alike = reference.alike
@@ -589,9 +590,11 @@ def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
             yield None
             continue
         kind, slack = reference.kinds[place], partial(slack_of, reference, place)
-        wrong = other_gradient(got, want, kind, slack, reference.tolerances)
+        over = partial(summed, along=reference.shared.get(place))
+        wrong = other_gradient(over(got), over(want), kind, slack, reference.tolerances)
         if wrong is not None and alike is not None and alike.raised is None and alike.read:
-            same = other_gradient(got, alike.read[place], kind, slack, reference.tolerances)
+            near = over(alike.read[place])
+            same = other_gradient(over(got), near, kind, slack, reference.tolerances)
             wrong = wrong if same is not None else None
         yield wrong.about(reference.subjects[place]) if wrong is not None else None
     for place, (made, device) in enumerate(zip(answer.grads, answer.devices)):
@@ -603,8 +606,14 @@ def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
 
 def slack_of(reference: Any, place: int) -> torch.Tensor | None:
     """How much a gradient may be off by roundings; computed where it is first asked for."""
-    found: torch.Tensor | None = reference.slack[place]
-    return found
+    return summed(reference.slack[place], reference.shared.get(place))
+
+
+def summed(gradient: torch.Tensor | None, along: int | None) -> torch.Tensor | None:
+    """A gradient summed over a dimension, if one is given."""
+    if gradient is None or along is None:
+        return gradient
+    return gradient.sum(along, keepdim=True)
 
 
 def other_gradient(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from conformance.suites.autograd.gradients import (
     plain,
     sensitivity,
 )
+from opinfo.axes.basis import MOST
 from opinfo.axes.shapes import EQUAL, EXTENT, LONG, RANK, SIZE
 from opinfo.compare import tensors_of
 from opinfo.layouts import CONTIGUOUS, Geometry, parse_layout
@@ -35,8 +36,6 @@ from opinfo.samples import Sample, choose
 #: Upstream's samples of an op and dtype, and those of axes of shapes.
 _UPSTREAM = 4
 _AXES = {RANK.name: 2, EQUAL.name: 1, EXTENT.name: 2, SIZE.name: 1, LONG.name: 2}
-#: Elements of a sample: its gradients are computed in float64, too.
-_MOST = 2**20
 
 #: The layouts of the inputs that have their own gradients asked for, one of each sort.
 INPUTS = (
@@ -61,7 +60,8 @@ def chosen(ctx: ItemContext) -> list[Sample]:
     if "gradients" in ctx.kept:
         made: list[Sample] = ctx.kept["gradients"]
         return made
-    found = choose([each for each in ctx.common if not each.axis and _usable(ctx, each)], _UPSTREAM)
+    upstream = [each for each in ctx.common if not each.axis and _usable(ctx, each)]
+    found = choose(upstream, _UPSTREAM)
     if "gradients.not_smooth" not in ctx.traits.families:
         for axis, count in _AXES.items():
             of_axis = [each for each in ctx.samples if each.axis == axis]
@@ -69,7 +69,7 @@ def chosen(ctx: ItemContext) -> list[Sample]:
                 of_axis = of_axis[::-1][:1] + of_axis[:-1]
             found += islice((each for each in of_axis if _usable(ctx, each)), count)
     found.sort(key=_weight, reverse=True)
-    found = _with_a_result_to_lay_out(ctx, found)
+    found = _most_telling_first(ctx, found, upstream)
     ctx.kept["gradients"] = kept = [replace(each, layouts=None) for each in found]
     return kept
 
@@ -89,34 +89,31 @@ def _usable(ctx: ItemContext, sample: Sample) -> bool:
     on_cpu = "gradients.indices_on_cpu" in ctx.traits.families
     if on_cpu and any(not floats(each) for each in sample.tensors):
         return False
-    apart = strided and 0 < sample.numel <= _MOST and not ctx.mutable_inputs(sample) & {0}
+    apart = strided and 0 < sample.numel <= MOST and not ctx.mutable_inputs(sample) & {0}
     return apart and (not is_long(sample) or _finite(ctx, sample))
-
-
-def _results(ctx: ItemContext, sample: Sample) -> list[torch.Tensor]:
-    """The dense tensors that the CPU returns."""
-    args, kwargs = sample.call.bind([each.clone() for each in sample.tensors])
-    with torch.no_grad():
-        answer = ctx.op.function(*args, **kwargs)
-    return [each for each in tensors_of(answer) if each.layout == torch.strided]
 
 
 def _finite(ctx: ItemContext, sample: Sample) -> bool:
     """Whether what the CPU returns is finite. The maximum of a window of padding alone is not, and torch's own pooling
     then writes a gradient past the end of its tensor."""
-    return all(bool(each.isfinite().all()) for each in _results(ctx, sample))
+    args, kwargs = sample.call.bind([each.clone() for each in sample.tensors])
+    with torch.no_grad():
+        answer = ctx.op.function(*args, **kwargs)
+    dense = (each for each in tensors_of(answer) if each.layout == torch.strided)
+    return all(bool(each.isfinite().all()) for each in dense)
 
 
-def _with_a_result_to_lay_out(ctx: ItemContext, samples: list[Sample]) -> list[Sample]:
-    """The samples, first the one whose result has two dimensions longer than 1, or the most: only then layouts of the
-    cotangent differ. Reductions and losses have others, whose result is a number."""
-    most, best = 0, samples[:1]
-    for sample in samples:
-        results = (each for each in _results(ctx, sample) if floats(each))
-        long = max((sum(n > 1 for n in each.shape) for each in results), default=0)
-        if long > most:
-            most, best = long, [sample]
-        if most > 1:
+def _most_telling_first(
+    ctx: ItemContext, samples: list[Sample], spare: list[Sample]
+) -> list[Sample]:
+    """The samples, first the one of these and the spare ones of which layouts show most: that with most inputs whose gradient
+    is not zero. A sum has no cotangent to lay out where its result is a number."""
+    inputs = {each.index: sum(map(floats, each.tensors)) for each in (*samples, *spare)}
+    best, most = samples[:1], (0, 0)
+    for sample in chain(samples, spare):
+        if inputs[sample.index] >= most[0] and (now := known_of(ctx, sample).shown) > most:
+            best, most = [sample], now
+        if most >= (max(inputs.values()), 2):
             break
     return [*best, *(each for each in samples if each not in best)]
 
@@ -124,11 +121,6 @@ def _with_a_result_to_lay_out(ctx: ItemContext, samples: list[Sample]) -> list[S
 def is_long(sample: Sample) -> bool:
     """Whether it is there for its one long dimension, which layouts mean nothing to."""
     return sample.axis == LONG.name
-
-
-def is_large(sample: Sample) -> bool:
-    """Whether it is there for its size: few layouts are enough."""
-    return sample.axis in (EXTENT.name, SIZE.name)
 
 
 def _weight(sample: Sample) -> tuple[bool, bool, bool, bool, int, int]:
@@ -150,6 +142,8 @@ class Known:
     wide: bool = True
     places: tuple[int, ...] = ()
     fixed: tuple[int, ...] = ()  # of them, those without a gradient of their own
+    #: The other inputs whose gradient is not zero, and the dimensions longer than 1 of the result, at most 2.
+    shown: tuple[int, int] = (0, 0)
     _graphs: dict[tuple[int | None, ...], Graph] = field(default_factory=dict)
     _made: dict[Any, Any] = field(default_factory=dict)
 
@@ -182,6 +176,7 @@ class Known:
             self.places = tuple(places)
             found = graph.grads(self.cotangents("contiguous", geometries))
             self.fixed = tuple(p for p, each in zip(places, found, strict=True) if each is None)
+            self.shown = _shown(graph, [each for each in found if each is not None])
         except RuntimeError:  # the CPU's own answer: it has no such gradient
             self._graphs.clear()
             self.places = ()
@@ -311,7 +306,16 @@ class Known:
                 (sensitivity, *functions),
             ),
             "alike": None if self.ctx.device.fake_only else Part(alike, same, (as_the_cpu_does,)),
+            "shared": self._shared(places, geometries) if compute is gradients else {},
         }
+
+    def _shared(self, places: Sequence[int], geometries: Sequence[Geometry]) -> dict[int, int]:
+        """Of gradients of these inputs, by number, the dimension over which they are judged in sum: an expanded one, if the
+        op may take any of equal elements."""
+        if "gradients.of_any" not in self.ctx.traits.families:
+            return {}
+        expanded = ((n, geometries[place].expanded) for n, place in enumerate(places))
+        return {n: dim for n, dim in expanded if dim is not None}
 
     def _source(self, places: Sequence[int], cotangents: Cotangents) -> str:
         function, arguments = "op", "arguments"
@@ -321,6 +325,17 @@ class Known:
             function, arguments = f"in_place(call.function, arguments, {sliced}, {cpu})", "plain"
         given = f"{literal(tuple(places))}, {literal(tuple(cotangents))}"
         return f"{function}, {arguments}, repeated(values, geometries), {given}"
+
+
+#: The tolerance of float32 beside an expected zero.
+_ZERO = 1e-5
+
+
+def _shown(graph: Graph, found: Sequence[torch.Tensor]) -> tuple[int, int]:
+    moved = sum(bool((each.to_dense().abs() > _ZERO).any()) for each in found)
+    results = (each for each in graph.outputs if each.requires_grad)
+    long = max((sum(n > 1 for n in each.shape) for each in results), default=0)
+    return moved, min(2, long)
 
 
 def _numbers(cotangent: Cotangent | None) -> Any:
