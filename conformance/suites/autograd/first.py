@@ -54,7 +54,14 @@ class Few(NamedTuple):
     alone: bool = False
 
 
-_FEW = Few((PLAIN, "transposed", _STEPPED), (SUM, "transposed", _STEPPED), alone=True)
+#: In turn, so that calls with other arguments have other layouts, too: one is not enough for `stft`, which copies its input
+#: in some of them.
+_IN_TURN = (
+    Few((PLAIN, "contiguous+expand_first"), (SUM, "transposed"), alone=True),
+    Few((PLAIN, _STEPPED), ("transposed", _STEPPED), alone=True),
+    Few((PLAIN, "transposed"), (SUM, _STEPPED), alone=True),
+    Few((PLAIN, "channels_last"), (SUM, "transposed"), alone=True),
+)
 #: Of samples that are there for their size.
 _FEW_OF = {
     LONG.name: Few((PLAIN,)),
@@ -93,7 +100,8 @@ def first(ctx: ItemContext) -> None:
             known = known_of(ctx, sample)
             if known.places:
                 whole = number < _WHOLE
-                few = None if whole else _FEW_OF.get(sample.axis, _FEW)
+                turn = _IN_TURN[(number - _WHOLE) % len(_IN_TURN)]
+                few = None if whole else _FEW_OF.get(sample.axis, turn)
                 lays = lays_of(ctx, sample, few.inputs if few else INPUTS)
                 for ask in _asks(ctx, known, lays, few):
                     _asked(ctx, known, lays[ask.case], ask)

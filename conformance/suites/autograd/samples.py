@@ -109,12 +109,15 @@ def _most_telling_first(
     """The samples, first the one of these and the spare ones of which layouts show most: that with most inputs whose gradient
     is not zero. A sum has no cotangent to lay out where its result is a number."""
     inputs = {each.index: sum(map(floats, each.tensors)) for each in (*samples, *spare)}
-    best, most = samples[:1], (0, 0)
+    best, most, enough = samples[:1], (0, 0), 0
     for sample in chain(samples, spare):
-        if inputs[sample.index] >= most[0] and (now := known_of(ctx, sample).shown) > most:
-            best, most = [sample], now
-        if most >= (max(inputs.values()), 2):
-            break
+        if inputs[sample.index] < enough:
+            continue
+        known = known_of(ctx, sample)
+        if known.shown > most:
+            best, most = [sample], known.shown
+            if most == (len(known.places) - len(known.fixed), 2):  # more inputs alone show more
+                enough = inputs[sample.index] + 1
     return [*best, *(each for each in samples if each not in best)]
 
 
