@@ -12,7 +12,7 @@ import torch
 
 from conformance.checks.ops.calls import Call, laid_out
 from conformance.suites.autograd.again import misplaced
-from conformance.suites.autograd.first import UNSETTLED
+from conformance.suites.autograd.first import PLAIN, UNSETTLED, lays_of
 from conformance.suites.autograd.gradients import (
     Cotangent,
     Gradients,
@@ -23,7 +23,7 @@ from conformance.suites.autograd.gradients import (
     sensitivity,
     weights,
 )
-from conformance.suites.autograd.samples import chosen, is_long
+from conformance.suites.autograd.samples import chosen, is_long, known_of
 from opinfo.catalog import catalogue
 from opinfo.compare import DEFAULT_TOLERANCES
 from opinfo.device import identity
@@ -87,6 +87,19 @@ def test_a_wrong_derivative_is_noticed(
         noticed = item.noticed()
     assert mutant.reached
     assert f"autograd.{clause}" in noticed
+
+
+def test_values_that_the_cpu_does_not_differentiate_are_not_asked_for() -> None:
+    """Equal rows make a singular matrix; rounding decides in which precision the call ends."""
+    ctx = subject("linalg.tensorsolve", "complex64").context(["autograd.first"])
+    returned = 0
+    for sample in chosen(ctx):
+        known = known_of(ctx, sample)
+        for laid in lays_of(ctx, sample, ["contiguous+expand_first"]).values():
+            if known.returns(laid.geometries):
+                assert any(each is not None for each in known.cotangents(PLAIN, laid.geometries))
+                returned += 1
+    assert returned < len(chosen(ctx))
 
 
 @pytest.mark.parametrize(

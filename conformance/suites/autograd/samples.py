@@ -208,8 +208,10 @@ class Known:
     # -- cotangents
 
     def returns(self, geometries: Sequence[Geometry]) -> bool:
-        """Whether the CPU takes the values that these geometries hold."""
+        """Whether the CPU takes the values that these geometries hold, and differentiates the call."""
         try:
+            if any(each.expanded is not None for each in geometries):  # other values than the sample's
+                self._wanted(geometries, self.cotangents(CONTIGUOUS.id, geometries))
             return bool(self.outputs(geometries))
         except RuntimeError:  # a matrix of equal rows has no inverse: the call has no reference
             return False
@@ -257,6 +259,17 @@ class Known:
 
     # -- the reference, as parts of one that a script can have
 
+    def _wanted(
+        self, geometries: Sequence[Geometry], cotangents: Cotangents
+    ) -> dict[int, torch.Tensor | None]:
+        """The gradients in higher precision, by place. Raises what backward raises."""
+        key = (tuple(each.expanded for each in geometries), *map(_numbers, cotangents))
+        if key not in self._made:
+            graph = self._graph(self.places, geometries)
+            self._made[key] = dict(zip(self.places, graph.grads(cotangents)))
+        found: dict[int, torch.Tensor | None] = self._made[key]
+        return found
+
     def parts(
         self,
         laid: Laid,
@@ -284,11 +297,7 @@ class Known:
         def wants() -> Grads:
             if compute is not gradients:
                 return of_values(compute, wide=self.wide)
-            key = (tuple(each.expanded for each in geometries), *map(_numbers, cotangents))
-            if key not in self._made:
-                graph = self._graph(self.places, geometries)
-                self._made[key] = dict(zip(self.places, graph.grads(cotangents)))
-            found: dict[int, torch.Tensor | None] = self._made[key]
+            found = self._wanted(geometries, cotangents)
             return [found[place] for place in places]
 
         def slack() -> Grads:
