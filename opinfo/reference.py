@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -39,11 +40,14 @@ class ReferenceCache:
     def __init__(self, root: Path, torch_build: str, torch_type: str, name: str) -> None:
         folder = root / "references" / f"v{FORMAT}-{torch_build}" / torch_type
         self._path = folder / f"{file_name(name)}.json"
-        self._answers: dict[str, Any] = {}
         self._new = False
+
+    @cached_property
+    def _answers(self) -> dict[str, Any]:
         # A cold cache or a damaged file costs the answers, which are computed again and overwrite it.
         with suppress(OSError, msgspec.DecodeError):
-            self._answers = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Any])
+            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Any])
+        return {}
 
     def get(self, key: str) -> Any | None:
         return self._answers.get(key)
