@@ -93,7 +93,7 @@ def scales(context: Context) -> None:
     (x,) = _parameters(context, (3,))
     scaled = scaler.scale((2 * x).sum())
     context.same(scaler.get_scale(), _INIT, "get_scale gives the scale")
-    context.same(float(context.from_device(scaled)), 6 * _INIT, "a loss times the scale")
+    context.same(float(context.from_device(scaled.detach())), 6 * _INIT, "a loss times the scale")
     scaled.backward()
     assert x.grad is not None
     context.same(context.from_device(x.grad).tolist(), [2 * _INIT] * 3, "its gradient, scaled")
