@@ -110,6 +110,14 @@ def test_gradients_of_zeros_would_be_noticed(op: str) -> None:
     assert trust.noticed(op) and trust.told(op) == []
 
 
+@pytest.mark.parametrize("op", ["nn.functional.mse_loss", "dist", "logaddexp2", "exp"])
+@pytest.mark.parametrize("form", ["second gradient", "forward-mode product"])
+def test_zeros_for_what_is_derived_from_gradients_would_be_noticed(op: str, form: str) -> None:
+    """Functions of x - y, above all: of numbers that are given for both alike, everything cancels."""
+    parts = trust.noticed(op, form)
+    assert parts and all(each.first > trust.LEAST for each in parts.values())
+
+
 def test_an_input_whose_gradient_is_always_zero_is_told_unless_it_is_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,19 +1,32 @@
-"""Whether gradients of zeros would be noticed: ``python -m tests.autograd.trust [OP…]`` lists the inputs of which they
-would not.
+"""Whether gradients of zeros would be noticed: ``python -m tests.autograd.trust [OP…]`` lists those of which they would
+not: first and second gradients, and forward-mode products.
 
-Where zeros pass, values are such that the function is flat, or the judge allows too much. Of each input two things are
-asked: that zeros fail in a good part of the elements whose gradient is not zero, in one sample or another; and that they
-fail in some element of the first sample, which alone is asked for in every layout. Takes a minute for all ops.
+Where zeros pass, values are such that the function is flat, the judge allows too much, or what is given cancels. Of each
+gradient two things are asked: that zeros fail in a good part of the elements that are not zero, in one sample or another;
+and that they fail in some element of the first sample, which alone is asked for in every layout. Takes two minutes for all
+ops.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import torch
+
+from conformance.suites.autograd import again
 from conformance.suites.autograd.first import FIRST, PLAIN, applies, lays_of
-from conformance.suites.autograd.gradients import differentiated
+from conformance.suites.autograd.gradients import (
+    differentiated,
+    differentiated_twice,
+    gradients,
+    pushed_forward,
+    second_gradients,
+    tangents_of,
+)
 from conformance.suites.autograd.samples import chosen, is_long, known_of
 from opinfo.catalog import catalogue
 from tests.mutation.items import Subject
@@ -46,53 +59,153 @@ MISSED: dict[tuple[str, int], str] = {
 }
 
 
+#: Second gradients by an input that are zero, and why that is right.
+_LINEAR = "it is linear, between kinks if not everywhere"
+SECOND_ZERO: dict[tuple[str, int], str] = {
+    **{
+        (op, 0): _LINEAR
+        for op in (
+            *("abs", "copysign", "fmod", "remainder", "__rmod__", "norm.inf"),
+            *(
+                f"nn.functional.adaptive_{kind}_pool{n}d"
+                for kind in ("avg", "max")
+                for n in (1, 2, 3)
+            ),
+            *(f"nn.functional.{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)),
+            *(f"nn.functional.fractional_max_pool{n}d" for n in (2, 3)),
+            *(
+                f"nn.functional.pad.{mode}"
+                for mode in ("reflect", "replicate", "replicate_negative")
+            ),
+            *(
+                f"nn.functional.{name}"
+                for name in (
+                    *("relu", "relu6", "leaky_relu", "rrelu", "threshold", "hardtanh"),
+                    *("hardshrink", "softshrink", "interpolate.area", "l1_loss", "nll_loss"),
+                )
+            ),
+        )
+    },
+    **{
+        (op, 1): _LINEAR
+        for op in (
+            "copysign",
+            "fmod",
+            "remainder",
+            "__rmod__",
+            "index_fill",
+            "nn.functional.l1_loss",
+        )
+    },
+    ("linalg.norm.subgradients_at_zero", 0): "of zeros, the subgradient is 0",
+    **{
+        ("scatter_reduce.prod", place): "upstream's first samples have products of one factor"
+        for place in (0, 1)
+    },
+}
+FORWARD_ZERO: dict[tuple[str, int], str] = {
+    **{(op, 0): why for (op, place), why in ZERO.items() if not place},
+    ("linalg.slogdet", 0): "the sign of a determinant is constant between steps",
+    ("linalg.lstsq.grad_oriented", 1): "of systems with a solution, the residuals are 0",
+}
+_POLE = "what is allowed for the rounding of an element beside a pole is allowed for all"
+#: Those of which zeros would be noticed in a smaller part, or not in the first sample.
+THIN: dict[tuple[str, str, int], str] = {
+    **{("second gradient", op, 0): _POLE for op in ("asin", "atanh", "__rdiv__")},
+    **{("second gradient", "__rpow__", place): _POLE for place in (0, 2)},
+    ("forward-mode product", "__rpow__", 0): _POLE,
+    **{
+        (form, "special.erfcx", place): "it is below every tolerance for most arguments"
+        for form, place in (
+            *(("second gradient", 0), ("second gradient", 1)),
+            ("forward-mode product", 0),
+        )
+    },
+    ("second gradient", "logcumsumexp", 0): "the largest of upstream's first numbers is alone",
+}
+
+
 class Part(NamedTuple):
-    """Of the elements with a gradient, the part of which zeros would be noticed: in the sample in which it is largest, and in
-    the first one."""
+    """Of the elements that are not zero, the part of which zeros would be noticed: in the sample in which it is largest, and
+    in the first one."""
 
     best: float
     first: float
 
 
-def noticed(op: str) -> dict[int, Part]:
-    """Of each input that has a gradient, by its number among these: other arguments may stand before it."""
-    subject = Subject(op, DTYPE, run=False)
+#: By form, the word for what has no gradient to be noticed, and what is rightly zero.
+FORMS: dict[str, tuple[str, Mapping[tuple[str, int], str]]] = {
+    "gradient": ("input", ChainMap(ZERO, MISSED)),
+    "second gradient": ("number", SECOND_ZERO),
+    "forward-mode product": ("output", FORWARD_ZERO),
+}
+
+
+def noticed(op: str, form: str = "gradient") -> dict[int, Part]:
+    """Of each input that has a gradient, by its number among these: other arguments may stand before it. Second gradients
+    are counted on by the cotangents; forward-mode products are those of outputs."""
     found: dict[int, Part] = {}
-    if not applies(subject.traits):
-        return found
-    context = subject.context([FIRST])
-    for number, sample in enumerate(chosen(context)):
-        known = known_of(context, sample)
-        if not known.places or is_long(sample):
-            continue
-        laid = lays_of(context, sample, [PLAIN])[PLAIN]
-        given = (known.places, known.cotangents(PLAIN, laid.geometries))
-        parts = known.parts(laid, differentiated, given)
-        wanted, slack = parts["wants"].value(), parts["slack"].value()
+    for number, (wanted, slack) in enumerate(_asked(Subject(op, DTYPE, run=False), form)):
         with_gradient = (
             (w, s) for w, s in zip(wanted, slack, strict=True) if w is not None and s is not None
         )
         for place, (want, free) in enumerate(with_gradient):
-            held = want.abs().nan_to_num(0.0, 0.0, 0.0)
-            seen = (held > _ZERO) & (held > free.nan_to_num(0.0, 0.0, 0.0))
+            held = want.to_dense().abs().nan_to_num(0.0, 0.0, 0.0)
+            seen = (held > _ZERO) & (held > free.to_dense().nan_to_num(0.0, 0.0, 0.0))
             part = float(seen.sum()) / max(1.0, float((held > 0).sum()))
-            before = found.get(place, Part(0.0, 0.0 if number else part))
+            # Second gradients and products have another number of outputs in other samples.
+            late = number and form == "gradient"
+            before = found.get(place, Part(0.0, 0.0 if late else part))
             found[place] = Part(max(before.best, part), before.first)
     return found
 
 
-def told(op: str) -> list[str]:
-    """A line for each input that is not as it should be."""
-    lines = []
-    for place, part in noticed(op).items():
-        flat = not part.best
-        if flat and (op, place) in {**ZERO, **MISSED}:
+_Grads = list[torch.Tensor | None]
+
+
+def _asked(subject: Subject, form: str) -> Iterator[tuple[_Grads, _Grads]]:
+    """What is expected of each sample in its plainest layout, and what is allowed."""
+    traits = subject.traits
+    context = subject.context([FIRST])
+    if form == "gradient":
+        for sample in chosen(context) if applies(traits) else ():
+            known = known_of(context, sample)
+            if known.places and not is_long(sample):
+                laid = lays_of(context, sample, [PLAIN])[PLAIN]
+                given = (known.places, known.cotangents(PLAIN, laid.geometries))
+                parts = known.parts(laid, differentiated, given, gradients)
+                yield parts["wants"].value(), parts["slack"].value()
+        return
+    second = form == "second gradient"
+    if not (again.has_second if second else again.has_forward)(traits):
+        return
+    for known, laid, _, _ in again.asked(context, [(PLAIN, PLAIN)], again.SAMPLES):
+        if second:
+            sent = known.cotangents(PLAIN, laid.geometries)
+            parts = known.parts(laid, differentiated_twice, (known.places, sent), second_gradients)
+        else:
+            sent = again.tangents(known, laid, PLAIN)
+            parts = known.parts(laid, pushed_forward, (known.places, sent), tangents_of)
+        try:
+            wanted = parts["wants"].value()
+        except RuntimeError:  # the CPU has no such derivative: nothing is judged
             continue
-        about = f"{op}: input {place}: zeros would be noticed in"
+        yield wanted, parts["slack"].value()
+
+
+def told(op: str, form: str = "gradient") -> list[str]:
+    """A line for each gradient that is not as it should be."""
+    lines = []
+    word, right = FORMS[form]
+    for place, part in noticed(op, form).items():
+        flat = not part.best
+        if (flat and (op, place) in right) or (form, op, place) in THIN:
+            continue
+        about = f"{op}: {word} {place}: zeros would be noticed in"
         if part.best < LEAST:
-            lines.append(f"{about} {part.best:.0%} of the gradient")
+            lines.append(f"{about} {part.best:.0%} of the {form}")
         elif not part.first:
-            lines.append(f"{about} no element of the first sample")
+            lines.append(f"{about} no element of the {form} of the first sample")
     return lines
 
 
@@ -103,10 +216,11 @@ def main(names: list[str]) -> int:
         sys.exit(f"torch's op database has no op {', '.join(unknown)}")
     count = 0
     for op in names or [each.id for each in catalogue().values() if DTYPE in each.gradient_dtypes]:
-        lines = told(op)
+        lines = [line for form in FORMS for line in told(op, form)]
         count += len(lines)
         print(*lines, sep="\n", end="\n" if lines else "", flush=True)
-    print(f"{count} inputs of which zeros would hardly be noticed; of {len(ZERO)} zeros are right")
+    right = len(ZERO) + len(SECOND_ZERO) + len(FORWARD_ZERO)
+    print(f"{count} gradients of which zeros would hardly be noticed; of {right} zeros are right")
     return min(count, 1)
 
 

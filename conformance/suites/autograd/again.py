@@ -13,6 +13,7 @@ from conformance.checks.ops.context import ItemContext, Reference
 from conformance.suites.autograd.first import PLAIN, applies, lays_of, of_inputs, reads_storage
 from conformance.suites.autograd.gradients import (
     Compute,
+    Cotangents,
     Gradients,
     Held,
     accumulated,
@@ -34,7 +35,7 @@ from opinfo.samples import Traits
 SECOND, FORWARD, GRAD = "autograd.second", "autograd.forward_ad", "layout.grad"
 
 #: Samples that each is asked of, and the layouts of inputs and of cotangents or tangents.
-_SAMPLES = 2
+SAMPLES = 2
 _PAIRS = (
     (PLAIN, PLAIN),
     ("transposed", PLAIN),
@@ -63,7 +64,7 @@ def has_forward(t: Traits) -> bool:
     return applies(t) and catalogue()[t.op].has_forward_gradient
 
 
-def _asked(
+def asked(
     ctx: ItemContext, pairs: Sequence[tuple[str, str]], samples: int
 ) -> Iterator[tuple[Known, Laid, str, str]]:
     """Samples, each laid out, with the layout of cotangents and a name: the first in all pairs of layouts, others in a few."""
@@ -92,7 +93,7 @@ def _asked(
 def second(ctx: ItemContext) -> None:
     """Gradients of gradients, by the inputs and by the cotangents."""
     with ctx.running(SECOND):
-        for known, laid, layout, name in _asked(ctx, _PAIRS, _SAMPLES):
+        for known, laid, layout, name in asked(ctx, _PAIRS, SAMPLES):
             cotangents = known.cotangents(layout, laid.geometries)
             given = (known.places, cotangents)
             of = [f"the second gradient by input {place}" for place in known.places]
@@ -118,13 +119,9 @@ def forward(ctx: ItemContext) -> None:
     """Forward-mode products with tangents in layouts of their own, where tensors have a storage; and gradients for two
     cotangents at once."""
     with ctx.running(FORWARD):
-        for known, laid, layout, name in _asked(ctx, _PAIRS, _SAMPLES):
+        for known, laid, layout, name in asked(ctx, _PAIRS, SAMPLES):
             tensors, outputs = laid.sample.tensors, known.outputs(laid.geometries)
-            tangents = tuple(
-                known.laid(tensors[place], tensors[place].dtype, layout, turn=place)
-                for place in known.places
-            )
-            given = (known.places, tangents)
+            given = (known.places, tangents(known, laid, layout))
             of = [f"the forward-mode product of output {n}" for n in range(len(outputs))]
             kinds = known.kinds(laid.geometries)
             # make_dual reads the storage of its tensors: where torch's lazy ones have none, it ends the process, as
@@ -139,6 +136,15 @@ def forward(ctx: ItemContext) -> None:
                 kinds = [tensors[place].dtype for place in known.places]
                 about = ((known.places, cotangents), gradients_in_batch, of, kinds, "batched")
                 _judged(ctx, FORWARD, known, laid, pulled_back_in_batch, *about)
+
+
+def tangents(known: Known, laid: Laid, layout: str) -> Cotangents:
+    """A tangent of each input that has a gradient, no two alike."""
+    tensors = laid.sample.tensors
+    return tuple(
+        known.laid(tensors[place], tensors[place].dtype, layout, turn=place)
+        for place in known.places
+    )
 
 
 def _judged(
@@ -166,7 +172,7 @@ def _judged(
 def grad(ctx: ItemContext) -> None:
     """What backward accumulates into leaves."""
     with ctx.running(GRAD):
-        for known, laid, layout, name in _asked(ctx, _ACCUMULATED, 2):
+        for known, laid, layout, name in asked(ctx, _ACCUMULATED, 2):
             cotangents = known.cotangents(layout, laid.geometries)
             given = (known.places, cotangents)
             reference = of_inputs(ctx, known, laid, accumulated, given)

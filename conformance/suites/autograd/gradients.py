@@ -196,9 +196,9 @@ def again(
     ends = [each for each in first if each is not None and each.requires_grad]
     if not ends:
         return [None] * len(starts)
-    given = [
-        move(weights(each.shape, each.dtype, 1).clone()) for each in ends
-    ]  # kernels get no kept ones
+    # Each end has numbers of its own: where two gradients are one but for the sign, as by x and y of a function of x - y,
+    # equal ones would cancel. Kernels get no kept ones.
+    given = [move(weights(each.shape, each.dtype, 1 + n).clone()) for n, each in enumerate(ends)]
     return torch.autograd.grad(ends, starts, given, allow_unused=True)
 
 
