@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -382,6 +382,13 @@ class Device:
         kind = self.torch_device.type
         if kind != "cpu" and any(t.device.type != kind for t in tensors_of(result)):
             self.synchronise()
+
+    def let_go(self) -> None:
+        """Take what a failed call left: a device may raise a late error twice (lazy does), and the second time would
+        blame whatever is called next."""
+        if self.descriptor.settle is not None:
+            with suppress(Exception):
+                self.settle(())
 
     def synchronise(self) -> None:
         """Wait for all work on the device, if it can be waited for."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,3 +104,36 @@ def test_a_late_error_is_told_once_and_blames_no_later_op(fork: ForkServer, tmp_
         "    print((torch.ones(2).to('lazy') + 1).cpu().tolist())\n"
     )
     assert fork.script(script).text.split("\n")[:4] == ["told True", "[2.0, 2.0]"] * 2
+
+
+_ONE_AFTER_THE_OTHER = """
+import torch, warnings
+from conformance.checks.cases.attempts import here
+from conformance.checks.cases.context import Where
+from devices import registry
+from opinfo.device import open_device
+
+def fails_late(context):
+    loss = torch.nn.CrossEntropyLoss(label_smoothing=0.5)
+    x = context.to_device(torch.ones(3, 5)).requires_grad_()
+    loss(x, context.to_device(torch.tensor([1, 2, 3]))).backward()
+    x.grad.cpu()
+
+def waits(context):
+    torch._lazy.wait_device_ops()
+    context.check(True, "nothing is left")
+
+warnings.simplefilter("ignore")
+lazy = open_device(registry.get("lazy"))
+for check in (fails_late, waits):
+    made = here(check, (), lazy, "a seed", Where(device="lazy"))
+    print(check.__name__, "passes" if made.passes else made.failure.raises)
+"""
+
+
+def test_what_a_case_left_behind_does_not_blame_the_next() -> None:
+    """torch raises a late error of lazy tensors twice."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _ONE_AFTER_THE_OTHER], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines() == ["fails_late RuntimeError", "waits passes"]

@@ -57,6 +57,7 @@ def here(
             made.end(error)
             traceback.clear_frames(error.__traceback__)  # frees tensors, which later cases count
             error.__traceback__ = None
+            device.let_go()
         made.checks, made.notes, made.program = context.checks, context.notes, context.program
         made.reached = context.reached
         if not made.too_soon:

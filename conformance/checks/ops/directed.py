@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -85,21 +84,13 @@ def run(
         found = raised(exc)
     finally:
         if sample is not None or not layout:
-            let_go(ctx)
+            # What has not been raised yet is not lost by this: checks of calls read their results back.
+            ctx.device.let_go()
     if isinstance(found, Measured):
         record.measure(found.ulps, found.at)
         found = found.wrong
     made.found(found)
     return True
-
-
-def let_go(ctx: ItemContext) -> None:
-    """Take what a refused call left: a device may raise a late error twice (lazy does), and the second time would
-    blame whatever is called next. What has not been raised yet is not lost by this: checks of calls read their
-    results back."""
-    if ctx.device.descriptor.settle is not None:
-        with suppress(Exception):
-            ctx.device.settle(())
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,7 +342,7 @@ def unsupported(ctx: ItemContext) -> None:
             op, move, back, tensors, arguments = made[allowed[0]].given()
             call = op, move, back, tensors, arguments, dtype, ctx.dtype
             answer = given_dtype(*call, free)
-            directed.let_go(ctx)
+            ctx.device.let_go()
             if UNSUPPORTED in allowed:
                 made[UNSUPPORTED].found(answer.wrong)
             if REFUSALS in allowed:
