@@ -110,6 +110,37 @@ def test_gradients_of_zeros_would_be_noticed(op: str) -> None:
     assert trust.noticed(op) and trust.told(op) == []
 
 
+class _NoneAgain(torch.autograd.Function):
+    """The gradient as it is, of which each further gradient is zero."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Any) -> Any:
+        return torch.zeros_like(cotangent)
+
+
+class _WrongAgain(mutants.Mutant):
+    """A derivative that is right, and whose own derivatives are zeros."""
+
+    def entered(self, way: mutants.Way, place: int, gradient: torch.Tensor) -> torch.Tensor:
+        self.reached += 1
+        found: torch.Tensor = _NoneAgain.apply(gradient)
+        return found
+
+
+@pytest.mark.parametrize("op", ["nn.functional.mse_loss", "dist", "logaddexp2", "exp"])
+def test_a_derivative_without_derivatives_is_noticed_by_second_gradients(op: str) -> None:
+    item = subject(op, mutants.DTYPE)
+    mutant = _WrongAgain(catalogue()[op], "always", "zeros when differentiated again", None)
+    with mutants.planted(mutant):
+        noticed = item.noticed()
+    assert mutant.reached
+    assert noticed == ["autograd.second"]
+
+
 @pytest.mark.parametrize("op", ["nn.functional.mse_loss", "dist", "logaddexp2", "exp"])
 @pytest.mark.parametrize("form", ["second gradient", "forward-mode product"])
 def test_zeros_for_what_is_derived_from_gradients_would_be_noticed(op: str, form: str) -> None:
