@@ -154,7 +154,7 @@ def test_an_input_whose_gradient_is_always_zero_is_told_unless_it_is_listed(
 ) -> None:
     assert trust.told("floor") == []
     monkeypatch.delitem(trust.ZERO, ("floor", 0))
-    assert trust.told("floor") == ["floor: input 0: zeros would be noticed in 0% of the gradient"]
+    assert trust.told("floor") == ["floor: gradient 0: zeros would be noticed in 0% of it"]
 
 
 def test_the_derivatives_of_the_device_itself_are_not_blamed() -> None:

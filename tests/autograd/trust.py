@@ -133,17 +133,17 @@ class Part(NamedTuple):
     first: float
 
 
-#: By form, the word for what has no gradient to be noticed, and what is rightly zero.
-FORMS: dict[str, tuple[str, Mapping[tuple[str, int], str]]] = {
-    "gradient": ("input", ChainMap(ZERO, MISSED)),
-    "second gradient": ("number", SECOND_ZERO),
-    "forward-mode product": ("output", FORWARD_ZERO),
+#: What is asked for, and those of it of which zeros pass.
+FORMS: dict[str, Mapping[tuple[str, int], str]] = {
+    "gradient": ChainMap(ZERO, MISSED),
+    "second gradient": SECOND_ZERO,
+    "forward-mode product": FORWARD_ZERO,
 }
 
 
 def noticed(op: str, form: str = "gradient") -> dict[int, Part]:
-    """Of each input that has a gradient, by its number among these: other arguments may stand before it. Second gradients
-    are counted on by the cotangents; forward-mode products are those of outputs."""
+    """By number: gradients are those of the inputs that have one (other arguments may stand before them), second gradients
+    those by these inputs and then by the cotangents, forward-mode products those of the outputs."""
     found: dict[int, Part] = {}
     for number, (wanted, slack) in enumerate(_asked(Subject(op, DTYPE, run=False), form)):
         with_gradient = (
@@ -196,16 +196,15 @@ def _asked(subject: Subject, form: str) -> Iterator[tuple[_Grads, _Grads]]:
 def told(op: str, form: str = "gradient") -> list[str]:
     """A line for each gradient that is not as it should be."""
     lines = []
-    word, right = FORMS[form]
     for place, part in noticed(op, form).items():
-        flat = not part.best
-        if (flat and (op, place) in right) or (form, op, place) in THIN:
+        excused = (form, op, place) in THIN if part.best else (op, place) in FORMS[form]
+        about = f"{op}: {form} {place}: zeros would be noticed in"
+        if excused:
             continue
-        about = f"{op}: {word} {place}: zeros would be noticed in"
         if part.best < LEAST:
-            lines.append(f"{about} {part.best:.0%} of the {form}")
+            lines.append(f"{about} {part.best:.0%} of it")
         elif not part.first:
-            lines.append(f"{about} no element of the {form} of the first sample")
+            lines.append(f"{about} no element of the first sample")
     return lines
 
 

@@ -210,9 +210,8 @@ class Known:
     def returns(self, geometries: Sequence[Geometry]) -> bool:
         """Whether the CPU takes the values that these geometries hold, and differentiates the call."""
         try:
-            if any(
-                each.expanded is not None for each in geometries
-            ):  # other values than the sample's
+            repeats = any(each.expanded is not None for each in geometries)
+            if repeats:  # other values than the sample's, of which places were found
                 self._wanted(geometries, self.cotangents(CONTIGUOUS.id, geometries))
             return bool(self.outputs(geometries))
         except RuntimeError:  # a matrix of equal rows has no inverse: the call has no reference
