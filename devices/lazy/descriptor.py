@@ -26,9 +26,8 @@ def settle(tensors: Sequence[Any]) -> None:
     (seen in torch 2.13: an innocent op is then blamed). So barriers follow until one is clean.
 
     Not ``mark_step``: it computes every live tensor in one graph, and the cache of compiled graphs
-    takes ``b - a`` for ``a - b`` where both are among its roots (seen in torch 2.13: with lazy
-    a = 5 and b = 2, ``stack([a, b, b - a])`` behind ``stack([a, b, a - b])`` gives 2, 5, -3). What
-    a call returns would depend on the calls before it.
+    does not tell operands of one shape apart (seen in torch 2.13: with lazy a and b, ``(a - b) * b``
+    behind ``(a - b) * a`` gives ``(a - b) * a``). What a call returns would depend on all that lives.
     """
     lazy = lent("torch._lazy")
     first: Exception | None = None

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from conformance import contract
 from conformance.checks.ops.calls import Call, laid_out
+from conformance.checks.ops.context import run_checks
+from conformance.suites import planned_op_checks
 from conformance.suites.autograd.again import misplaced
 from conformance.suites.autograd.first import PLAIN, UNSETTLED, lays_of
 from conformance.suites.autograd.gradients import (
@@ -24,6 +27,7 @@ from conformance.suites.autograd.gradients import (
     weights,
 )
 from conformance.suites.autograd.samples import chosen, is_long, known_of
+from devices.cell import Outcome
 from opinfo.catalog import catalogue
 from opinfo.compare import DEFAULT_TOLERANCES
 from opinfo.device import identity
@@ -139,6 +143,22 @@ def test_a_derivative_without_derivatives_is_noticed_by_second_gradients(op: str
         noticed = item.noticed()
     assert mutant.reached
     assert noticed == ["autograd.second"]
+
+
+class _NoKernel(mutants.Mutant):
+    """A derivative that raises."""
+
+    def entered(self, way: mutants.Way, place: int, gradient: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no kernel")
+
+
+def test_second_gradients_that_cannot_be_asked_for_are_blocked_by_the_first_ones() -> None:
+    context = subject("exp", mutants.DTYPE).context(["autograd.first", "autograd.second"])
+    with mutants.planted(_NoKernel(catalogue()["exp"], "always", "raises", None)):
+        run_checks(context, planned_op_checks(contract.load()))
+    first, second = (record.told() for record in context.recorder.cells.values())
+    assert (first.outcome, second.outcome) == (Outcome.FAIL, Outcome.BLOCKED)
+    assert second.blocked_by == "autograd.first"
 
 
 @pytest.mark.parametrize("op", ["nn.functional.mse_loss", "dist", "logaddexp2", "exp"])

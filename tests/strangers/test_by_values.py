@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from devices.cell import CellKey, Outcome
-from tests.plugin.running import cells_of, run_pytest
+from tests.plugin.running import ForkServer, cells_of
 from tests.strangers.bench import MODULES
 
 _DESCRIPTOR = """
@@ -32,28 +30,24 @@ def judged(
     device: str,
     module: str,
     folder: Path,
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    fork: ForkServer,
     *what: str,
     dtypes: str = '"float32", "uint8"',
     capabilities: str = '"strides"',
 ) -> dict[CellKey, Outcome]:
-    monkeypatch.setenv("PYTHONPATH", str(MODULES))
     given = {"device": device, "module": module, "dtypes": dtypes, "capabilities": capabilities}
     (folder / "descriptor.py").write_text(_DESCRIPTOR.format(**given))
-    run_pytest(
-        *("-q", "-n", "0", "--minimise", "0"),
+    fork.pytest(
+        "-q",
         *(what or (f"--ops={','.join(OPS)}", "--clauses=layout.*")),
         *("--expectations", "none", f"--descriptor={folder}", f"--results={folder / 'results'}"),
-        cache=cache,
+        PYTHONPATH=str(MODULES),
     )
     return {key: result.outcome for key, result in cells_of(folder / "results").items()}
 
 
-def test_a_sound_device_passes_in_every_layout(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outcomes = judged("twin", "strange_two", tmp_path, cache, monkeypatch)
+def test_a_sound_device_passes_in_every_layout(tmp_path: Path, fork: ForkServer) -> None:
+    outcomes = judged("twin", "strange_two", tmp_path, fork)
     for op in OPS:
         for clause in BY_VALUES:
             assert outcomes[CellKey(f"layout.{clause}", op, "float32")] is Outcome.PASS, clause
@@ -61,21 +55,17 @@ def test_a_sound_device_passes_in_every_layout(
     assert {"transposed", "contiguous+step_inner+offset"} <= set(result.ran_layouts)
 
 
-def test_writes_into_views_that_are_lost_are_found(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outcomes = judged("losing", "strange_losing", tmp_path, cache, monkeypatch)
+def test_writes_into_views_that_are_lost_are_found(tmp_path: Path, fork: ForkServer) -> None:
+    outcomes = judged("losing", "strange_losing", tmp_path, fork)
     for op in OPS:
         for clause in ("out_kept", "inplace"):
             assert outcomes[CellKey(f"layout.{clause}", op, "float32")] is Outcome.FAIL, clause
         assert outcomes[CellKey("layout.values", op, "float32")] is Outcome.PASS
 
 
-def test_manners_of_another_framework_are_charged_once(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_manners_of_another_framework_are_charged_once(tmp_path: Path, fork: ForkServer) -> None:
     """Exceptions of its own are refusals as good as torch's; a dtype that it does not have is no fault of every op."""
-    device = "foreign", "strange_foreign", tmp_path, cache, monkeypatch
+    device = "foreign", "strange_foreign", tmp_path, fork
     ops = "--ops=clamp_min,floor,index_select,ldexp,neg", "--dtypes=float32"
     clauses = "layout.type_*,layout.variants,layout.out_kept,dispatch.unsupported,dispatch.no_*"
     outcomes = judged(
@@ -97,17 +87,20 @@ def test_manners_of_another_framework_are_charged_once(
         ("dispatch.no_silent_fallback", "ldexp", "layout.values"),
     ):
         assert results[CellKey(clause, op, "float32")].blocked_by == by
+    # Negative views are asked of floor, too, and no result without them: layout.views says that there are none.
+    reads = "layout.values", "layout.inputs_intact", "layout.views"
+    outcomes = judged(*device, f"--clauses={','.join(reads)}", "--ops=floor,t", "--dtypes=float32")
+    red = {cell for cell, outcome in outcomes.items() if outcome is not Outcome.PASS}
+    assert red == {CellKey("layout.views", "t", "float32")} and len(outcomes) == 5
     outcomes = judged(*device, "--clauses=device.capability")
     failing = [cell.op for cell, outcome in outcomes.items() if outcome is not Outcome.PASS]
     assert failing == ["undeclared"]
 
 
-def test_a_device_is_not_held_to_hooks_that_are_optional(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_is_not_held_to_hooks_that_are_optional(tmp_path: Path, fork: ForkServer) -> None:
     """Without a guard it has no current index, no streams and no capabilities; its tensors are a class of its own."""
     clauses = ("--clauses=device.capability,transfer.scalars,transfer.numpy_refused",)
-    outcomes = judged("unhooked", "strange_unhooked", tmp_path, cache, monkeypatch, *clauses)
+    outcomes = judged("unhooked", "strange_unhooked", tmp_path, fork, *clauses)
     for cell in (
         "device.capability::moves",
         "device.capability::says_so",
@@ -117,29 +110,25 @@ def test_a_device_is_not_held_to_hooks_that_are_optional(
         assert outcomes[CellKey(*cell.split("::"), "")] is Outcome.PASS, cell
 
 
-def test_a_synchronize_that_raises_is_charged_once(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_synchronize_that_raises_is_charged_once(tmp_path: Path, fork: ForkServer) -> None:
     clause = ("--clauses=device.capability",)
     for device, module, outcome in (
         ("draft", "strange_raising", Outcome.FAIL),
         ("twin", "strange_two", Outcome.PASS),
     ):
-        outcomes = judged(device, module, tmp_path, cache, monkeypatch, *clause)
+        outcomes = judged(device, module, tmp_path, fork, *clause)
         assert outcomes.pop(CellKey("device.capability", "waits", "")) is outcome
         assert Outcome.ERROR not in outcomes.values()
 
 
-def test_what_python_kernels_raise_is_told_apart(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_python_kernels_raise_is_told_apart(tmp_path: Path, fork: ForkServer) -> None:
     """A missing kernel is unsupported, whichever check asks for it; what was never answered is blocked, not an error;
     indices of another dtype are compared as numbers; an assertion without a text says where it is."""
     what = (
         "--ops=argmin,complex,erf,nanmean,sub",
         "--clauses=layout.values,layout.empty_reduce,layout.type_promotion,dispatch.no_silent_fallback",
     )
-    outcomes = judged("handy", "strange_python", tmp_path, cache, monkeypatch, *what)
+    outcomes = judged("handy", "strange_python", tmp_path, fork, *what)
     found = {f"{key.clause}::{key.op}": outcome for key, outcome in outcomes.items()}
     wrong = {cell for cell, outcome in found.items() if outcome is Outcome.FAIL}
     assert wrong == {f"layout.values::{op}" for op in ("argmin", "complex", "erf")}
@@ -156,12 +145,10 @@ def test_what_python_kernels_raise_is_told_apart(
 
 
 def test_where_nothing_holds_a_stream_cases_that_need_that_are_refused_by_declaration(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fork: ForkServer
 ) -> None:
     has = '"strides", "storage", "streams", "events"'
     what = ("--clauses=allocator.record_stream,allocator.cross_stream,events.record",)
-    outcomes = judged(
-        *("simulated", "strange_native", tmp_path, cache, monkeypatch, *what), capabilities=has
-    )
+    outcomes = judged(*("simulated", "strange_native", tmp_path, fork, *what), capabilities=has)
     assert outcomes[CellKey("allocator.record_stream", "small", "")] is Outcome.UNSUPPORTED
     assert set(outcomes.values()) <= {Outcome.PASS, Outcome.UNSUPPORTED}

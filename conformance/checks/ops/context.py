@@ -188,6 +188,11 @@ class Reference:
         return self.ctx.stride_answer(self.laid, where="meta").outputs
 
 
+def _error(answer: Any) -> Exception | None:
+    """What was raised by a call, or by a judge that looked closer."""
+    return getattr(answer, "raised", None) or getattr(answer, "unjudged", None)
+
+
 @dataclass
 class ItemContext:
     """Everything that a check of one (op, dtype) needs. One sample's tensors are built once and shared."""
@@ -423,7 +428,7 @@ class ItemContext:
                 self.scripts.setdefault(clause, CallScript(self, *about))
             return None
         answer = procedure(call, *given)
-        if getattr(answer, "raised", None) is not None and (why := self.asks_undeclared(sample)):
+        if _error(answer) is not None and (why := self.asks_undeclared(sample)):
             for _, _, record in wanted:
                 record.pass_over(why)
             return answer
@@ -445,11 +450,12 @@ class ItemContext:
                     record.refuse(refused)
                 elif found is not None:
                     record.fail(failed(found, layout, sample.numel, script, script.complete, check))
-            error = getattr(answer, "raised", None) or getattr(answer, "unjudged", None)
+            error = _error(answer)
             # What the CPU refuses, too, is not in the way of other calls.
             if not judged and error is not None and reference.value.raises is None:
                 record.unread = record.unread or (type(error).__name__, str(error))
-                record.unread_by = VARIANTS if getattr(answer, "targets", ()) else VALUES
+                about_out = VARIANTS if getattr(answer, "targets", ()) else VALUES
+                record.unread_by = getattr(answer, "judged_by", "") or about_out
         return answer
 
     def asks_undeclared(self, sample: Sample) -> str:

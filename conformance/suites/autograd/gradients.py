@@ -76,6 +76,7 @@ class Gradients:
     read: Sequence[torch.Tensor | None] = ()
     raised: Exception | None = None
     unjudged: Exception | None = None  # raised by the call itself
+    judged_by: str = ""  # the clause that judges that, if it is not about calls
     devices: Sequence[torch.device] = ()  # on which the gradients should be
     cotangents: Sequence[Guarded | None] = ()
     damages: list[Damage | None] | None = None
@@ -170,14 +171,17 @@ def differentiated_twice(call: Call, places: Sequence[int], cotangents: Cotangen
     with torch.enable_grad():
         try:
             args, kwargs = call.arguments(leaves, call.device)
-            ends, given = given_to(
-                call, answer, tensors_of(call.function(*args, **kwargs)), cotangents
-            )
+            outputs = tensors_of(call.function(*args, **kwargs))
+        except Exception as error:  # of the call without gradients, too
+            answer.unjudged = error
+            return answer
+        try:
+            ends, given = given_to(call, answer, outputs, cotangents)
             given = leaves_of(given, range(len(given)))
             starts = [leaves[place] for place in places]
             first = torch.autograd.grad(ends, starts, given, create_graph=True, allow_unused=True)
-        except Exception as error:  # autograd.first judges it
-            answer.unjudged = error
+        except Exception as error:
+            answer.unjudged, answer.judged_by = error, "autograd.first"
             return answer
         try:
             answer.devices = [each.device for each in (*starts, *given)]

@@ -493,20 +493,35 @@ def resolve(result: Any) -> Any:
 
 
 def called_turned(call: Call, turn: str, group: Sequence[int]) -> Answer:
-    """Make the call with some tensors as such views."""
-    answer = called(replace(call, inputs=turned(copies(call), turn, group)), False)
-    if answer.raised is None:
-        answer.read = resolve(replace_tensors(answer.result, call.back))
-    return answer
+    """Make the call with some tensors as such views; a device that makes no such view fails in it."""
+    given = copies(call)
+    try:
+        given = turned(given, turn, group)
+    except Exception as error:  # anything may come out of a kernel; it is judged, not swallowed
+        return Answer(raised=error)
+    return called_on(call, given)
 
 
 def called_lazily(call: Call, turn: str, group: Sequence[int]) -> Answer:
-    """The same of operands that have their bits; nothing where they lost them: that is for layout.views to say."""
-    given = turned(copies(call), turn, group)
+    """The same of operands that have their bits; nothing where the device makes no such view, or loses the bits: that is
+    for layout.views to say."""
+    given = copies(call)
+    try:
+        given = turned(given, turn, group)
+    except Exception:
+        return Answer()
     kept = all(
         given[place].is_conj() if turn == "conj" else given[place].is_neg() for place in group
     )
-    return called_turned(call, turn, group) if kept else Answer()
+    return called_on(call, given) if kept else Answer()
+
+
+def called_on(call: Call, given: list[torch.Tensor]) -> Answer:
+    """Make the call with these inputs, and read its result without their bits."""
+    answer = called(replace(call, inputs=given), False)
+    if answer.raised is None:
+        answer.read = resolve(replace_tensors(answer.result, call.back))
+    return answer
 
 
 def judge_turned(call: Call, answer: Answer, reference: Any) -> Found:

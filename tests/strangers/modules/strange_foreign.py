@@ -20,14 +20,16 @@ NARROW = {
 }
 REFUSED = (torch.ops.aten.clamp_min.Tensor, torch.ops.aten.maximum.default)
 
+WITHOUT = (torch.ops.aten.ldexp.Tensor, torch.ops.aten._neg_view.default)
+
 
 class NoLowering(Exception):
     """There is no kernel."""
 
 
 def before(func: Any, args: Any, kwargs: Any) -> None:
-    if func is torch.ops.aten.ldexp.Tensor:
-        raise NoLowering("ldexp has no lowering")
+    if func in WITHOUT:
+        raise NoLowering(f"{func.overloadpacket.__name__} has no lowering")
     if func is torch.ops.aten.neg.out:
         raise TypeError("neg() got an unexpected keyword argument 'out'")
     given = (leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor))
