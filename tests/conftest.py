@@ -57,8 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more worker than cores: a quarter of their time, tests wait for processes that they have started."""
-    return (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1) + 1
+    """Two more workers than cores: much of their time, tests wait for limits, and for processes that they have started."""
+    return (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1) + 2
 
 
 @pytest.fixture(scope="session")

@@ -59,7 +59,7 @@ class CellRecord:
     blocked: list[tuple[str, str]] = field(default_factory=list)  # by which clause, and why
     blocking: tuple[str, str] | None = None  # type and text of the first exception that blocked it
     unread: tuple[str, str] | None = (
-        None  # type and text raised by a call that left nothing to judge
+        None  # type and text raised by a call that left nothing to judge; no type if it is wrong already
     )
     unread_by: str = VALUES  # the clause that says so
     unbuilt: list[str] = field(default_factory=list)  # pinned examples that could not be made
@@ -183,8 +183,9 @@ class CellRecord:
             if self.unread[0] == NotImplementedError.__name__:
                 self.unsupported.append(self.unread)
             else:
-                why = f"every call raised, the first {': '.join(self.unread)}"
-                self.block(self.unread_by, why, self.unread)
+                kind, text = self.unread
+                why = f"every call raised, the first {kind}: {text}" if kind else text
+                self.block(self.unread_by, why, self.unread if kind else None)
             self.unread = None  # a cell may be told twice
         outcome, note = self._outcome_and_note()
         shown = self.smallest if outcome is Outcome.FAIL else None

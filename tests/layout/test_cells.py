@@ -96,6 +96,7 @@ def test_a_blocked_cell_names_the_clause_that_must_hold_first() -> None:
     [
         (("RuntimeError", "no"), Outcome.BLOCKED, "blocked by layout.values: every call raised"),
         (("NotImplementedError", "no"), Outcome.UNSUPPORTED, "NotImplementedError: no"),
+        (("", "wrong"), Outcome.BLOCKED, "blocked by layout.values: wrong"),
     ],
 )
 def test_calls_that_leave_nothing_to_judge_are_no_mistake_of_ours(

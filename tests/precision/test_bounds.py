@@ -59,6 +59,23 @@ def test_twice_the_bound_fails_and_half_of_it_passes(op: str, dtype: str) -> Non
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize(("op", "low", "high"), [("byte", 0, 255), ("char", -128, 127)])
+def test_conversions_of_what_no_integer_holds_are_not_judged(
+    op: str, low: int, high: int, dtype: str
+) -> None:
+    """There, some devices give the nearest integer."""
+    convert, limit = getattr(torch.Tensor, op), limit_of(op, dtype)
+    given: dict[str, Any] = {"args": (), "kwargs": {}, "operands": 1, "limit": limit}
+
+    def wrong(move: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+        return correctly_rounded(convert, move, torch.clone, dtype=dtype, **given).wrong is not None
+
+    assert not wrong(lambda value: value.clamp(low, high))
+    assert wrong(lambda value: value.round())
+    assert convert(torch.tensor([high + 1.0])).item() != high  # as torch has it on this CPU
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("part", [0.5, 2.0])
 def test_the_same_on_samples(dtype: str, part: float) -> None:
     bound = on_samples("softmax", dtype)

@@ -58,7 +58,7 @@ def test_two_hosts_over_ssh_lose_the_guilty_cells_alone(
 ) -> None:
     if (why := why_not()) is not None:
         pytest.skip(why)
-    env = planted({FIRST: "segfault", LAST: "gil", MIDST: "poison"})
+    env = planted({FIRST: "segfault", LAST: "gil-sleep", MIDST: "poison"})
     with hosts(("lab1", "lab2"), tmp_path) as machines:
         over = [word for machine in machines for word in ("--tx", machine.tx(env))]
         ran = _run(tmp_path, cache, *over)

@@ -21,7 +21,7 @@ BY_DEVICE = {each.device: each for each in STRANGERS}
 
 @pytest.mark.parametrize(
     "device",
-    ["fragile", "draft", "fatal", "greedy", "auto", "slim", "tardy", "simulated", "carrier"],
+    ["fragile", "fatal", "greedy", "auto", "slim", "tardy", "simulated", "carrier"],
 )
 def test_init_leads_to_a_green_gate(device: str, tmp_path: Path, cache: Path) -> None:
     """Those whose manners need a mend of their own; ``python -m tests.strangers.bench`` takes all of them."""
@@ -55,4 +55,5 @@ def test_init_leads_to_a_green_gate(device: str, tmp_path: Path, cache: Path) ->
 def test_a_fault_of_the_next_version_regresses_and_can_be_recorded(
     tmp_path: Path, cache: Path
 ) -> None:
-    FirstDay(BY_DEVICE["twin"], tmp_path, cache, OPS).all()
+    """Of one whose ``synchronize`` raises, too: that stays one cell."""
+    FirstDay(BY_DEVICE["draft"], tmp_path, cache, OPS).all()

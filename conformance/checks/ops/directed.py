@@ -21,6 +21,7 @@ from conformance.checks.ops.script import (
     NotApplicable,
     NotForThisDevice,
     NotReturned,
+    WrongAlready,
     dense,
     function_source,
     inputs_source,
@@ -70,6 +71,8 @@ def run(
             record.pass_over(why)
         elif isinstance(reason, NotReturned) and (error := reason.__cause__) is not None:
             record.unread = record.unread or (type(error).__name__, str(error))
+        elif isinstance(reason, WrongAlready):
+            record.unread = record.unread or ("", str(reason))
         elif isinstance(reason, NotForThisDevice) and not record.checks:
             record.pass_over(str(reason))
         return False

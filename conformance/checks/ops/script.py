@@ -215,6 +215,10 @@ class NotReturned(NotApplicable):
     """The call that the check looks at raised its ``__cause__``, which other clauses judge."""
 
 
+class WrongAlready(NotApplicable):
+    """One call has the wrong values, which other clauses judge: nothing can be said of several."""
+
+
 def report_check(check: Any, *given: Any, **parameters: Any) -> None:
     """Make a directed check; an exception is a failure, too."""
     try:

@@ -9,7 +9,7 @@ import torch
 
 from conformance.checks.ops import directed
 from conformance.checks.ops.context import ItemContext
-from conformance.checks.ops.script import NotApplicable, NotReturned
+from conformance.checks.ops.script import NotApplicable, NotReturned, WrongAlready
 from opinfo.compare import SUM_ROUNDINGS, Wrong, difference, outputs_of, replace_tensors, tensors_of
 from opinfo.reference import value_answer
 from opinfo.samples import Sample
@@ -156,7 +156,7 @@ def fresh_answers(
     if difference(first, wants[0], tolerances, roundings=roundings) is not None:
         if strided == "into":
             raise NotApplicable("layout.out_kept judges one call")
-        raise NotReturned("one call alone is wrong") from ValueError("wrong values")
+        raise WrongAlready("one call alone has the wrong values")
     for place, each in enumerate(more):
         if each is not values[place]:
             held[place].copy_(move(each))
@@ -170,7 +170,7 @@ def fresh_answers(
                 held = placed(more)
                 alone = replace_tensors(called(), back)
                 if difference(alone, wants[1], tolerances, roundings=roundings) is not None:
-                    raise NotReturned("one call alone is wrong") from ValueError("wrong values")
+                    raise WrongAlready("one call alone has the wrong values")
             what = "the answer for the values before" if stale else "another answer"
             return Wrong(
                 wrong.kind,
