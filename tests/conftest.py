@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,9 +50,20 @@ def cache(shared: Path) -> Path:
 _BACKWARD = frozenset({"autocast", "autograd", "nn", "optim"})
 
 
+#: Files that take longest. They come first: one that is begun when the others are done keeps one core alone.
+_LONGEST = (
+    *("behaviour/test_faults.py", "strangers/test_first_day.py", "layout/test_repro.py"),
+    *("opinfo/test_axes.py", "vendor/test_wheels.py", "isolation/test_runs.py"),
+    *("minimise/test_repros.py", "forking/test_runs.py", "scale/test_hosts.py"),
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Load the simulated device before any backward: the first one of a process starts autograd's threads, as many as
-    there are devices by then."""
+    """The files that take longest first, then those with most tests. And load the simulated device before any backward:
+    the first one of a process starts autograd's threads, as many as there are devices by then."""
+    tests, here = Counter(item.path for item in items), Path(__file__).parent
+    longest = {here / name: place for place, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: (longest.get(item.path, len(longest)), -tests[item.path]))
     if any(_BACKWARD & {*item.path.parts} for item in items):
         importlib.import_module("devices.simulated.backend")
 
