@@ -42,6 +42,22 @@ class Failed:
         return self.failure.message
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A call that left nothing to judge, as it raised or has the wrong values: ``why``, as reports say it, and which clause
+    judges that."""
+
+    why: str
+    by: str = VALUES
+    raised: tuple[str, str] | None = None  # type and text
+
+    @classmethod
+    def of(cls, error: BaseException, by: str = VALUES) -> Unread:
+        """A call that raised."""
+        kind, text = type(error).__name__, str(error)
+        return cls(f"every call raised, the first {kind}: {text}", by, (kind, text))
+
+
 @dataclass(slots=True)
 class CellRecord:
     """What was done in one cell so far."""
@@ -58,10 +74,7 @@ class CellRecord:
     errors: list[str] = field(default_factory=list)
     blocked: list[tuple[str, str]] = field(default_factory=list)  # by which clause, and why
     blocking: tuple[str, str] | None = None  # type and text of the first exception that blocked it
-    unread: tuple[str, str] | None = (
-        None  # type and text raised by a call that left nothing to judge; no type if it is wrong already
-    )
-    unread_by: str = VALUES  # the clause that says so
+    unread: Unread | None = None  # the first call that left nothing to judge
     unbuilt: list[str] = field(default_factory=list)  # pinned examples that could not be made
     notes: list[str] = field(default_factory=list)  # what a report says of a cell that passes
     reached: str = ""  # what the drawn programs reached
@@ -179,13 +192,11 @@ class CellRecord:
 
     def told(self) -> CellOutcome:
         """What a worker reports of the cell."""
-        if self.unread is not None and not self.checks:
-            if self.unread[0] == NotImplementedError.__name__:
-                self.unsupported.append(self.unread)
+        if (left := self.unread) is not None and not self.checks:
+            if left.raised is not None and left.raised[0] == NotImplementedError.__name__:
+                self.unsupported.append(left.raised)
             else:
-                kind, text = self.unread
-                why = f"every call raised, the first {kind}: {text}" if kind else text
-                self.block(self.unread_by, why, self.unread if kind else None)
+                self.block(left.by, left.why, left.raised)
             self.unread = None  # a cell may be told twice
         outcome, note = self._outcome_and_note()
         shown = self.smallest if outcome is Outcome.FAIL else None

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import torch
 
-from conformance.checks.cells import KEPT, CellRecord, Failed, Recorder
+from conformance.checks.cells import KEPT, CellRecord, Failed, Recorder, Unread
 from conformance.checks.ops.context import ItemContext
 from conformance.suites.layout import SUITE
 from devices.cell import CellKey, CellOutcome, Outcome
@@ -92,18 +92,22 @@ def test_a_blocked_cell_names_the_clause_that_must_hold_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raised", "outcome", "message"),
+    ("left", "outcome", "message"),
     [
-        (("RuntimeError", "no"), Outcome.BLOCKED, "blocked by layout.values: every call raised"),
-        (("NotImplementedError", "no"), Outcome.UNSUPPORTED, "NotImplementedError: no"),
-        (("", "wrong"), Outcome.BLOCKED, "blocked by layout.values: wrong"),
+        (
+            Unread.of(RuntimeError("no"), "autograd.first"),
+            Outcome.BLOCKED,
+            "blocked by autograd.first: every call raised, the first RuntimeError: no",
+        ),
+        (Unread.of(NotImplementedError("no")), Outcome.UNSUPPORTED, "NotImplementedError: no"),
+        (Unread("wrong already"), Outcome.BLOCKED, "blocked by layout.values: wrong already"),
     ],
 )
 def test_calls_that_leave_nothing_to_judge_are_no_mistake_of_ours(
-    raised: tuple[str, str], outcome: Outcome, message: str
+    left: Unread, outcome: Outcome, message: str
 ) -> None:
     cell = CellRecord(CellKey("layout.bounds", "add", "float32"))
-    cell.unread = raised
+    cell.unread = left
     told = cell.told()
     assert told.outcome is outcome and told.message.startswith(message)
     assert cell.told() == told and len(cell.blocked) + len(cell.unsupported) == 1

@@ -46,6 +46,7 @@ def _be_child(request: dict[str, Any], output: IO[bytes]) -> None:
     # Ignored in what a shell runs in the background, and inherited.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(request["env"])
+    # A new process would take this from its environment.
     sys.path[1:1] = filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))
     code = 1
     try:

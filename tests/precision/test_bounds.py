@@ -72,7 +72,6 @@ def test_conversions_of_what_no_integer_holds_are_not_judged(
 
     assert not wrong(lambda value: value.clamp(low, high))
     assert wrong(lambda value: value.round())
-    assert convert(torch.tensor([high + 1.0])).item() != high  # as torch has it on this CPU
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

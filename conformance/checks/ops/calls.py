@@ -45,7 +45,8 @@ class Answer:
     result: Any = None
     read: Any = None
     raised: Exception | None = None
-    unjudged: Exception | None = None  # raised when a judge looked closer
+    unjudged: Exception | None = None  # raised by what is not the call itself
+    judged_by: str = ""  # the clause that judges that, if it is not about calls
     warnings: tuple[str, ...] = ()
     targets: Sequence[Guarded | torch.Tensor] = ()  # of ``out=``
     addresses: tuple[int | None, ...] = ()  # of the targets, or of the first input, before the call

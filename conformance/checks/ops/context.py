@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from conformance.checks.cases.cases import OpCheck
-from conformance.checks.cells import VALUES, VARIANTS, CellRecord, Failed, Recorder
+from conformance.checks.cells import VALUES, VARIANTS, CellRecord, Failed, Recorder, Unread
 from conformance.checks.guard import INPUTS, UNWATCHED, Guard, allows
 from conformance.checks.ops.call_script import CallScript
 from conformance.checks.ops.calls import Ambiguous, Call, Judge, Laid, repeated
@@ -191,6 +191,13 @@ class Reference:
 def _error(answer: Any) -> Exception | None:
     """What was raised by a call, or by a judge that looked closer."""
     return getattr(answer, "raised", None) or getattr(answer, "unjudged", None)
+
+
+def _unread(answer: Any, error: Exception) -> Unread:
+    """Why there was nothing to judge, and by which clause that is judged: calls with ``out=`` by another than those
+    without, unless the answer names one."""
+    of_calls = VARIANTS if getattr(answer, "targets", ()) else VALUES
+    return Unread.of(error, getattr(answer, "judged_by", "") or of_calls)
 
 
 @dataclass
@@ -453,9 +460,7 @@ class ItemContext:
             error = _error(answer)
             # What the CPU refuses, too, is not in the way of other calls.
             if not judged and error is not None and reference.value.raises is None:
-                record.unread = record.unread or (type(error).__name__, str(error))
-                about_out = VARIANTS if getattr(answer, "targets", ()) else VALUES
-                record.unread_by = getattr(answer, "judged_by", "") or about_out
+                record.unread = record.unread or _unread(answer, error)
         return answer
 
     def asks_undeclared(self, sample: Sample) -> str:

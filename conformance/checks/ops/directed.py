@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import torch
 
+from conformance.checks.cells import Unread
 from conformance.checks.ops.context import ItemContext, NotPlaced, failed
 from conformance.checks.ops.script import (
     NotApplicable,
@@ -70,9 +71,9 @@ def run(
         if isinstance(reason, NotReturned) and sample and (why := ctx.asks_undeclared(sample)):
             record.pass_over(why)
         elif isinstance(reason, NotReturned) and (error := reason.__cause__) is not None:
-            record.unread = record.unread or (type(error).__name__, str(error))
+            record.unread = record.unread or Unread.of(error)
         elif isinstance(reason, WrongAlready):
-            record.unread = record.unread or ("", str(reason))
+            record.unread = record.unread or Unread(str(reason))
         elif isinstance(reason, NotForThisDevice) and not record.checks:
             record.pass_over(str(reason))
         return False

@@ -508,8 +508,8 @@ def called_lazily(call: Call, turn: str, group: Sequence[int]) -> Answer:
     given = copies(call)
     try:
         given = turned(given, turn, group)
-    except Exception:
-        return Answer()
+    except Exception as error:
+        return Answer(unjudged=error, judged_by="layout.views")
     kept = all(
         given[place].is_conj() if turn == "conj" else given[place].is_neg() for place in group
     )
