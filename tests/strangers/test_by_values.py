@@ -92,9 +92,23 @@ def test_manners_of_another_framework_are_charged_once(tmp_path: Path, fork: For
     outcomes = judged(*device, f"--clauses={','.join(reads)}", "--ops=floor,t", "--dtypes=float32")
     red = {cell for cell, outcome in outcomes.items() if outcome is not Outcome.PASS}
     assert red == {CellKey("layout.views", "t", "float32")} and len(outcomes) == 5
+    judged(*device, "--clauses=precision.trust", "--ops=argmax", "--dtypes=float32")
+    trust = cells_of(tmp_path / "results")[CellKey("precision.trust", "argmax", "float32")]
+    assert trust.message == "blocked by layout.values: one call alone has the wrong values"
     outcomes = judged(*device, "--clauses=device.capability")
     failing = [cell.op for cell, outcome in outcomes.items() if outcome is not Outcome.PASS]
     assert failing == ["undeclared"]
+
+
+def test_gradients_of_a_dtype_that_is_not_declared_are_not_asked_for(
+    tmp_path: Path, fork: ForkServer
+) -> None:
+    what = "--clauses=autograd.first,autograd.second", "--ops=softmax.with_dtype"
+    dtypes = '"float32", "int32"'  # the call asks for float64
+    outcomes = judged(
+        *("slim", "strange_narrow", tmp_path, fork, *what), dtypes=dtypes, capabilities=""
+    )
+    assert set(outcomes.values()) == {Outcome.UNSUPPORTED} and len(outcomes) == 2
 
 
 def test_a_device_is_not_held_to_hooks_that_are_optional(tmp_path: Path, fork: ForkServer) -> None:
