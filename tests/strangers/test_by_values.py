@@ -92,9 +92,12 @@ def test_manners_of_another_framework_are_charged_once(tmp_path: Path, fork: For
     outcomes = judged(*device, f"--clauses={','.join(reads)}", "--ops=floor,t", "--dtypes=float32")
     red = {cell for cell, outcome in outcomes.items() if outcome is not Outcome.PASS}
     assert red == {CellKey("layout.views", "t", "float32")} and len(outcomes) == 5
-    judged(*device, "--clauses=precision.trust", "--ops=argmax", "--dtypes=float32")
-    trust = cells_of(tmp_path / "results")[CellKey("precision.trust", "argmax", "float32")]
-    assert trust.message == "blocked by layout.values: one call alone has the wrong values"
+    ops = "argmax", "softmax.with_dtype"  # the second asks for float64, which is not declared
+    judged(*device, "--clauses=precision.trust", f"--ops={','.join(ops)}", "--dtypes=float32")
+    results = cells_of(tmp_path / "results")
+    argmax, softmax = (results[CellKey("precision.trust", op, "float32")] for op in ops)
+    assert argmax.message == "blocked by layout.values: one call alone has the wrong values"
+    assert softmax.outcome is Outcome.UNSUPPORTED
     outcomes = judged(*device, "--clauses=device.capability")
     failing = [cell.op for cell, outcome in outcomes.items() if outcome is not Outcome.PASS]
     assert failing == ["undeclared"]

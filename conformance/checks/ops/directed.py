@@ -68,7 +68,8 @@ def run(
             warnings.simplefilter("ignore")
             found = check(*made.given(), **parameters)
     except NotApplicable as reason:
-        if isinstance(reason, NotReturned) and sample and (why := ctx.asks_undeclared(sample)):
+        left = isinstance(reason, NotReturned | WrongAlready)
+        if left and sample and (why := ctx.asks_undeclared(sample)):
             record.pass_over(why)
         elif isinstance(reason, NotReturned) and (error := reason.__cause__) is not None:
             record.unread = record.unread or Unread.of(error)
