@@ -1,10 +1,11 @@
 """The same verdicts on a crowded machine: runs while other processes spin are compared with a run on the quiet machine.
 
-``python -m tests.strangers.loaded [NAME…] [--ops GLOB,…] [--clauses GLOB,…] [--spinners 20] [--times 3] [-n 2]``
-takes the simulated device (``simulated-device``) and strangers (device strings; ``sleepy`` and the C++ one,
-``simulated``, by default). Of each it runs the ops, and then the cases of the clauses, once in peace and so many times
-while the spinners run. The exit status is 1 if a cell ended otherwise. A stranger is described by ``conform init``
-first. Not a test: it takes minutes, and makes the machine slow for everybody else.
+``python -m tests.strangers.loaded [NAME…] [--ops GLOB,…] [--clauses GLOB,…] [--spinners 20] [--times 3] [-n 2]
+[--beside 1]`` takes the simulated device (``simulated-device``) and strangers (device strings, or ``all`` of them;
+``sleepy`` and the C++ one, ``simulated``, by default). Of each it runs the ops, and then the cases of the clauses, once
+in peace and so many times while the spinners run: one device at a time, or so many beside one another. The exit status
+is 1 if a cell ended otherwise. A stranger is described by ``conform init`` first. Not a test: it takes minutes, and
+makes the machine slow for everybody else.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from devices.cell import CellKey
@@ -89,34 +91,42 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("-n", type=int, default=2, dest="workers", help="workers of each run")
     parser.add_argument("--cache", type=Path, default=None)
+    parser.add_argument("--beside", type=int, default=1, help="devices at a time in the crowd")
     parser.add_argument("--keep", type=Path, help="work here, and leave it there")
     asked = parser.parse_args()
     top = asked.keep or Path(tempfile.mkdtemp(prefix="loaded-"))
     cache = asked.cache or top / "cache"
+    names = [each.device for each in STRANGERS] if asked.names == ["all"] else asked.names
     selections = [(f"--ops={asked.ops}",) if asked.ops else ()]
     selections += [(f"--clauses={asked.clauses}",)] if asked.clauses else []
+    runs = [
+        (_runner(name, cache, top / name, asked), options, top / name / f"{number}")
+        for name in names
+        for number, options in enumerate(selections)
+    ]
+    quiet = [_ran(run, options, folder / "quiet") for run, options, folder in runs]
     differ = 0
-    for name in asked.names:
-        folder = top / name
-        folder.mkdir(parents=True, exist_ok=True)
-        ours = name == SIMULATED
-        workers = f"-n{asked.workers}"
-        run = (
-            _simulated(cache, folder, workers)
-            if ours
-            else _stranger(name, cache, folder, asked.ops, workers)
-        )
-        for number, options in enumerate(selections):
-            print(f"{name} {' '.join(options)}", flush=True)
-            quiet = _ran(run, options, folder / f"quiet-{number}")
-            for turn in range(asked.times):
-                with crowd(asked.spinners):
-                    loaded = _ran(run, options, folder / f"crowd-{number}-{turn}")
-                found = differences(quiet, loaded)
+    for turn in range(asked.times):
+        with crowd(asked.spinners), ThreadPoolExecutor(asked.beside) as pool:
+            loaded = [
+                pool.submit(_ran, run, options, folder / f"crowd-{turn}")
+                for run, options, folder in runs
+            ]
+            for (_, _, folder), before, after in zip(runs, quiet, loaded, strict=True):
+                found = differences(before, after.result())
                 differ += len(found)
-                print(*(f"    {each}" for each in found), sep="\n", end="", flush=True)
+                for each in found:
+                    print(f"    {folder.parent.name}: {each}", flush=True)
     print(f"{differ} cells ended otherwise in a crowd of {asked.spinners}")
     return min(differ, 1)
+
+
+def _runner(name: str, cache: Path, folder: Path, asked: argparse.Namespace) -> Run:
+    folder.mkdir(parents=True, exist_ok=True)
+    workers = f"-n{asked.workers}"
+    if name == SIMULATED:
+        return _simulated(cache, folder, workers)
+    return _stranger(name, cache, folder, asked.ops, workers)
 
 
 def _ran(run: Run, options: tuple[str, ...], results: Path) -> dict[CellKey, CellResult]:
@@ -127,7 +137,8 @@ def _ran(run: Run, options: tuple[str, ...], results: Path) -> dict[CellKey, Cel
         cells = cells_of(results)
     except RunError:
         sys.exit(f"a run wrote no results:\n{ran.text.strip()}")
-    print(f"  {results.name}: {len(cells)} cells in {time.monotonic() - began:.0f} s", flush=True)
+    which = f"{results.parent.parent.name} {' '.join(options)} {results.name}"
+    print(f"  {which}: {len(cells)} cells in {time.monotonic() - began:.0f} s", flush=True)
     return cells
 
 
