@@ -43,6 +43,7 @@ from devices.manifest import Manifest
 from devices.pinned import Pinned, by_item, read_pinned
 from devices.verdicts import Matcher
 from opinfo.axes import samples_of
+from opinfo.axes.decisions import kept_in
 from opinfo.catalog import catalogue
 from opinfo.device import Device, first_index, open_device, preflight
 from opinfo.exceptions import exceptions
@@ -102,8 +103,11 @@ def _upstream(op_id: str, dtype: str, count: int) -> tuple[list[Sample], Traits]
 
 
 @lru_cache(maxsize=1)
-def _with_axes(op_id: str, dtype: str, count: int, declared: frozenset[str]) -> list[Sample]:
-    return samples_of(catalogue()[op_id], dtype, count, declared, _drawn(op_id, dtype))
+def _with_axes(
+    op_id: str, dtype: str, count: int, declared: frozenset[str], kept: bool
+) -> list[Sample]:
+    decisions = kept_in(cache_root(), op_id, dtype) if kept else None
+    return samples_of(catalogue()[op_id], dtype, count, declared, _drawn(op_id, dtype), decisions)
 
 
 class Worker:
@@ -238,7 +242,8 @@ class Worker:
         count, declared = self.orders.bench.samples, frozenset(self.device.descriptor.dtypes)
         samples, traits = _upstream(op_id, dtype, count)
         if any(check.axes and recorder.get(check.clause) for check in self.op_checks):
-            samples = _with_axes(op_id, dtype, count, declared)
+            kept = self.orders.reference_cache
+            samples = _with_axes(op_id, dtype, count, declared, kept)
         cache = None
         if self.orders.reference_cache:
             kind = self.device.descriptor.torch_type

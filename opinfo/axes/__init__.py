@@ -8,6 +8,7 @@ from itertools import islice
 
 from opinfo.axes.arguments import ENDS, OPERANDS, REFUSED
 from opinfo.axes.basis import Basis, asking
+from opinfo.axes.decisions import Changed, Decisions
 from opinfo.axes.drawn import DRAWN, layouts_of
 from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, GROWN, LONG, RANK, SIZE
 from opinfo.axes.values import INDICES, INTEGERS, SIGNS, SPECIAL, TIES
@@ -44,17 +45,30 @@ def samples_of(
     count: int,
     declared: Collection[str] = (),
     drawn: list[Sample] | None = None,
+    decisions: Decisions | None = None,
 ) -> list[Sample]:
     """What a plan takes: ``count`` of upstream's samples, and those of the axes, the same whenever they are drawn.
 
     Samples of the axes that have a tensor of a dtype that is not ``declared`` are left out. ``drawn`` are upstream's
-    samples, if they have been drawn.
+    samples, if they have been drawn, and ``decisions`` what the CPU has said of the calls, if that is kept.
     """
     drawn = draw(op, dtype) if drawn is None else drawn
-    with asking():
-        made = list(by_axis(op, dtype, drawn, declared))
+    decisions = decisions or Decisions()
+    try:
+        made = _made(op, dtype, drawn, declared, decisions)
+    except Changed:
+        made = _made(op, dtype, drawn, declared, decisions.anew())
     whole = 0 if any(sample.layouts is None for sample in made) else _WHOLE
     return [*thinned(choose(drawn, count), whole), *made]
+
+
+def _made(
+    op: Op, dtype: str, drawn: list[Sample], declared: Collection[str], decisions: Decisions
+) -> list[Sample]:
+    with asking():
+        made = list(by_axis(op, dtype, drawn, declared, decisions=decisions))
+    decisions.keep()
+    return made
 
 
 def thinned(chosen: list[Sample], count: int) -> list[Sample]:
@@ -73,12 +87,13 @@ def by_axis(
     drawn: Sequence[Sample],
     declared: Collection[str] = (),
     budgets: Mapping[str, int] = BUDGETS,
+    decisions: Decisions | None = None,
 ) -> Iterator[Sample]:
     """The samples of every axis that applies to an op, at most so many of each; of none that ``budgets`` does not name."""
     families = exceptions().families_of(op.id)
     if dtype.startswith(_STORED_ONLY):
         return
-    basis = Basis(op, dtype, drawn, families)
+    basis = Basis(op, dtype, drawn, families, decisions or Decisions())
     for axis in (axis for axis in AXES if axis.name in budgets):
         if ("axes.keep_shapes" in families and not axis.keeps_shapes) or not axis.applies(basis):
             continue

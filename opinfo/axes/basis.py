@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from opinfo.axes.decisions import Decisions
 from opinfo.catalog import Op
 from opinfo.compare import (
     DEFAULT_TOLERANCES,
@@ -46,6 +47,7 @@ class Basis:
     dtype: str
     drawn: Sequence[Sample]
     families: frozenset[str]
+    decisions: Decisions = field(default_factory=Decisions)
     name: str = ""  # of the axis that asks: part of the seed
     #: What grows together in each of the bases.
     groups: dict[int, list[tuple[frozenset[Any], float]]] = field(default_factory=dict)
@@ -275,21 +277,27 @@ class Basis:
         Some kernels do not check that their arguments fit each other, and read past the end, so that the result
         depends on what is in memory.
         """
+        return call if self.decisions.decide(lambda: self._takes(call)) else None
+
+    def _takes(self, call: Call) -> bool:
         if self.elementwise or self.free:
-            return call if self.answer(call) is not None else None
+            return self.answer(call) is not None
         answers = []
         for byte in (0x00, 0x7F):  # zeros, and the largest numbers
             with fresh_memory(torch.device("cpu"), byte):
                 again = self.rebound(call, [each.clone() for each in call.tensors])
                 answers.append(self.answer(again))
             if answers[-1] is None:
-                return None
-        return call if difference(answers[0], answers[1], {}) is None else None
+                return False
+        return difference(answers[0], answers[1], {}) is None
 
     def settled(self, call: Call) -> bool:
         """Whether the CPU's answer is that of float64, and that of the same operands in another layout."""
         if "axes.unsettled" in self.families:
             return False
+        return self.decisions.decide(lambda: self._settles(call))
+
+    def _settles(self, call: Call) -> bool:
         found = self.answer(call)
         turned = [t.mT.contiguous().mT if t.dim() > 1 else t for t in call.tensors]
         wide = [t.double() if t.dtype == self.kind else t for t in call.tensors]
@@ -307,6 +315,9 @@ class Basis:
         its way."""
         if not (self.kind.is_floating_point or self.kind.is_complex):
             return True
+        return self.decisions.decide(lambda: self._stays(call))
+
+    def _stays(self, call: Call) -> bool:
         found, step = self.answer(call), torch.finfo(self.kind).eps
         turned = [
             t * (1 + step * (torch.arange(t.numel()).reshape(t.shape) % 3 - 1)).to(t.dtype)

@@ -21,6 +21,7 @@ from opinfo.plan import plan_spec
 from reports.model import by_declaration, case_name
 from reports.run import load_run
 from tests.conftest import WholeRun
+from tests.strangers.bench import known_of
 
 #: Clauses of the layout suite that float32 cannot show: none.
 NOT_IN_FLOAT32: frozenset[str] = frozenset()
@@ -143,6 +144,13 @@ def test_the_known_faults_of_torch_s_cpu_are_found(whole_run: WholeRun) -> None:
         if cell.outcome is Outcome.FAIL
     }
     assert known <= failing
+
+
+def test_every_cell_that_fails_is_in_the_manifest(whole_run: WholeRun) -> None:
+    # Of provisional clauses, too, which no gate looks at.
+    known = known_of("cpu")
+    red = (key for key, cell in whole_run.cells.items() if cell.outcome is Outcome.FAIL)
+    assert [str(key) for key in red if known.expect(key) is None] == []
 
 
 def test_an_unfiltered_run_exits_as_the_gate_does(whole_run: WholeRun) -> None:
