@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from opinfo.axes.arguments import ENDS, OPERANDS, REFUSED
+from opinfo.axes.arguments import COUNTS, ENDS, OPERANDS, REFUSED
 from opinfo.axes.basis import Basis, asking
 from opinfo.axes.decisions import Changed, Decisions
 from opinfo.axes.drawn import DRAWN, layouts_of
@@ -18,7 +18,7 @@ from opinfo.samples import Sample, choose, draw
 
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
-    *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN, DRAWN),
+    *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN, DRAWN, COUNTS),
 )
 
 #: The most samples of each axis, by its name.
@@ -101,6 +101,8 @@ def by_axis(
         for number, (base, call) in enumerate(islice(axis.vary(basis), budgets[axis.name])):
             # Drawn before any is left out, so that they are the same for every device.
             layouts = axis.layouts or layouts_of(basis)
+            if axis.mixed and len(call.tensors) > 1:
+                layouts = (*layouts[:-1], axis.mixed[number % len(axis.mixed)])
             if declared and not {dtype_name(t.dtype) for t in call.tensors} <= set(declared):
                 continue
             yield Sample(

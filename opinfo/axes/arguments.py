@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import Any
 
 import torch
 
-from opinfo.axes.basis import Axis, Basis, Variations, asking
+from opinfo.axes.basis import MOST, Axis, Basis, Variations, asking
 from opinfo.axes.shapes import MAIN
-from opinfo.compare import Call, difference
+from opinfo.compare import Call, difference, tensors_of
 from opinfo.samples import Sample
 
 
@@ -185,6 +186,67 @@ OPERANDS = Axis(
     layouts=("contiguous", "transposed+step_outer+offset"),
     applies=lambda basis: not basis.free and "axes.loops" not in basis.families,
     vary=_operands,
+)
+
+
+# -- how much is made of nothing
+
+
+def _counts(basis: Basis) -> Variations:
+    """Calls without tensors whose result is large, by each of their numbers; of calls with numbers of each type in turn."""
+    by_type: dict[tuple[type, ...], list[Sample]] = {}
+    for base in basis.drawn:
+        by_type.setdefault(tuple(map(type, base.call.args)), []).append(base)
+    known: set[tuple[tuple[int, ...], ...]] = set()
+    for base in filter(None, chain(*zip_longest(*by_type.values()))):
+        for call in _changed(base, _many):
+            shapes = _on_meta(basis, call)
+            large = _LARGE < max(map(math.prod, shapes), default=0) <= MOST
+            if large and shapes not in known and basis.taken(call) is not None:
+                known.add(shapes)
+                yield base, call
+                break
+
+
+def _on_meta(basis: Basis, call: Call) -> tuple[tuple[int, ...], ...]:
+    """The shapes of what a call without tensors makes: on the meta device, as it may be more than fits into memory. Empty
+    where it names no device, or is refused."""
+    args, kwargs = call.on([], torch.device("meta"))
+    if kwargs.get("device") is None:
+        return ()
+    with asking():
+        try:
+            return tuple(tuple(t.shape) for t in tensors_of(basis.op.function(*args, **kwargs)))
+        except Exception:  # of any type, as in _meta
+            return ()
+
+
+#: Elements that a result must have to be large.
+_LARGE = 1024
+
+
+def _many(value: Any) -> Iterator[Any]:
+    """Larger numbers than this one: past 1,024 and past 16 bits, odd."""
+    if type(value) is int:
+        yield from (2057, -2057, 65_551)
+    elif isinstance(value, float):
+        yield from (2057.5, -2057.5)
+    elif isinstance(value, tuple) and value and all(type(each) is int for each in value):
+        yield from ((*value[:-1], 2057), (4099, *value[1:]))
+
+
+COUNTS = Axis(
+    number=17,
+    name="counts",
+    finds="A kernel that makes a tensor of numbers alone, and is wrong past a block of elements.",
+    bugs=("pytorch/pytorch#58551", "pytorch/pytorch#18363"),
+    budget=4,
+    layouts=("contiguous",),
+    applies=lambda basis: (
+        bool(basis.drawn) and not basis.free and not any(s.tensors for s in basis.drawn)
+    ),
+    vary=_counts,
+    writes=2,
 )
 
 

@@ -389,7 +389,8 @@ class Axis:
 
     ``number`` times 1,000 is the index of its first sample. ``finds`` says which bug it finds, ``bugs`` are public
     reports of such bugs. ``budget`` is the most samples of an op and dtype. ``layouts`` are the cases in which a
-    sample is laid out; drawn for each sample if none are named.
+    sample is laid out; drawn for each sample if none are named. Where a call has several tensors, samples take the ``mixed``
+    ones in turn in place of the last.
     """
 
     number: int
@@ -400,6 +401,7 @@ class Axis:
     layouts: tuple[str, ...]
     applies: Callable[[Basis], bool]
     vary: Vary
+    mixed: tuple[str, ...] = ()
     whole: int = 0  # samples, from the first, that are laid out in the whole covering set
     writes: int = 0  # samples, from the first, that calls which write take too
     keeps_shapes: bool = (

@@ -28,8 +28,8 @@ _BROADCAST = (
 _LARGE = (4099, 17)
 #: Just past 32, 256, 1,024 and 4,096; none is a multiple of 2, and of some one element is left over by any vector.
 _EXTENTS = (4097, 1031, 257, 37)
-#: Vectors that are put below one another.
-_ROWS = 261
+#: Vectors that are put below one another: more than the threads of a block.
+_ROWS = 517
 #: Elements of a call in which one dimension is long.
 _MOST = 110_000
 #: Where work grows with the square.
@@ -159,7 +159,11 @@ SIZE = Axis(
     finds="A kernel that is wrong beyond 65,536 elements, or in the last elements that do not fill a vector or a block.",
     bugs=("pytorch/pytorch#195595", "pytorch/pytorch#122916", "intel/torch-xpu-ops#3020"),
     budget=1,
-    layouts=("contiguous", "transposed+step_outer+offset", "free:offset=1"),
+    layouts=(
+        *("contiguous", "transposed+step_outer+offset"),
+        *("contiguous+step_inner/contiguous", "free:offset=1"),
+    ),
+    mixed=("contiguous/transposed",),
     applies=lambda basis: basis.shape_free and not basis.keeps_values,
     vary=_sizes,
     writes=1,
@@ -327,6 +331,10 @@ EXTENT = Axis(
     ),
     budget=8,
     layouts=("contiguous", "transposed+step_outer+offset", "contiguous+step_inner+offset"),
+    mixed=(
+        *("contiguous+step_inner+offset", "contiguous/transposed"),
+        *("contiguous+step_inner/contiguous", "contiguous/contiguous+step_inner/contiguous"),
+    ),
     applies=lambda basis: not basis.elementwise and not basis.keeps_values and not basis.free,
     vary=_extents,
 )
@@ -540,8 +548,9 @@ def _equal(basis: Basis, base: Sample) -> Iterator[Call]:
     longer = {dim for dim, n in every.items() if n > 1}
     groups = [group for group, _ in groups_of(basis, base)]
     first = frozenset().union(*(g for g in groups if any(d[0] == 0 for d in g if d in longer)))
-    for group in frozenset(every), frozenset(longer), first:
-        if group and (call := lengthened(basis, base, group, _SIDE)) is not None:
+    # A pair stands for one number in some ops: 2 is the only extent that all their dimensions may have.
+    for group, side in product((frozenset(every), frozenset(longer), first), (_SIDE, 2)):
+        if group and (call := lengthened(basis, base, group, side)) is not None:
             yield call
 
 

@@ -627,15 +627,18 @@ TIES = Axis(
 
 #: Between the elements of one operand and the next: no quotient of two is near a whole number, where a rounding decides.
 _APART = 128 / 137
+#: Of what is only moved: no bit of an element may be lost.
+_FINE = 1 + 2**-13
 
 
 def _signs(basis: Basis) -> Variations:
     """Calls in which the elements ascend from above 0, in which none is positive, and in which there are only two."""
     roomy = [_roomy(basis, base) for base in basis.bases]
+    fine = _FINE if basis.moves else 1.0
     for turn, values in enumerate((ascending, negative, _two)):
         for base in _from(roomy, turn):
             tensors = {
-                place: (values(t.numel()) * _APART**place).reshape(t.shape)
+                place: (values(t.numel()) * fine * _APART**place).reshape(t.shape)
                 for place, t in enumerate(base.tensors)
                 if t.dtype == basis.kind and t.numel() > 2
             }

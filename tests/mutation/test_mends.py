@@ -131,6 +131,58 @@ def same_in_squares() -> Effect:
     return effect
 
 
+def second_block_is_the_first(call: Invocation) -> object:
+    result: torch.Tensor = call.honest()
+    if result.dim() != 1 or len(result) <= 1024:
+        return NOT_MET
+    result[512:1024] = result[:512].clone()
+    return result
+
+
+def long_and_strided(call: Invocation) -> bool:
+    """The first operand is long and strided, unlike the others."""
+    first, *others = (each.tensor for each in call.operands)
+    return first.numel() > 1000 and not first.is_contiguous() and others[0].is_contiguous()
+
+
+def of_many_rows(call: Invocation) -> bool:
+    first = call.operands[0].tensor
+    return first.dim() > 1 and first.numel() // max(first.shape[-1], 1) > 300
+
+
+def square(call: Invocation) -> bool:
+    shape = call.operands[0].tensor.shape
+    return len(shape) == 2 and shape[0] == shape[1]
+
+
+def expanded_read_as_dense(call: Invocation) -> object:
+    first = call.operands[0]
+    if 0 not in first.tensor.stride() or not first.tensor.numel():
+        return NOT_MET
+    held = torch.empty(0, device=first.tensor.device).set_(first.tensor.untyped_storage())
+    count = first.tensor.numel()
+    dense = held.repeat(count // len(held) + 1)[:count].view(first.tensor.shape)
+    return call.honest_with(first, dense)
+
+
+def first_of_the_second(call: Invocation) -> object:
+    second = call.operands[1]
+    return call.honest_with(second, second.tensor[:1].expand_as(second.tensor))
+
+
+def drawn_before() -> Effect:
+    """Into a target of each shape goes what was drawn for the last one."""
+    known: dict[torch.Size, torch.Tensor] = {}
+
+    def effect(call: Invocation) -> object:
+        result: torch.Tensor = call.honest()
+        before = known.setdefault(result.shape, result.clone())
+        known[result.shape] = result.clone()
+        return result.copy_(before)
+
+    return effect
+
+
 MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     # An op whose values are unspecified may still not raise.
     ("new_empty", ("new_empty",), conditioned(is_empty, raises()), "layout.values"),
@@ -160,6 +212,15 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     ("squeeze", ("squeeze_.dim",), swallows, "layout.variants"),
     # What is drawn at random is tried by the cases of random.
     ("randint_like", ("randint_like.low_dtype",), same_in_squares(), "random.distribution"),
+    ("nn.functional.dropout", ("native_dropout",), expanded_read_as_dense, "random.distribution"),
+    ("normal", ("normal.Tensor_Tensor",), first_of_the_second, "random.distribution"),
+    ("bernoulli", ("bernoulli.out",), drawn_before(), "random.distribution"),
+    # What has no operands is large, too.
+    ("arange", ("arange.start_out",), second_block_is_the_first, "layout.values"),
+    # One operand of several is strided, and long.
+    ("addmv", ("addmv",), conditioned(long_and_strided, raises()), "layout.values"),
+    ("repeat", ("repeat",), conditioned(of_many_rows, raises()), "layout.values"),
+    ("view_as_complex", ("view_as_complex",), conditioned(square, raises()), "layout.values"),
 ]
 
 

@@ -1,6 +1,6 @@
 """Random numbers: seeds, states, distributions."""
 
 from conformance.checks.cases.cases import Suite, gathered
-from conformance.suites.random import distribution, seeds
+from conformance.suites.random import distribution, parameters, seeds
 
-SUITE = Suite("random", cases=gathered(seeds.cases, distribution.cases))
+SUITE = Suite("random", cases=gathered(seeds.cases, distribution.cases, parameters.cases))

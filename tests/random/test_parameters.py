@@ -1,0 +1,132 @@
+"""Draws for each element: right ones pass, and those made with another element's parameters do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.suites.random import parameters
+from conformance.suites.random.parameters import OF_EACH, into, of_each
+from tests.random.test_distribution import Here
+
+Read = Callable[[torch.Tensor], torch.Tensor]
+
+
+class There(Here):
+    """The same for cases that lay tensors out."""
+
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone()
+
+
+def as_contiguous(given: torch.Tensor) -> torch.Tensor:
+    """What lies in memory from the first element on, again and again if that is not enough."""
+    start = given.storage_offset()
+    held = torch.empty(0, dtype=given.dtype).set_(given.untyped_storage())[start:]  # type: ignore[call-overload]
+    return held.repeat(given.numel() // held.numel() + 1)[: given.numel()].view(given.shape)
+
+
+#: Wrong ways to read a parameter.
+READS: dict[str, Read] = {
+    "as if it were contiguous": as_contiguous,
+    "of the element before": lambda t: t.flatten().roll(1).view(t.shape),
+    "of the row before": lambda t: t.roll(1, 0),
+    "read column by column": lambda t: t.mT.reshape(t.shape),
+    "of the first row": lambda t: t[:1].expand(t.shape),
+    "of the first column": lambda t: t[:, :1].expand(t.shape),
+    "in 4 bits": lambda t: (t / t.abs().max() * 8).round() / 8 * t.abs().max(),
+    "the last elements of zero": lambda t: torch.cat([t[:-1], t[-1:] * 0]),
+    "backwards": lambda t: t.flip(1),
+    "all the same": lambda t: torch.full_like(t, float(t.flatten()[0])),
+}
+#: What shows nothing: zeros and ones need no more bits, nor does the place of the only weight.
+SAME = {(name, "in 4 bits") for name in ("bernoulli", "bernoulli_", "binomial", "multinomial")}
+
+
+@pytest.mark.parametrize("name", OF_EACH)
+def test_right_draws_pass(name: str) -> None:
+    of_each(There(), name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [name for name, about in OF_EACH.items() if about.out])
+def test_right_draws_into_a_target_pass(name: str) -> None:
+    into(There(), name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), [pair for pair in product(OF_EACH, READS) if pair not in SAME]
+)
+def test_the_last_parameter_read_wrongly_is_seen(
+    name: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, read = OF_EACH[name].draw, READS[way]
+
+    def wrong(*given: torch.Tensor, **named: Any) -> torch.Tensor:
+        return draw(*given[:-1], read(given[-1]), **named)
+
+    monkeypatch.setitem(OF_EACH, name, OF_EACH[name]._replace(draw=wrong))
+    with pytest.raises((AssertionError, RuntimeError)):  # or a parameter is outside its range
+        of_each(There(), name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [n for n in OF_EACH if len(OF_EACH[n].parameters(0)) > 1])
+@pytest.mark.parametrize("way", ["as if it were contiguous", "of the row before"])
+def test_the_first_parameter_read_wrongly_is_seen(
+    name: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, read = OF_EACH[name].draw, READS[way]
+    wrong = OF_EACH[name]._replace(draw=lambda a, b, **named: draw(read(a), b, **named))
+    monkeypatch.setitem(OF_EACH, name, wrong)
+    with pytest.raises(AssertionError):
+        of_each(There(), name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", OF_EACH)
+def test_the_draw_before_is_no_draw(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, kept = OF_EACH[name].draw, []
+
+    def stale(*given: torch.Tensor, **named: Any) -> torch.Tensor:
+        kept.append(draw(*given))
+        return kept[-2] if len(kept) > 1 else kept[-1]
+
+    monkeypatch.setitem(OF_EACH, name, OF_EACH[name]._replace(draw=stale))
+    with pytest.raises(AssertionError):
+        of_each(There(), name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [name for name, about in OF_EACH.items() if about.out])
+@pytest.mark.parametrize("fault", ["nothing", "the draw before", "contiguous", "last row"])
+def test_a_target_that_is_not_written_to_as_it_lies_is_seen(
+    name: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, kept = OF_EACH[name].draw, []
+
+    def wrong(*given: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        found = draw(*given)
+        kept.append(found)
+        if out is None:
+            return found
+        if fault == "the draw before":
+            out.copy_(kept[-3] if len(kept) > 2 else found)
+        elif fault == "contiguous":
+            flat = out.as_strided((out.numel(),), (1,), out.storage_offset())
+            flat.copy_(found.flatten())
+        elif fault == "last row":
+            out[:-1] = found[:-1]
+        return out
+
+    monkeypatch.setitem(OF_EACH, name, OF_EACH[name]._replace(draw=wrong))
+    with pytest.raises(AssertionError):
+        into(There(), name)  # type: ignore[arg-type]
+
+
+def test_neighbours_differ_in_their_parameters() -> None:
+    for turn in (0, 1):
+        for values in (parameters._mixed(1000, turn), parameters._coins(turn)):
+            for dim in (0, 1):
+                moved = (values != values.roll(1, dim)).double().mean()
+                assert moved > 0.3
