@@ -280,9 +280,9 @@ _MISFITS = 5
 
 
 def _other_extents(base: Sample) -> Iterator[Call]:
-    """The call with an operand that does not fit the others."""
+    """The call with an operand that does not fit the others, or the op: a matrix that is not square."""
     tensors = base.tensors
-    for place, tensor in enumerate(tensors if len(tensors) > 1 else ()):
+    for place, tensor in enumerate(tensors):
         if tensor.dim() and tensor.shape[-1] > 1:
             longer = torch.cat([tensor, tensor[..., :2]], dim=-1)
             changed = [longer if n == place else each for n, each in enumerate(tensors)]

@@ -93,7 +93,15 @@ def _each(basis: Basis, wanted: Iterator[tuple[Sample, Sequence[Sequence[int]]]]
 
 
 def _batched(basis: Basis) -> Variations:
-    """More leading dimensions: for all tensors of a call, or for the first one only."""
+    """More leading dimensions: for all tensors of a call, or for the first one only; and batches of one for some, which
+    broadcast."""
+    several = [base for base in basis.bases if sum(t.dim() > 0 for t in base.tensors) > 1]
+    for first, others in (((3,), (1,)), ((1,), (3,))):
+        for base in several:
+            stacks = {p: stacked(t, others if p else first) for p, t in enumerate(base.tensors)}
+            if (call := basis.taken(basis.rebuilt(base, stacks))) is not None:
+                yield base, call
+                break
     for base, lead in product(basis.bases, ((2,), (3, 2))):
         for only in (False, True):
             places = [0] if only else range(len(base.tensors))
