@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from conformance.suites.autograd.gradients import (
 )
 from conformance.suites.autograd.samples import chosen, is_long, known_of
 from devices.cell import Outcome
-from opinfo.catalog import catalogue
+from opinfo.catalog import Op, catalogue
 from opinfo.compare import DEFAULT_TOLERANCES
 from opinfo.device import identity
 from opinfo.exceptions import exceptions
@@ -159,6 +160,23 @@ def test_second_gradients_that_cannot_be_asked_for_are_blocked_by_the_first_ones
     first, second = (record.told() for record in context.recorder.cells.values())
     assert (first.outcome, second.outcome) == (Outcome.FAIL, Outcome.BLOCKED)
     assert second.blocked_by == "autograd.first"
+
+
+def test_what_accumulates_is_blocked_by_gradients_where_results_have_none() -> None:
+    """As on a device whose conversion of dtypes loses the graph."""
+    context = subject("exp", mutants.DTYPE).context(["autograd.first", "layout.grad"])
+
+    def detached(given: torch.Tensor) -> torch.Tensor:
+        found = torch.exp(given)
+        return found if given.device.type == "cpu" else found.detach()
+
+    context.op = Op(copy(context.op.info))
+    context.op.info.op = detached
+    run_checks(context, planned_op_checks(contract.load()))
+    told = {record.told().cell.clause: record.told() for record in context.recorder.cells.values()}
+    assert told["autograd.first"].outcome is Outcome.FAIL
+    assert told["layout.grad"].outcome is Outcome.BLOCKED
+    assert told["layout.grad"].blocked_by == "autograd.first"
 
 
 @pytest.mark.parametrize("op", ["nn.functional.mse_loss", "dist", "logaddexp2", "exp"])

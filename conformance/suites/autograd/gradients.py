@@ -303,8 +303,10 @@ def accumulated(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gr
             for create in (False, False, True):
                 # New ones each time: the gradient of a view is a view of its cotangent, and is added to.
                 ends, given = given_to(call, answer, outputs, cotangents)
-                if not ends:
-                    break
+                if not ends:  # where the CPU's outputs have gradients
+                    answer.unjudged = RuntimeError("the result does not require a gradient")
+                    answer.judged_by = "autograd.first"
+                    return answer
                 before = [each.grad for each in starts]
                 at = [address(call, each) if each is not None else None for each in before]
                 torch.autograd.backward(
