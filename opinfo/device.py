@@ -425,13 +425,8 @@ def open_device(
     """
     limit_threads()
     name, kind = descriptor.name, descriptor.torch_type
-    left = _LEFT.get(name)
-    first = left is None and is_foreign(descriptor)
-    if first:
-        left = LeftBehind(kind)
-        _start(descriptor, say)
-        left.look()
-        _LEFT[name] = left
+    left = start_device(descriptor, say)
+    first = left is not None and name not in _CALLED
     try:
         torch_device = torch.device("cpu") if kind == "cpu" else torch.device(kind, index)
     except RuntimeError as exc:
@@ -464,6 +459,7 @@ def open_device(
             device.synchronise()
         except Exception:  # device.capability fails of it, and no other clause
             device = replace(device, wait=None)
+        _CALLED.add(name)
         if first and left is not None:
             kept = left.sorting
             left.look()
@@ -471,6 +467,20 @@ def open_device(
                 again = open_device(descriptor, index, unused=True)
                 device = replace(again, wait=device.wait and again.wait)
     return device
+
+
+def start_device(
+    descriptor: Descriptor, say: Callable[[str], None] = lambda step: None
+) -> LeftBehind | None:
+    """Import and start the device's module, once in this process and its copies, without a call on the device. Returns what
+    that left behind; None of a device that runs nobody else's code. Raises DeviceUnusable."""
+    name = descriptor.name
+    if name not in _LEFT and is_foreign(descriptor):
+        left = LeftBehind(descriptor.torch_type)
+        _start(descriptor, say)
+        left.look()
+        _LEFT[name] = left
+    return _LEFT.get(name)
 
 
 def _unknown(descriptor: Descriptor) -> str:
@@ -489,6 +499,8 @@ def _unknown(descriptor: Descriptor) -> str:
 
 #: By the name of a device: what its module has left behind. Only what its start and first call change is its doing.
 _LEFT: dict[str, LeftBehind] = {}
+#: The names of devices on which something was called in this process.
+_CALLED: set[str] = set()
 
 #: The descriptor's functions that call the device.
 _OF_THE_DEVICE = (

@@ -110,6 +110,26 @@ def _with_axes(
     return samples_of(catalogue()[op_id], dtype, count, declared, _drawn(op_id, dtype), decisions)
 
 
+@lru_cache(maxsize=1)
+def _manifest(text: str, device: str, path: str | None) -> Manifest:
+    """The manifest of a device with this text."""
+    known = {"clause": load().clauses, "layouts": known_layouts(registry.find(device, path))}
+    return Manifest.parse(text, None, known)
+
+
+def manifest_of(orders: WorkerOrders) -> Manifest:
+    """The manifest of the run; an empty one if it has none. Raises ConformError."""
+    if orders.manifest is None:
+        return Manifest()
+    return _manifest(orders.manifest, orders.bench.device, orders.bench.descriptor)
+
+
+def prepare(orders: WorkerOrders) -> None:
+    """Read once, for all copies of this process, what they need and what touches no device. Raises ConformError."""
+    catalogue()
+    manifest_of(orders)
+
+
 class Worker:
     """Runs items. Its repro scripts go into ``results``, unless its place has a folder of its own."""
 
@@ -124,13 +144,9 @@ class Worker:
             self.deadly.setdefault((each.op, each.dtype), []).extend(each.clauses)
         descriptor = registry.find(orders.bench.device, orders.bench.descriptor)
         self.device = device or open_device(descriptor, place.index)
-        manifest = Manifest()
         facts = self.device.descriptor.facts()
         orders.machine.check(Machine.of(facts))
-        if orders.manifest is not None:
-            known = {"clause": load().clauses, "layouts": known_layouts(descriptor)}
-            manifest = Manifest.parse(orders.manifest, None, known).active(facts)
-        self.matcher = Matcher(manifest)
+        self.matcher = Matcher(manifest_of(orders).active(facts))
         self.pins = by_item(read_pinned(descriptor.folder))
         self.undeclared = undeclared_clauses(descriptor, load())
         self.folder = place.scripts or results

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
+import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import msgspec
 import pytest
 
 from conformance.plan.selection import Item, Machine
+from conformance.run import careful
 from conformance.run.careful import Copies, Ran, Runner, wrote_outside
 from conformance.run.isolation.watch import Journal, Limits, Place
 from conformance.run.outcomes import GroupCall, ItemReport, Lost, LostCells
@@ -64,6 +68,95 @@ def test_a_copy_that_is_not_needed_ends() -> None:
     copies.connection()
     assert copies.end() == 1  # the connection closed before it was told anything
     copies.close()
+
+
+# -- copies of a copy that has the device's module loaded
+
+_loaded: list[int] = []
+
+
+def tells(connection: Connection) -> None:
+    """Say which process has loaded the module, if one has."""
+    connection.recv_bytes()
+    connection.send_bytes(b"".join(str(pid).encode() for pid in _loaded))
+
+
+def loads(tried: Path) -> bool:
+    with tried.open("a") as stream:
+        stream.write("tried\n")
+    _loaded.append(os.getpid())
+    return True
+
+
+def said(copies: Copies, times: int) -> list[bytes]:
+    """What copies say, one after the other."""
+    found = []
+    for _ in range(times):
+        copies.connection().send_bytes(b"who")
+        found.append(copies.connection().recv_bytes())
+        copies.end()
+    return found
+
+
+@linux
+def test_all_copies_but_the_first_have_the_module_loaded_by_one(tmp_path: Path) -> None:
+    copies = Copies(tells, partial(loads, tmp_path / "tried"))
+    first, *others = said(copies, 4)
+    copies.close()
+    assert first == b"" and len(set(others)) == 1 and others[0]
+    assert (tmp_path / "tried").read_text() == "tried\n"
+
+
+@linux
+@pytest.mark.parametrize("how", ["may not be copied", "raises", "dies", "ends", "hangs"])
+def test_where_a_copy_with_the_module_cannot_be_copied_each_loads_it(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(careful, "_WARM_SECONDS", 0.5)
+
+    def warm() -> bool:
+        loads(tmp_path / "tried")
+        if how == "raises":
+            raise OSError("no such library")
+        if how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "ends":
+            os._exit(0)
+        if how == "hangs":
+            signal.pause()
+        return False
+
+    copies = Copies(tells, warm)
+    assert said(copies, 4) == [b""] * 4
+    copies.close()
+    assert (tmp_path / "tried").read_text() == "tried\n"
+
+
+@linux
+def test_the_death_of_a_copy_of_the_loaded_one_is_told_and_costs_no_other() -> None:
+    copies = Copies(answers, lambda: True)
+    for _ in range(3):
+        copies.connection().send_bytes(b"die")
+        with pytest.raises(EOFError):
+            copies.connection().recv_bytes()
+        assert copies.end() == -signal.SIGKILL
+    copies.close()
+
+
+@linux
+def test_what_copies_would_share_is_seen(tmp_path: Path) -> None:
+    before = careful._held()
+    with (tmp_path / "plain").open("w"):
+        assert careful._held() == before
+    with socket.socket():
+        assert careful._held() > before
+    with mmap.mmap(-1, 4096), (tmp_path / "mapped").open("w+b") as file:
+        file.write(bytes(4096))
+        file.flush()
+        with mmap.mmap(file.fileno(), 4096):
+            shared = careful._held() - before
+    assert len(shared) == 1  # memory that is shared and has no name; a file is no device
+    assert careful._held() == before
 
 
 # -- what a worker makes of them
