@@ -50,7 +50,7 @@ from devices import registry
 from devices.cell import CellKey, CellOutcome, Outcome
 from devices.errors import ConformError
 from devices.failure import Kind
-from opinfo.device import start_device
+from opinfo.device import open_device, start_device
 
 _STATUS: Final = struct.Struct("<i")
 #: Threads of a worker that wait for messages: execnet's.
@@ -178,11 +178,23 @@ class _Waiting:
             os._exit(os.waitstatus_to_exitcode(status) and 1)
 
 
-def start_and_copy(orders: WorkerOrders) -> bool:
-    """Import the device's module. Whether this process may be copied after it."""
+def start_and_copy(index: int, orders: WorkerOrders) -> bool:
+    """Import the device's module. Whether copies of this process work after it: one opens the device."""
     before = _held()
-    start_device(registry.find(orders.bench.device, orders.bench.descriptor))
-    return may_copy() and _held() <= before
+    descriptor = registry.find(orders.bench.device, orders.bench.descriptor)
+    start_device(descriptor)
+    if not may_copy() or not _held() <= before:
+        return False
+    here = os.getpid()
+    if (child := os.fork()) == 0:
+        try:
+            end_with_parent(here)
+            open_device(descriptor, index)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    return status == 0
 
 
 def _held() -> set[str]:
@@ -386,7 +398,8 @@ def start_worker(
         copies = None
         if is_copy() and may_copy(_WAITING) and not start.remote:
             copies = Copies(
-                partial(serve_items, name, start, given), partial(start_and_copy, given)
+                partial(serve_items, name, start, given),
+                partial(start_and_copy, start.index, given),
             )
         make = partial(Worker, given, place, results)
         runner = Runner(name, given, place, results / "journal", make, copies, end)

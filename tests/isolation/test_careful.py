@@ -159,6 +159,27 @@ def test_what_copies_would_share_is_seen(tmp_path: Path) -> None:
     assert careful._held() == before
 
 
+@linux
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_module_is_kept_loaded_if_a_copy_can_open_the_device(
+    opens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As where a driver is started by the import, and leaves no trace but does not work in a copy.
+    calls: list[int] = []
+    imported_here = os.getpid()
+
+    def open_device(*_: object) -> None:
+        assert os.getpid() != imported_here
+        if not opens:
+            raise RuntimeError("the driver cannot be used in a forked process")
+
+    monkeypatch.setattr(careful, "start_device", lambda _: calls.append(1))
+    monkeypatch.setattr(careful, "open_device", open_device)
+    monkeypatch.setattr(careful, "may_copy", lambda: True)
+    assert careful.start_and_copy(0, orders()) is opens
+    assert calls == [1]
+
+
 # -- what a worker makes of them
 
 
