@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.architecture import CHECKOUT, PACKAGES
 
-#: Modules in which a function runs on the way of one passing cell of an op: 40, and 6 that make its samples by axis.
+#: Modules in which a function runs on the way of one passing cell of an op: 40, and 7 that make its samples by axis.
 MOST = 47
 
 _PROFILED = """
