@@ -3,23 +3,14 @@
 A worker whose process may be copied keeps such a copy, which waits. Once a call has ended a process in this run, or is
 expected to, the worker has its items run by copies of that copy: a crash then costs a copy, some tens of milliseconds,
 and no worker. The crash is made once more, alone, in a copy of its own: what does not end that is no crash.
-
-A vendor's module may take seconds to import. Once a copy has shown that it can be imported, the copy that waits has a copy
-of its own import it, which takes its place if it can be copied still: the module has started no thread, and holds no device,
-socket or shared memory.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-import select
 import signal
-import socket
-import struct
-import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from multiprocessing.connection import Connection
@@ -28,8 +19,9 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from conformance.checks.child import Ended, end_with_parent
+from conformance.checks.child import Ended
 from conformance.plan.selection import Item, WrongMachine, named
+from conformance.run.copies import Copies, loads_for_copies
 from conformance.run.fork_server import is_copy, may_copy
 from conformance.run.isolation.process import (
     FROM_OUTSIDE,
@@ -46,19 +38,14 @@ from conformance.run.isolation.process import (
 from conformance.run.isolation.watch import Journal, Place, read_entry
 from conformance.run.outcomes import ItemReport, Lost, LostCells
 from conformance.run.worker import Task, Worker, WorkerOrders, prepare, read_orders
-from devices import registry
 from devices.cell import CellKey, CellOutcome, Outcome
 from devices.errors import ConformError
 from devices.failure import Kind
-from opinfo.device import open_device, start_device
 
-_STATUS: Final = struct.Struct("<i")
 #: Threads of a worker that wait for messages: execnet's.
 _WAITING: Final = 1
 #: Deaths outside of any cell after which the worker ends as its copy did.
 _TRIES: Final = 2
-#: Seconds that the import of the device's module may take in a copy that is to be copied.
-_WARM_SECONDS: Final = 60.0
 
 
 class Ran(msgspec.Struct, frozen=True, tag="ran"):
@@ -71,146 +58,6 @@ class Ran(msgspec.Struct, frozen=True, tag="ran"):
 _encode: Final = msgspec.msgpack.Encoder().encode
 _read_task: Final = msgspec.msgpack.Decoder(Task).decode
 _read_said: Final = msgspec.msgpack.Decoder(Lost | Ran | Remark | Unable).decode
-
-
-class Copies:
-    """Copies of this process as it was when this was made, one at a time. Each runs ``work(connection)``. The later ones
-    have run ``warm()`` before, if that has returned True, once, in a copy."""
-
-    def __init__(
-        self, work: Callable[[Connection], None], warm: Callable[[], bool] = lambda: False
-    ) -> None:
-        self._control, theirs = socket.socketpair()
-        self._connection: Connection | None = None
-        worker = os.getpid()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of execnet's thread, which waits
-            if os.fork() == 0:
-                self._control.close()
-                _Waiting(theirs, work, warm).serve(worker)
-        theirs.close()
-
-    def connection(self) -> Connection:
-        """That to the copy, which is made if there is none."""
-        if self._connection is None:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                socket.send_fds(self._control, [b"1"], [theirs.fileno()])
-            self._connection = Connection(ours.detach())
-        return self._connection
-
-    def end(self) -> int | None:
-        """End the copy if there is one. Returns its exit status, negative for a signal."""
-        if self._connection is None:
-            return None
-        self._connection.close()
-        self._connection = None
-        (status,) = _STATUS.unpack(self._control.recv(_STATUS.size, socket.MSG_WAITALL))
-        return int(status)
-
-    def close(self) -> None:
-        """No other copy is wanted."""
-        self.end()
-        self._control.close()
-
-
-@dataclass
-class _Waiting:
-    """The copy that is copied."""
-
-    _control: socket.socket
-    _work: Callable[[Connection], None]
-    _warm: Callable[[], bool]
-
-    def serve(self, parent: int, *, warm: bool = False) -> NoReturn:
-        """Make a copy for each connection that comes, until no more can."""
-        signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # Ctrl-C is for the controller, and for workers
-        end_with_parent(parent)
-        made = 0
-        while True:
-            asked, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
-            if not asked:
-                os._exit(0)
-            if made == 1 and not warm:
-                self._hand_over(descriptors[0])
-            self._copy(descriptors[0])
-            made += 1
-
-    def _copy(self, descriptor: int) -> None:
-        """Have a copy work, and tell how it ended."""
-        here = os.getpid()
-        if (child := os.fork()) == 0:
-            end_with_parent(here)
-            self._control.close()
-            try:
-                self._work(Connection(descriptor))
-            finally:
-                os._exit(1)
-        os.close(descriptor)
-        _, status = os.waitpid(child, 0)
-        self._control.sendall(_STATUS.pack(os.waitstatus_to_exitcode(status)))
-
-    def _hand_over(self, descriptor: int) -> None:
-        """Have a warm copy go on in the place of this one, beginning with this connection; return if there is none."""
-        ready, theirs = os.pipe()
-        here = os.getpid()
-        if (child := os.fork()) == 0:
-            try:
-                end_with_parent(here)
-                if self._warm():
-                    os.write(theirs, b"1")
-                    os.close(theirs)
-                    self._copy(descriptor)
-                    self.serve(here, warm=True)
-            finally:
-                os._exit(1)
-        os.close(theirs)
-        said = select.select([ready], [], [], _WARM_SECONDS)[0] and os.read(ready, 1)
-        os.close(ready)
-        if said:
-            os.close(descriptor)  # a death is noticed when it closes
-        else:
-            os.kill(child, signal.SIGKILL)  # it may have ended, but is not yet forgotten
-        _, status = os.waitpid(child, 0)
-        if said:
-            os._exit(os.waitstatus_to_exitcode(status) and 1)
-
-
-def start_and_copy(index: int, orders: WorkerOrders) -> bool:
-    """Import the device's module. Whether copies of this process work after it: one opens the device."""
-    before = _held()
-    descriptor = registry.find(orders.bench.device, orders.bench.descriptor)
-    start_device(descriptor)
-    if not may_copy() or not _held() <= before:
-        return False
-    here = os.getpid()
-    if (child := os.fork()) == 0:
-        try:
-            end_with_parent(here)
-            open_device(descriptor, index)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    return status == 0
-
-
-def _held() -> set[str]:
-    """What this process holds that a copy would share with it: devices, sockets, pipes, shared memory."""
-    found = set()
-    for each in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # that of the list itself
-            found.add(os.readlink(f"/proc/self/fd/{each}"))
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        found.add(line.split(maxsplit=5)[-1])
-    return {each for each in found if each.startswith(_SHARED) and each not in _HARMLESS}
-
-
-#: How the names of such things begin, and those that hold nothing of a process.
-_SHARED: Final = ("/dev/", "/memfd:", "socket:", "pipe:", "anon_inode:")
-_HARMLESS: Final = frozenset({"/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/tty"})
 
 
 def serve_items(name: str, start: Start, orders: WorkerOrders, connection: Connection) -> NoReturn:
@@ -399,7 +246,7 @@ def start_worker(
         if is_copy() and may_copy(_WAITING) and not start.remote:
             copies = Copies(
                 partial(serve_items, name, start, given),
-                partial(start_and_copy, start.index, given),
+                partial(loads_for_copies, given.bench, start.index),
             )
         make = partial(Worker, given, place, results)
         runner = Runner(name, given, place, results / "journal", make, copies, end)

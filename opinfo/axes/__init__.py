@@ -10,7 +10,8 @@ from opinfo.axes.arguments import COUNTS, ENDS, OPERANDS, REFUSED
 from opinfo.axes.basis import Basis, asking
 from opinfo.axes.decisions import Changed, Decisions
 from opinfo.axes.drawn import DRAWN, layouts_of
-from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, GROWN, LONG, RANK, SIZE
+from opinfo.axes.matrices import GROWN
+from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, LONG, RANK, SIZE
 from opinfo.axes.values import INDICES, INTEGERS, SIGNS, SPECIAL, TIES
 from opinfo.catalog import Op, dtype_name
 from opinfo.exceptions import exceptions

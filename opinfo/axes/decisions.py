@@ -49,6 +49,7 @@ class Decisions:
             raise Changed
         else:
             answer = self._kept[len(self._given)] == "1"
+            # By chance that no seed decides: each run looks at others.
             if not secrets.randbelow(_CHECKED) and question() != answer:
                 raise Changed
         self._given.append("01"[answer])
@@ -102,9 +103,8 @@ def _folder(root: Path) -> Path:
         if path.suffix in _SOURCES:
             facts.update(str(path.relative_to(here)).encode() + path.read_bytes())
     found = root / "samples" / facts.hexdigest()
-    with suppress(
-        OSError
-    ):  # the cache belongs to someone else, or another run removes the same folder
+    # The cache belongs to someone else, or another run removes the same folder.
+    with suppress(OSError):
         found.mkdir(parents=True, exist_ok=True)
         found.touch()
         for old in sorted(found.parent.iterdir(), key=lambda p: p.stat().st_mtime)[:-_KEPT]:

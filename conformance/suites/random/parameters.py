@@ -153,18 +153,16 @@ OF_EACH: dict[str, Drawn] = {
 
 
 def _laid(context: Context, how: str, tensor: torch.Tensor) -> torch.Tensor:
-    """A parameter on the device, laid out so."""
+    """A tensor of two dimensions on the device, laid out so."""
     there = context.to_device
     if how == "transposed":
         return there(tensor.mT.contiguous()).mT
     if how == "every second":
-        return there(
-            tensor.repeat_interleave(2, dim=1) + torch.tensor([0.0, 0.5]).repeat(_COLUMNS)
-        )[:, ::2]
+        return there(torch.stack([tensor, tensor + 1], dim=2))[..., 0]
     if how == "one row for all":
-        return there(tensor[:1]).expand(_SHAPE)
+        return there(tensor[:1]).expand(tensor.shape)
     if how == "one column for all":
-        return there(tensor[:, :1]).expand(_SHAPE)
+        return there(tensor[:, :1]).expand(tensor.shape)
     return there(tensor)
 
 
@@ -215,12 +213,8 @@ def into(context: Context, name: str) -> None:
     for how in ("contiguous", "transposed", "every second"):
         for turn in (0, 1):
             given = about.parameters(turn)
-            shape = about.draw(*given).shape
-            target = torch.full((*shape[::-1], 2), -7, dtype=about.out, device=context.device)
-            target = target[..., 0].mT if how == "transposed" else target.view(2, *shape)[turn]
-            if how == "every second":
-                target = torch.full((shape[0], 2 * shape[1]), -7, dtype=about.out)
-                target = context.to_device(target)[:, ::2]
+            held = torch.full(about.draw(*given).shape, -7, dtype=about.out)
+            target = _laid(context, how, held)
             about.draw(*map(context.to_device, given), out=target)
             text = f"{name}(out=) into a target that lies {how}"
             about.judge(context, text, context.from_device(target), *given)

@@ -1,0 +1,121 @@
+"""Matrices of more rows, columns and batches, whose values must stay what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice, product
+
+import torch
+
+from opinfo.axes.basis import Axis, Basis, Variations
+from opinfo.compare import Call
+from opinfo.samples import Sample
+
+#: Extents that are passed: of a matrix, and of the columns beside it. Batches come in whole blocks of 64.
+_MATRIX, _COLUMNS, _BATCH = 64, 1024, 1088
+#: Elements of a batch, at most.
+_MOST = 110_000
+
+
+def _grown(basis: Basis) -> Variations:
+    """Calls with matrices that are put together from blocks, each times another factor: they stay triangular, definite
+    and regular. Then such with more columns in further operands, and such with a long batch."""
+    for ways in (_blocks, _columns, _batches):
+        for base in sorted(basis.bases, key=_smallness)[:2]:
+            call = next(filter(None, (_firm(basis, call) for call in ways(base, basis))), None)
+            if call is not None:
+                yield base, call
+                break
+
+
+def _smallness(base: Sample) -> tuple[bool, int]:
+    """Where calls that are made larger begin: at small ones, but not at matrices of one row or column."""
+    thin = any(not t.numel() or min(t.shape[-2:]) < 2 for t in base.tensors if t.dim() > 1)
+    return thin, base.numel
+
+
+def _firm(basis: Basis, call: Call) -> Call | None:
+    return basis.taken(call) if basis.settled(call) else None
+
+
+def _matrices(base: Sample, basis: Basis) -> list[int]:
+    return [
+        p
+        for p, t in enumerate(base.tensors)
+        if t.dim() > 1 and t.dtype == basis.kind and t.numel() and max(t.shape[-2:]) > 1
+    ]
+
+
+def _blocks(base: Sample, basis: Basis) -> Iterator[Call]:
+    """The first matrix, block by block; of the others, their blocks too, or their rows, or nothing."""
+    places = _matrices(base, basis)
+    if not places or min(base.tensors[places[0]].shape[-2:]) < 2:
+        return
+    first, *others = places
+    rows = base.tensors[first].shape[-2]
+    count = (_MATRIX // rows + 1) | 1
+    for how in islice(product((_on_diagonal, _repeated_rows, None), repeat=len(others)), 9):
+        tensors = {first: _on_diagonal(base.tensors[first], count)}
+        tensors |= {p: grow(base.tensors[p], count) for p, grow in zip(others, how) if grow}
+        for p, t in enumerate(base.tensors):
+            if p not in places and t.dim() and t.shape[-1] == rows:
+                tensors[p] = _repeated_ends(t, count)
+        yield basis.rebuilt(base, tensors)
+
+
+def _columns(base: Sample, basis: Basis) -> Iterator[Call]:
+    for place in _matrices(base, basis)[1:]:
+        given = base.tensors[place]
+        count = (_COLUMNS // given.shape[-1] + 1) | 1
+        yield basis.rebuilt(base, {place: _repeated_rows(given.mT, count).mT.contiguous()})
+
+
+def _batches(base: Sample, basis: Basis) -> Iterator[Call]:
+    held = [t for t in base.tensors if t.dim()]
+    if held and sum(t.numel() for t in held) <= _MOST // _BATCH:
+        yield basis.rebuilt(
+            base, {p: _scaled(t, _BATCH) for p, t in enumerate(base.tensors) if t.dim()}
+        )
+
+
+def _scaled(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """Copies along a new leading dimension, each times a factor: the first fifty differ, so that what is put together
+    from them has no eigenvalue twice."""
+    copies = tensor.expand(count, *tensor.shape).clone(memory_format=torch.contiguous_format)
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return copies
+    factors = 1 + (torch.arange(count) % 50).reshape(count, *[1] * tensor.dim()) / 32
+    return (copies * factors).to(tensor.dtype)
+
+
+def _on_diagonal(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """A matrix with so many copies of this one as its diagonal."""
+    m, n = tensor.shape[-2:]
+    found = tensor.new_zeros((*tensor.shape[:-2], m * count, n * count))
+    for number, each in enumerate(_scaled(tensor, count)):
+        found[..., number * m : (number + 1) * m, number * n : (number + 1) * n] = each
+    return found
+
+
+def _repeated_rows(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    return torch.cat([*_scaled(tensor, count)], dim=-2)
+
+
+def _repeated_ends(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """A vector beside a matrix: numbers of rows go on counting."""
+    copies = [*_scaled(tensor, count)]
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        copies = [each + n * tensor.shape[-1] for n, each in enumerate(copies)]
+    return torch.cat(copies, dim=-1)
+
+
+GROWN = Axis(
+    number=15,
+    name="grown",
+    finds="A kernel of linear algebra that is wrong for matrices of more than one tile, for many columns, or for a long batch.",
+    bugs=("pytorch/pytorch#79191",),
+    budget=3,
+    layouts=("contiguous", "transposed+step_outer+offset"),
+    applies=lambda basis: basis.keeps_values and not basis.free and basis.dtype == "float32",
+    vary=_grown,
+)
