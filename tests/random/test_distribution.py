@@ -89,6 +89,12 @@ def last_copied(drawn: torch.Tensor) -> torch.Tensor:
     return drawn
 
 
+def block_copied(drawn: torch.Tensor) -> torch.Tensor:
+    flat = drawn.view(-1)
+    flat[-8:] = flat[-16:-8].clone()
+    return drawn
+
+
 def tail_zero(drawn: torch.Tensor) -> torch.Tensor:
     drawn.view(-1)[drawn.numel() // 16 * 16 :] = 0
     return drawn
@@ -99,6 +105,7 @@ def tail_zero(drawn: torch.Tensor) -> torch.Tensor:
     [
         (ends, first_off, "distributed as documented"),
         (ends, last_copied, "is the one before"),
+        (ends, block_copied, "another's copy"),
         (shaped, tail_zero, "no three neighbours are the same"),
     ],
 )
