@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice, product
+from itertools import chain, islice, product
 
 import torch
 
@@ -22,7 +22,9 @@ def _grown(basis: Basis) -> Variations:
     and regular. Then such with more columns in further operands, and such with a long batch."""
     for ways in (_blocks, _columns, _batches):
         for base in sorted(basis.bases, key=_smallness)[:2]:
-            call = next(filter(None, (_firm(basis, call) for call in ways(base, basis))), None)
+            calls = [*ways(base, basis)]
+            tried = chain(calls, (_milder(basis, call) for call in calls))
+            call = next(filter(None, (_firm(basis, call) for call in tried)), None)
             if call is not None:
                 yield base, call
                 break
@@ -32,6 +34,11 @@ def _smallness(base: Sample) -> tuple[bool, int]:
     """Where calls that are made larger begin: at small ones, but not at matrices of one row or column."""
     thin = any(not t.numel() or min(t.shape[-2:]) < 2 for t in base.tensors if t.dim() > 1)
     return thin, base.numel
+
+
+def _milder(basis: Basis, call: Call) -> Call:
+    """The call with small numbers: what grows with a matrix without bound, as an exponential does, has few digits otherwise."""
+    return basis.rebound(call, [t / 16 if t.dtype == basis.kind else t for t in call.tensors])
 
 
 def _firm(basis: Basis, call: Call) -> Call | None:
