@@ -89,6 +89,13 @@ def last_copied(drawn: torch.Tensor) -> torch.Tensor:
     return drawn
 
 
+def copied_after_two(drawn: torch.Tensor) -> torch.Tensor:
+    flat = drawn.view(-1)
+    if drawn.storage_offset() == 2:
+        flat[9] = flat[8]
+    return drawn
+
+
 def block_copied(drawn: torch.Tensor) -> torch.Tensor:
     flat = drawn.view(-1)
     flat[-8:] = flat[-16:-8].clone()
@@ -106,6 +113,7 @@ def tail_zero(drawn: torch.Tensor) -> torch.Tensor:
         (ends, first_off, "distributed as documented"),
         (ends, last_copied, "is the one before"),
         (ends, block_copied, "another's copy"),
+        (ends, copied_after_two, "after 2 elements, no element .* is another's copy"),
         (shaped, tail_zero, "no three neighbours are the same"),
     ],
 )

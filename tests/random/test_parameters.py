@@ -98,8 +98,39 @@ def test_the_draw_before_is_no_draw(name: str, monkeypatch: pytest.MonkeyPatch) 
         of_each(There(), name)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        (name, where)
+        for name, where in product(OF_EACH, ("single", "three dimensions", "after one element"))
+        if not (OF_EACH[name].by_row and where == "three dimensions")
+    ],
+)
+def test_a_parameter_read_wrongly_in_one_form_is_seen(
+    name: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, kept = OF_EACH[name].draw, []
+
+    def wrong(*given: torch.Tensor, **named: Any) -> torch.Tensor:
+        last = given[-1]
+        if where == "single" and last.dim() == (1 if OF_EACH[name].by_row else 0):
+            kept.append(last)
+            last = kept[-2] if len(kept) > 1 else last
+        elif where == "three dimensions" and last.dim() == 3:
+            last = last.roll(1, 1)
+        elif where == "after one element" and last.dim() == 2 and last.storage_offset() == 1:
+            last = last.flatten().roll(1).view(last.shape)
+        return draw(*given[:-1], last, **named)
+
+    monkeypatch.setitem(OF_EACH, name, OF_EACH[name]._replace(draw=wrong))
+    with pytest.raises(AssertionError):
+        of_each(There(), name)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("name", [name for name, about in OF_EACH.items() if about.out])
-@pytest.mark.parametrize("fault", ["nothing", "the draw before", "contiguous", "last row"])
+@pytest.mark.parametrize(
+    "fault", ["nothing", "the draw before", "contiguous", "last row", "after one element"]
+)
 def test_a_target_that_is_not_written_to_as_it_lies_is_seen(
     name: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +148,8 @@ def test_a_target_that_is_not_written_to_as_it_lies_is_seen(
             flat.copy_(found.flatten())
         elif fault == "last row":
             out[:-1] = found[:-1]
+        elif fault == "after one element":
+            out.copy_(found.flatten().roll(out.storage_offset()).view(out.shape))
         return out
 
     monkeypatch.setitem(OF_EACH, name, OF_EACH[name]._replace(draw=wrong))

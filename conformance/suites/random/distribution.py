@@ -259,6 +259,8 @@ def shaped(context: Context, name: str) -> None:
 
 #: Small tensors that are drawn many times: a tail that fills no vector, and more than 300 rows of a few.
 _SMALL, _TIMES = ((19,), (301, 2)), 400
+#: They begin at the start of a storage, and after one, two and three other elements.
+_STARTS = 4
 
 #: The same of functions that are given a shape.
 _MADE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
@@ -271,22 +273,28 @@ _MADE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
 @cases("random.distribution", over={f"ends_{name}": (name,) for name in (*_MADE, *SHAPED)})
 def ends(context: Context, name: str) -> None:
     """The first and the last element of a small tensor are distributed as documented, over many draws, and no element is
-    another's copy."""
+    another's copy, wherever the tensor begins."""
     draw, law = {**_MADE, **SHAPED}[name]
     for shape in _SMALL:
-        given = torch.full(shape, -7.0, device=context.device)
+        count = math.prod(shape)
+        base = torch.full((count + _STARTS - 1,), -7.0, device=context.device)
         torch.manual_seed(20_247)
-        drawn = torch.stack([draw(given).reshape(-1).clone() for _ in range(_TIMES)])
-        values = context.from_device(drawn)
+        drawn = []
+        for start in range(_STARTS):
+            given = base[start : start + count].view(shape)
+            drawn += [draw(given).reshape(-1).clone() for _ in range(_TIMES // _STARTS)]
+        values = context.from_device(torch.stack(drawn))
         for place in (0, -1):
             _judge(context, law, values[:, place].contiguous())
         # Of 0 and 1, where they are least even here, six in ten pairs are the same; eight deviations are a fifth.
         same = (values[:, 1:] == values[:, :-1]).double().mean(0)
         text = f"in four of five draws at most, an element of {shape} is the one before"
         context.check(bool((same <= 0.8).all()), text, found=round(float(same.max()), 3))
-        # Two of 602 are the same in 400 draws by a chance of less than 2^-200.
-        copied = values.shape[1] - values.t().double().unique(dim=0).shape[0]
-        context.same(copied, 0, f"no element of {shape} is another's copy in every draw")
+        # Two of 602 are the same in 100 draws by a chance of less than 2^-55.
+        for start, part in enumerate(values.split(_TIMES // _STARTS)):
+            copied = part.shape[1] - part.t().double().unique(dim=0).shape[0]
+            text = f"after {start} elements, no element of {shape} is another's copy in every draw"
+            context.same(copied, 0, text)
 
 
 @cases("random.distribution")
