@@ -26,11 +26,24 @@ _PAIRS = 20_000_000  # elements of two operands multiplied, at most
 _RTOL = {torch.float16: 2e-2, torch.bfloat16: 2e-2, torch.float32: 1e-4, torch.complex64: 1e-4}
 
 
+#: What draws each element alike: the same draws in other places are as good.
+_ALIKE = frozenset(
+    ("cauchy", "exponential", "geometric", "log_normal", "normal_", "rand", "rand_like", "randint")
+) | {"randint_like", "randn", "randn_like", "random", "uniform"}
+
+
+def draws_alike(overloads: Sequence[str]) -> bool:
+    """Whether these fill a tensor with samples of one distribution, which may lie in it in any order."""
+    packets = {name.partition(".")[0] for name in overloads}
+    return all(packet in _ALIKE or packet.removesuffix("_") in _ALIKE for packet in packets)
+
+
 def observable(
     overloads: Sequence[str], effect: Effect, op_id: str, dtypes: Sequence[str], rng: Random
 ) -> str:
     """What differs with the mutant in the first drawn call in which something does; empty if nothing does."""
     op, free = catalogue()[op_id], "empty" in op_id  # memory that nothing was written to
+    in_any_order = draws_alike(overloads)
     # What a call updates may not have elements that share an address.
     layouts = _LAYOUTS[:-1] if mutates(exceptions().families_of(op_id)) else _LAYOUTS
     drawn: dict[str, list[Any]] = {}
@@ -58,7 +71,7 @@ def observable(
             if honest is None:
                 continue
             for each in [outcome(op, *plans, run) for _ in range(times)]:
-                if each is not None and (found := differing(honest, each, free)):
+                if each is not None and (found := differing(honest, each, free, in_any_order)):
                     shapes = [tuple(t.shape) for t in values]
                     return f"{found} ({form}, {dtype}, shapes {shapes}, layouts {shaped})"[:300]
     return ""
@@ -285,8 +298,12 @@ def outcome(
     return found
 
 
-def differing(honest: Outcome, other: Outcome, free: bool) -> str:
+def differing(honest: Outcome, other: Outcome, free: bool, in_any_order: bool = False) -> str:
     """What is not the same in two outcomes; empty if nothing is."""
+
+    def unlike(a: torch.Tensor, b: torch.Tensor) -> bool:
+        return unequal(in_order(a), in_order(b)) if in_any_order else unequal(a, b)
+
     if honest.raised != other.raised:
         return f"raised {other.raised or 'nothing'} and not {honest.raised or 'nothing'}"
     if honest.warned != other.warned:
@@ -302,12 +319,17 @@ def differing(honest: Outcome, other: Outcome, free: bool) -> str:
                 f"{two} and not {one}" if len(str(one)) < 100 else "other strides, dtype or alias"
             )
         for a, b in zip(one, two):
-            if isinstance(a, torch.Tensor) and not free and unequal(a, b):
+            if isinstance(a, torch.Tensor) and not free and unlike(a, b):
                 return "other values"
     for place, (a, b) in enumerate(zip(honest.storages, other.storages)):
-        if not honest.raised and (a.shape != b.shape or (not free and unequal(a, b))):
+        if not honest.raised and (a.shape != b.shape or (not free and unlike(a, b))):
             return f"other bytes in storage {place}"
     return ""
+
+
+def in_order(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements from small to large; complex numbers as pairs of others."""
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).flatten().sort().values
 
 
 def unequal(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -16,8 +16,9 @@ from tests.mutation import kernels, pool, reach, report, runtime, sources
 from tests.mutation.conditions import AXES
 from tests.mutation.effects import GENERAL, OWN, conditioned, spoil
 from tests.mutation.kernels import Mutant, Result
-from tests.mutation.plant import NOT_MET, Invocation, planted
+from tests.mutation.plant import NOT_MET, Effect, Invocation, planted
 from tests.mutation.pool import Task, run
+from tests.mutation.probe import observable
 
 
 def off_by_one(call: Invocation) -> torch.Tensor:
@@ -41,6 +42,22 @@ def test_a_wrong_element_is_noticed_by_the_clause_of_values() -> None:
 
 def test_what_changes_nothing_is_equivalent() -> None:
     assert judged(exp(lambda call: call.honest())).result == "equivalent"
+
+
+def moved_by_one(call: Invocation) -> torch.Tensor:
+    result: torch.Tensor = call.honest()
+    result.copy_(result.cpu().roll(1))
+    return result
+
+
+def test_the_same_draws_in_other_places_are_equivalent() -> None:
+    def tried(op: str, effect: Effect, *overloads: str) -> str:
+        return observable(overloads, effect, op, ["float32"], Random(0))
+
+    assert tried("geometric", moved_by_one, "geometric_") == ""
+    assert "other values" in tried("geometric", off_by_one, "geometric_")
+    # With a mean for each element.
+    assert "other" in tried("normal", moved_by_one, "normal.Tensor_Tensor", "normal.Tensor_float")
 
 
 def test_what_no_call_of_the_suite_meets_is_not_reached() -> None:
