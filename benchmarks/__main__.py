@@ -1,11 +1,17 @@
-"""Run the benchmarks and print what they measured: ``python -m benchmarks [NAME …]``.
+"""Run the benchmarks, and print what they measured against its budget: ``python -m benchmarks [NAME …]``.
 
-Figures are ratios of runs in turn, A B A B …, because machines drift; medians are quoted.
+Figures are ratios of runs in turn, A B A B …, because machines drift; medians are quoted. Each run is kept in
+``benchmarks/history.jsonl``. The exit status is 1 where a budget is missed.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+from rich.console import Console
 
 try:
     import psutil  # noqa: F401  # of the extra "bench"
@@ -24,36 +30,72 @@ from benchmarks import (
     throughput,
     workers,
 )
+from benchmarks.figures import (
+    HISTORY,
+    BadHistory,
+    Figure,
+    circumstances,
+    compared,
+    keep,
+    read,
+    table_of,
+)
 
-BENCHMARKS = {
-    "equal-work": equal_work.main,
-    "matching": matching.main,
-    "manifest": manifest.main,
-    "throughput": throughput.main,
-    "memory": memory.main,
-    "merging": merging.main,
-    "overhead": overhead.main,
-    "phases": phases.main,
-    "dashboard": dashboard.main,
-    "workers": workers.main,
-    "full-plan": workers.full_plan,
+BENCHMARKS: dict[str, Callable[[], Iterator[Figure]]] = {
+    "equal-work": equal_work.measured,
+    "matching": matching.measured,
+    "manifest": manifest.measured,
+    "throughput": throughput.measured,
+    "simulated": throughput.measured_simulated,
+    "memory": memory.measured,
+    "merging": merging.measured,
+    "overhead": overhead.measured,
+    "phases": phases.measured,
+    "dashboard": dashboard.measured,
+    "workers": workers.measured,
+    "full-plan": workers.measured_full,
 }
 
 
-def main(names: list[str]) -> int:
-    unknown = [n for n in names if n not in BENCHMARKS]
-    if unknown:
-        print(
-            f"error: unknown benchmark {unknown[0]!r}: expected {', '.join(BENCHMARKS)}",
-            file=sys.stderr,
-        )
-        return 4
-    held = True
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME …]", type=click.Choice(list(BENCHMARKS)))
+@click.option("--history", type=click.Path(path_type=Path, dir_okay=False), default=HISTORY,
+              show_default="benchmarks/history.jsonl", help="Append the figures to this file.")  # fmt: skip
+@click.option("--compare", nargs=2, type=click.Path(path_type=Path), metavar="BEFORE AFTER",
+              help="Measure nothing: compare the ratios of two histories.")  # fmt: skip
+@click.option("--slack", type=float, default=10.0, show_default=True,
+              help="Percent by which a ratio may be worse than before.")  # fmt: skip
+def main(names: tuple[str, ...], history: Path, compare: tuple[Path, Path], slack: float) -> None:
+    """Run the benchmarks with these names, or all of them, and print a table of what was measured and what was budgeted.
+
+    Exits 1 where a budget is missed, or with --compare where a ratio is worse than before; 4 where a history cannot be
+    read.
+    """
+    if compare:
+        sys.exit(_compared(*compare, slack / 100))
+    around, figures = circumstances(), []
     for name in names or BENCHMARKS:
-        print(f"== {name}")
-        held &= BENCHMARKS[name]()
-    return 0 if held else 1
+        print(f"== {name}", flush=True)
+        for each in BENCHMARKS[name]():
+            print(each, flush=True)
+            keep(history, [each], around)
+            figures.append(each)
+    if figures:
+        print()
+        Console(width=110, highlight=False).print(table_of(figures))
+        print(f"kept in {history}")
+    sys.exit(0 if all(each.held for each in figures) else 1)
+
+
+def _compared(before: Path, after: Path, slack: float) -> int:
+    try:
+        table, good = compared(read(before), read(after), slack)
+    except BadHistory as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 4
+    Console(width=110, highlight=False).print(table)
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

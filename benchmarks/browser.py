@@ -7,10 +7,11 @@ main thread was busy, as Chromium's own counters have it.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.running import verdict
+from benchmarks.figures import Figure
 from benchmarks.screenshots import find_chromium
 from reports.model import RunError
 
@@ -56,16 +57,15 @@ def busy(session: Any) -> float:
     return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
 
 
-def measure(site: Path) -> bool:
-    """Open the overview, the grid and the exploring page of a site. True if every budget holds."""
+def measured(site: Path) -> Iterator[Figure]:
+    """Open the overview, the grid and the exploring page of a site."""
     try:
         from playwright.sync_api import sync_playwright
 
         found = find_chromium()
     except (ModuleNotFoundError, RunError) as absent:
         print(f"browser: not measured: {absent}")
-        return True
-    good = True
+        return
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         for name, columns in (("index", ""), ("grid", "#by=clause"), ("explore", "")):
@@ -78,32 +78,31 @@ def measure(site: Path) -> bool:
             paint = page.evaluate(
                 "performance.getEntriesByName('first-contentful-paint')[0].startTime"
             )
-            good &= verdict(f"{name}: first paint, ms", paint, 1000, at_least=False)
+            yield Figure(f"{name}: first paint, ms", paint, 1000)
             if name != "index":
                 print(f"{name}: ready after {page.evaluate('performance.now()'):.0f} ms, "
                       f"{1000 * busy(session):.0f} ms busy")  # fmt: skip
-                good &= _filters(page, session, name)
+                yield _filters(page, session, name)
             if name == "grid":
-                good &= _scrolls(page, session)
+                yield _scrolls(page, session)
             page.close()
         chromium.close()
-    return good
 
 
-def _filters(page: Any, session: Any, name: str) -> bool:
+def _filters(page: Any, session: Any, name: str) -> Figure:
     times, work = [], []
     for query in QUERIES * 2:
         before = busy(session)
         times.append(float(page.evaluate(_FILTER, query)))
         work.append(1000 * (busy(session) - before))
     print(f"{name}: filtering busy for {statistics.median(work):.0f} ms, at most {max(work):.0f}")
-    return verdict(f"{name}: filtering, median ms", statistics.median(times), 100, at_least=False)
+    return Figure(f"{name}: filtering, median ms", statistics.median(times), 100)
 
 
-def _scrolls(page: Any, session: Any) -> bool:
+def _scrolls(page: Any, session: Any) -> Figure:
     before = busy(session)
     times = sorted(page.evaluate(_SCROLL))
     work = 1000 * (busy(session) - before) / len(times)
     print(f"grid: frames of {statistics.median(times):.1f} ms in the median, "
           f"{times[int(0.95 * len(times))]:.1f} at the 95th percentile")  # fmt: skip
-    return verdict("grid: main thread busy in a frame of scrolling, ms", work, 16.6, at_least=False)
+    return Figure("grid: main thread busy in a frame of scrolling, ms", work, 16.6)

@@ -21,7 +21,8 @@ from pathlib import Path
 import msgspec
 
 from benchmarks import browser
-from benchmarks.running import ROOT, verdict
+from benchmarks.figures import Figure
+from benchmarks.running import ROOT
 from benchmarks.synthetic_runs import CHANGING, cells_of, write
 from reports.dashboard import axes as axes_of
 from reports.dashboard.documents import RunDocument, write_json, write_script
@@ -105,26 +106,26 @@ def write_date(folder: Path, date: int) -> None:
         write(folder / device, device, number, date, cells)
 
 
-def main() -> bool:
+def measured() -> Iterator[Figure]:
     folder = Path(tempfile.mkdtemp(prefix="conform-dashboard-"))
     try:
-        return measure(folder)
+        yield from _built(folder)
     finally:
         shutil.rmtree(folder)
 
 
-def measure(folder: Path) -> bool:
-    """Build twice below ``folder``, and print what it took."""
+def _built(folder: Path) -> Iterator[Figure]:
+    """What it takes to build twice below ``folder``, and to look at that."""
     site = folder / "site"
     write_date(folder / "first", DATES - 1)
     wall, processor, peak, held, read = timed(folder / "first", site)
     print(f"from nothing: {held} runs, {read} read; {processor:.1f} processor s, {peak:.0f} MiB")
-    good = verdict("6 x 1 run from nothing, s", wall, 20, at_least=False)
+    yield Figure("6 x 1 run from nothing, s", wall, 20)
     age(site, DATES - 2)
     write_date(folder / "last", DATES)
     wall, processor, peak, held, read = timed(folder / "last", site)
     print(f"incremental: {held} runs, {read} read; {processor:.1f} processor s")
-    good &= verdict("6 x 30 runs, 6 of them new, s", wall, 60, at_least=False)
-    good &= verdict("6 x 30 runs, peak MiB", peak, 2048, at_least=False)
-    good &= verdict("overview, kB compressed", overview_bytes(site) / 1000, 150, at_least=False)
-    return good & browser.measure(site)
+    yield Figure("6 x 30 runs, 6 of them new, s", wall, 60)
+    yield Figure("6 x 30 runs, peak MiB", peak, 2048)
+    yield Figure("overview, kB compressed", overview_bytes(site) / 1000, 150)
+    yield from browser.measured(site)

@@ -6,9 +6,11 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from benchmarks.running import ROOT, verdict
+from benchmarks.figures import Figure
+from benchmarks.running import ROOT
 
 _OPS, _DTYPES, _CLAUSES = 1_250, 10, 20
 
@@ -74,15 +76,10 @@ reason = "block {n}"
     return took
 
 
-def main() -> bool:
+def measured() -> Iterator[Figure]:
     code = "from benchmarks.matching import measure; print(measure())"
     times = [
         float(subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True))
         for _ in range(5)
     ]
-    return verdict(
-        "plan and match 250,000 cells x 1,000 blocks, s",
-        statistics.median(times),
-        3,
-        at_least=False,
-    )
+    yield Figure("plan and match 250,000 cells x 1,000 blocks, s", statistics.median(times), 3)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from benchmarks.running import verdict
+from benchmarks.figures import Figure
 from benchmarks.synthetic_runs import cells_of, write
 from reports.merge import merge
 from reports.model import fold
@@ -19,7 +20,7 @@ _SHARDS = 16
 _CELLS = 16_000
 
 
-def main() -> bool:
+def measured() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as scratch:
         paths = _shards(Path(scratch))
         with collector_paused():
@@ -36,7 +37,7 @@ def main() -> bool:
         took = time.perf_counter() - started
         print(f"{_SHARDS} shards, {len(merged.results):,} cells: read and joined in {read:.2f} s")
         assert len(merged.results) == _SHARDS * _CELLS
-        return verdict("merging 16 shards of 16,000 cells, s", took, 5, at_least=False)
+        yield Figure("merging 16 shards of 16,000 cells, s", took, 5)
 
 
 def _shards(scratch: Path) -> list[Path]:

@@ -38,11 +38,3 @@ def processor_seconds(command: Sequence[str], environ: Mapping[str, str] | None 
     seconds(command, environ)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def verdict(name: str, value: float, limit: float, *, at_least: bool) -> bool:
-    """Print one measured figure against its budget, and say whether it holds."""
-    held = value >= limit if at_least else value <= limit
-    sign = ">=" if at_least else "<="
-    print(f"{name}: {value:.2f} (budget {sign} {limit:g}) {'holds' if held else 'MISSED'}")
-    return held

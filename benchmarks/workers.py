@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from statistics import median
 
-from benchmarks.running import seconds, verdict
+from benchmarks.figures import Figure
+from benchmarks.running import seconds
 
 _ROUNDS = 5
 _FEW = "add,mm,sum"
@@ -22,8 +24,7 @@ def _pytest(*arguments: str) -> float:
         )
 
 
-def main() -> bool:
-    held = True
+def measured() -> Iterator[Figure]:
     for ops, most in ((_FEW, 1.2), (_MORE, 1.05)):
         count = len(ops.split(","))
         took: dict[str, list[float]] = {"0": [], "auto": []}
@@ -32,13 +33,12 @@ def main() -> bool:
                 times.append(_pytest("-n", workers, f"--ops={ops}"))
         alone, auto = (median(times[1:]) for times in took.values())  # the first ones fill caches
         print(f"{count} ops: {alone:.1f} s with -n 0, {auto:.1f} s with -n auto")
-        held &= verdict(f"{count} ops: -n auto / -n 0", auto / alone, most, at_least=False)
-    return held
+        yield Figure(f"{count} ops: -n auto / -n 0", auto / alone, most, ratio=True)
 
 
-def full_plan() -> bool:
+def measured_full() -> Iterator[Figure]:
     """A quarter of an hour, and twice that where the stride references are not kept yet."""
     _pytest("--plan=full", "-n", "2")  # fills caches
     two, alone = (_pytest("--plan=full", "-n", workers) for workers in ("2", "0"))
     print(f"plan full: {alone:.0f} s with -n 0, {two:.0f} s with -n 2")
-    return verdict("plan full: -n 0 / -n 2", alone / two, 1.6, at_least=True)
+    yield Figure("plan full: -n 0 / -n 2", alone / two, 1.6, at_least=True, ratio=True)
