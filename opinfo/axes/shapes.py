@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby, islice, product, zip_longest
 from typing import Any
 
@@ -382,6 +383,12 @@ def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
         yield from (iter([shaped(basis, base, shapes)]) for shapes in _EMPTY)
         return
     dims = [(p, d) for p, t in enumerate(base.tensors) for d in range(t.dim())]
+    if (
+        op_family(basis.op.id, basis.op.ufunc) == "indexing"
+    ):  # an index alone, by which nothing is read
+        indices = [p for p, t in enumerate(base.tensors) if p and t.dtype == torch.int64]
+        alone = [frozenset((q, d) for q, d in dims if q == p) for p in indices]
+        yield from (iter([_without(basis, base, each)]) for each in alone)
     extents = {(p, d): base.tensors[p].shape[d] for p, d in dims}
     seen: set[frozenset[tuple[int, int]]] = set()
     for place, dim in dims:
@@ -412,7 +419,7 @@ EMPTY = Axis(
     name="empty",
     finds="A kernel that fails or makes up values where an operand has no elements.",
     bugs=("intel/intel-extension-for-pytorch#682",),
-    budget=4,
+    budget=5,
     layouts=("contiguous",),
     applies=lambda basis: True,
     vary=_empties,
@@ -519,6 +526,8 @@ LONG = Axis(
 
 #: The extent that all dimensions are given, and that of a matrix of whole tiles: nothing is left over.
 _SIDE, _TILES = 6, 128
+#: Extents past a tile, which none divides.
+_PAST_TILES = (131, 137, 149, 139)
 #: Matrices that are square, a row and a column of one, of which a vector of any width leaves one element over, and a
 #: number.
 _MATRICES = ((_SIDE, _SIDE), (1, 65), (65, 1), (), (_TILES, _TILES))
@@ -535,7 +544,8 @@ def _equal_extents(basis: Basis) -> Variations:
     bases = sorted(basis.bases, key=lambda s: -max(t.dim() for t in s.tensors))
     by_rank = [list(each) for _, each in groupby(bases, lambda s: max(t.dim() for t in s.tensors))]
     ways = [*((_equal, each) for each in by_rank), (_single, bases), (_tiled, bases)]
-    ways.append((_first_single, sorted(bases, key=lambda s: s.tensors[0].dim() != 2)))
+    matrices = sorted(bases, key=lambda s: s.tensors[0].dim() != 2)
+    ways += [(_left_over, matrices), (_first_single, matrices)]
     for calls, of in ways:
         seen: set[str] = set()
         for base in of:
@@ -584,12 +594,27 @@ def _tiled(basis: Basis, base: Sample) -> Iterator[Call]:
         yield call
 
 
+def _left_over(basis: Basis, base: Sample) -> Iterator[Call]:
+    """The call in which the last two dimensions of all tensors, or several of these, are longer than a tile: the last tile
+    of each row and column is not full, nor is the one in the corner."""
+    last = {(p, d) for p, t in enumerate(base.tensors) for d in range(max(t.dim() - 2, 0), t.dim())}
+    grown, call = 0, None
+    for group, _ in groups_of(basis, base):
+        if grown < len(_PAST_TILES) and group & last:
+            made = lengthened(basis, base, group, _PAST_TILES[grown])
+            answer = basis.answer(made) if made is not None else None
+            if made and answer is not None and sum(t.numel() for t in answer) <= 2 * _MOST:
+                base, call, grown = replace(base, call=made), made, grown + 1
+    if call is not None and grown > 1:
+        yield call
+
+
 EQUAL = Axis(
     number=13,
     name="equal extents",
-    finds="A kernel that takes a matrix for its transpose, or a dimension of size 1 for the last one, where sizes do not tell; or that is wrong where tiles divide a matrix.",
+    finds="A kernel that takes a matrix for its transpose, or a dimension of size 1 for the last one, where sizes do not tell; or that is wrong where tiles divide a matrix, or leave a corner of it over.",
     bugs=("pytorch/pytorch#116333", "pytorch/pytorch#78611"),
-    budget=8,
+    budget=9,
     layouts=(
         "contiguous",
         "transposed+step_outer+offset",

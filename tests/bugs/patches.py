@@ -37,6 +37,13 @@ def _past_the_end(weights: torch.Tensor, *args: Any, **named: Any) -> torch.Tens
     return drawn
 
 
+def _refuses_long_weights(weights: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor:
+    """An exception stands for the end of the process."""
+    if weights.shape[-1] > 2**14:
+        raise RuntimeError("too many threads for a threadgroup")
+    return _multinomial(weights, *args, **named)
+
+
 def _without_weights(
     weights: torch.Tensor, count: int, replacement: bool = False, **named: Any
 ) -> torch.Tensor:
@@ -131,6 +138,7 @@ PATCHES: Final[dict[str, tuple[Any, str, Callable[..., torch.Tensor]]]] = {
     "multinomial_smallest_number": (torch, "multinomial", _smallest_number),
     "multinomial_always_first": (torch, "multinomial", _first_category),
     "multinomial_past_the_end": (torch, "multinomial", _past_the_end),
+    "multinomial_refuses_long_weights": (torch, "multinomial", _refuses_long_weights),
     "multinomial_without_weights": (torch, "multinomial", _without_weights),
     "randn_repeats": (torch, "randn", _same_again),
     "exponential_sometimes_zero": (torch.Tensor, "exponential_", _sometimes_zero),

@@ -408,7 +408,15 @@ def tail(facts: Facts, rng: Random) -> Drawn:
 def matrix(facts: Facts, rng: Random) -> Drawn:
     if not facts.operands:
         return None
-    k, how = pick(facts, rng), rng.choice(["square", "tall", "wide", "one row", "one column"])
+    ways = [
+        "square",
+        "tall",
+        "wide",
+        "one row",
+        "one column",
+        "of more tiles than one, some not full",
+    ]
+    k, how = pick(facts, rng), rng.choice(ways)
 
     def condition(call: Invocation) -> bool:
         operand = call.operand(k)
@@ -417,6 +425,8 @@ def matrix(facts: Facts, rng: Random) -> Drawn:
         m, n = operand.tensor.shape[-2:]
         if how.startswith("one"):
             return (m == 1 < n) if how == "one row" else (n == 1 < m)
+        if "tiles" in how:
+            return min(m, n) > 128 and m % 128 > 0 < n % 128
         return {"square": m == n > 1, "tall": m > n > 1, "wide": n > m > 1}[how]
 
     return f"operand {k} {how}", condition

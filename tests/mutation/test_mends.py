@@ -150,6 +150,17 @@ def of_many_rows(call: Invocation) -> bool:
     return first.dim() > 1 and first.numel() // max(first.shape[-1], 1) > 300
 
 
+def corner_left_over(call: Invocation) -> bool:
+    """There is a last tile that is full neither along the rows nor along the columns."""
+    shape = call.operands[0].tensor.shape
+    return len(shape) > 1 and min(shape[-2:]) > 128 and all(n % 128 for n in shape[-2:])
+
+
+def index_is_empty(call: Invocation) -> bool:
+    first, *others = (each.tensor for each in call.operands)
+    return bool(first.numel()) and any(not t.numel() for t in others if t.dtype == torch.int64)
+
+
 def square(call: Invocation) -> bool:
     shape = call.operands[0].tensor.shape
     return len(shape) == 2 and shape[0] == shape[1]
@@ -221,6 +232,16 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     ("addmv", ("addmv",), conditioned(long_and_strided, raises()), "layout.values"),
     ("repeat", ("repeat",), conditioned(of_many_rows, raises()), "layout.values"),
     ("view_as_complex", ("view_as_complex",), conditioned(square, raises()), "layout.values"),
+    ("mm", ("mm",), conditioned(corner_left_over, raises()), "layout.values"),
+    (
+        "nn.functional.linear",
+        ("mm", "addmm"),
+        conditioned(corner_left_over, raises()),
+        "layout.values",
+    ),
+    ("cumsum", ("cumsum",), conditioned(corner_left_over, raises()), "layout.values"),
+    ("scatter", ("scatter.src",), conditioned(index_is_empty, raises()), "layout.values"),
+    ("index_select", ("index_select",), conditioned(index_is_empty, raises()), "layout.values"),
     # Matrices that grow are given smaller numbers where they do not keep their digits otherwise.
     ("matrix_exp", ("linalg_matrix_exp",), conditioned(of_many_rows, raises()), "layout.values"),
 ]

@@ -16,6 +16,8 @@ from conformance.suites.random.distribution import (
     SAMPLES,
     distance,
     ends,
+    many_weights,
+    permutation,
     shaped,
 )
 
@@ -79,6 +81,13 @@ class Here:
         assert found == expected, text
 
 
+class There(Here):
+    """The same for cases that bring tensors along."""
+
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone()
+
+
 def first_off(drawn: torch.Tensor) -> torch.Tensor:
     drawn.view(-1)[0] += 1
     return drawn
@@ -128,3 +137,63 @@ def test_a_wrong_element_is_seen(
     monkeypatch.setattr(torch.Tensor, "normal_", lambda *args, **named: fault(draw(*args, **named)))
     with pytest.raises(AssertionError, match=text):
         case(Here(), "normal_")
+
+
+def last_weight_lost(drawn: torch.Tensor) -> torch.Tensor:
+    return drawn.where(drawn != 2**16 + 14, 0)
+
+
+def in_16_bits(drawn: torch.Tensor) -> torch.Tensor:
+    return drawn % 2**16
+
+
+def one_twice(drawn: torch.Tensor) -> torch.Tensor:
+    drawn[1] = drawn[0]
+    return drawn
+
+
+def in_blocks(drawn: torch.Tensor) -> torch.Tensor:
+    """Numbers change places with those beside them only."""
+    return (
+        drawn if len(drawn) < 2000 else torch.arange(len(drawn)).unfold(0, 2, 2).flip(1).flatten()
+    )
+
+
+def in_order(drawn: torch.Tensor) -> torch.Tensor:
+    start = int(drawn[0]) if len(drawn) else 0
+    return torch.arange(len(drawn)).roll(start) if len(drawn) > 2000 else drawn
+
+
+def first_half_low(drawn: torch.Tensor) -> torch.Tensor:
+    half = len(drawn) // 2
+    return drawn if len(drawn) < 2000 else torch.cat([drawn[drawn < half], drawn[drawn >= half]])
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "fault"),
+    [
+        *(
+            (many_weights, "multinomial", each)
+            for each in (last_weight_lost, in_16_bits, one_twice)
+        ),
+        *((permutation, "randperm", each) for each in (in_16_bits, one_twice, in_order)),
+        *((permutation, "randperm", each) for each in (first_half_low, in_blocks)),
+    ],
+)
+def test_what_is_wrong_only_for_many_is_seen(
+    case: Callable[..., None],
+    name: str,
+    fault: Callable[[torch.Tensor], torch.Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = getattr(torch, name)
+    case(There())
+
+    def wrong(count: Any, *args: Any, **named: Any) -> torch.Tensor:
+        drawn: torch.Tensor = draw(count, *args, **named)
+        size = count if isinstance(count, int) else len(count)
+        return fault(drawn) if size > 2**14 else drawn
+
+    monkeypatch.setattr(torch, name, wrong)
+    with pytest.raises(AssertionError):
+        case(There())

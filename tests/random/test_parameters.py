@@ -11,16 +11,9 @@ import torch
 
 from conformance.suites.random import parameters
 from conformance.suites.random.parameters import OF_EACH, into, of_each
-from tests.random.test_distribution import Here
+from tests.random.test_distribution import There
 
 Read = Callable[[torch.Tensor], torch.Tensor]
-
-
-class There(Here):
-    """The same for cases that lay tensors out."""
-
-    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.clone()
 
 
 def as_contiguous(given: torch.Tensor) -> torch.Tensor:

@@ -181,6 +181,36 @@ def backward(context: Context) -> None:
         context.equal(got, want, f"the gradient of replay {step}")
 
 
+#: Layers of a deep network: its training step has thousands of kernels.
+_LAYERS = 3000
+
+
+@cases("graphs.replay_equals_eager")
+def thousands_of_kernels(context: Context) -> None:
+    """A step through thousands of layers, there and back, is captured, replayed, and let go."""
+    x = there(context, counting(4))
+    weight = context.to_device(torch.ones(4)).requires_grad_()
+
+    def step(layers: int) -> tuple[torch.Tensor, torch.Tensor]:
+        found = x
+        for _ in range(layers):
+            found = found + weight
+        return found.detach(), torch.autograd.grad(found.sum(), weight)[0]
+
+    with context.stream():
+        step(2)  # what a first pass sets up is not part of the graph
+    context.settle()
+    with captured(context) as graph:
+        result, gradient = step(_LAYERS)
+    for start in (1, -7):
+        give(context, x, counting(4, start=start))
+        replay(context, graph)
+        context.equal(result, counting(4, start=start) + _LAYERS, "what the layers add up to")
+        context.equal(gradient, torch.full((4,), float(_LAYERS)), "the gradient of all layers")
+    del graph
+    context.equal(x + 1, counting(4, start=-7) + 1, "the device works when the graph is gone")
+
+
 @cases("graphs.addresses", requires={"pointers"})
 def outputs_stay(context: Context) -> None:
     """Outputs keep their addresses over replays, and hold each replay's result there."""

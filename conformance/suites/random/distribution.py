@@ -322,13 +322,52 @@ def dropout(context: Context) -> None:
     context.check(abs(share - 0.8) <= BOUND, "four fifths are kept", found=share)
 
 
+#: Weights and numbers past 2^14, 30,000 and 2^16, where kernels change their ways.
+_MANY = (2**14 + 1, 30_011, 2**16 + 15)
+
+
 @cases("random.distribution")
 def permutation(context: Context) -> None:
-    """randperm gives every number once."""
-    for count in (0, 1, 2, 1000):
-        torch.manual_seed(count)
-        found = sorted(context.from_device(torch.randperm(count, device=context.device)).tolist())
-        context.same(found, list(range(count)), f"randperm({count}) has every number once")
+    """randperm gives every number once, and long ones in no order."""
+    for count in (0, 1, 2, 1000, *_MANY):
+        for dtype in (torch.int64, torch.int32):
+            torch.manual_seed(count)
+            drawn = torch.randperm(count, device=context.device, dtype=dtype)
+            found = context.from_device(drawn).long()
+            text = f"randperm({count}) of {dtype}"
+            every = torch.equal(found.sort().values, torch.arange(count))
+            context.check(every, f"{text} has every number once")
+            if count in _MANY:
+                _judge(context, "rand", found[: count // 2].double() / count)
+                # One of each is expected; more than 30 have a chance of 1e-32.
+                stay = int((found == torch.arange(count)).sum())
+                context.check(stay <= 30, f"{text}: few numbers stay in their place", found=stay)
+                ascend = int((found.diff() == 1).sum())
+                text = f"{text}: few numbers are followed by the next one"
+                context.check(ascend <= 30, text, found=ascend)
+
+
+@cases("random.distribution")
+def many_weights(context: Context) -> None:
+    """multinomial draws from long weights: evenly from even ones, none of weight 0, and none twice without replacement."""
+    for count in _MANY:
+        torch.manual_seed(20_250)
+        even, last = torch.ones(count), torch.zeros(count)
+        last[-3:] = 1.0
+        text = f"of {count} weights"
+        drawn = torch.multinomial(context.to_device(even), SAMPLES, True)
+        _judge(context, "rand", (context.from_device(drawn).double() + 0.5) / count)
+        for given, replaced in ((last, True), (last, False), (even, False)):
+            draws = 3 if given is last else 1000
+            found = torch.multinomial(context.to_device(given), draws, replaced)
+            numbers = context.from_device(found)
+            inside = int(numbers.min()) >= 0 and int(numbers.max()) < count
+            context.check(inside, f"{text} only numbers of weights are drawn")
+            missing = int((given[numbers.clamp(0, count - 1)] == 0).sum())
+            context.same(missing, 0, f"{text} none of weight 0 is drawn")
+            if not replaced:
+                different = len(set(numbers.tolist()))
+                context.same(different, draws, f"{text} none is drawn twice without replacement")
 
 
 @cases("random.distribution")
