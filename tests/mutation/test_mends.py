@@ -234,8 +234,8 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     ("view_as_complex", ("view_as_complex",), conditioned(square, raises()), "layout.values"),
     ("mm", ("mm",), conditioned(corner_left_over, raises()), "layout.values"),
     (
-        "nn.functional.linear",
-        ("mm", "addmm"),
+        "addmm",
+        ("addmm",),
         conditioned(corner_left_over, raises()),
         "layout.values",
     ),
