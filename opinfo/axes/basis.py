@@ -52,7 +52,7 @@ class Basis:
     #: What grows together in each of the bases.
     groups: dict[int, list[tuple[frozenset[Any], float]]] = field(default_factory=dict)
     _generator: torch.Generator = field(default_factory=torch.Generator)
-    _several: dict[int, bool] = field(default_factory=dict)
+    _results: dict[int, int] = field(default_factory=dict)
 
     @property
     def kind(self) -> torch.dtype:
@@ -87,11 +87,15 @@ class Basis:
 
     @cached_property
     def bases(self) -> list[Sample]:
-        """A few of upstream's samples that hold elements, in all tensors if there are such: those first in which each has
-        several, and then the ones with long dimensions. Ones whose result has several elements and ones whose result is
-        one number alternate: in one number nothing is in another's place."""
+        """A few of upstream's samples that hold elements, in all tensors and in the result if there are such: those first
+        in which each has several, and then the ones with long dimensions. Ones whose result has several elements and ones
+        whose result is one number alternate: in one number nothing is in another's place."""
         held = [s for s in self.drawn if _plain(s) and 0 < s.numel <= MOST]
         held = [s for s in held if all(t.numel() for t in s.tensors)] or held
+        while idle := [s for s in choose(held, 4 * _BASES) if self._returned(s) == 0]:
+            if len(idle) == len(held):
+                break
+            held = [s for s in held if s not in idle]
         chosen = choose(held, _BASES)
         several = [s for s in choose(held, 4 * _BASES) if self._returns_several(s)]
         kept = [s for s in chosen if s in several]
@@ -115,10 +119,14 @@ class Basis:
 
     def _returns_several(self, sample: Sample) -> bool:
         """Whether a result has several elements."""
-        if sample.index not in self._several:
+        return self._returned(sample) > 1
+
+    def _returned(self, sample: Sample) -> int:
+        """The elements of the largest result; 1 where no tensor is returned."""
+        if sample.index not in self._results:
             answer = self.answer(sample.call)
-            self._several[sample.index] = any(t.numel() > 1 for t in answer or ())
-        return self._several[sample.index]
+            self._results[sample.index] = max((t.numel() for t in answer or ()), default=1)
+        return self._results[sample.index]
 
     @cached_property
     def moves(self) -> bool:
@@ -303,6 +311,10 @@ class Basis:
         wide = [t.double() if t.dtype == self.kind else t for t in call.tensors]
         for tensors in (turned, wide):
             other = self.answer(self.rebound(call, tensors))
+            if (
+                found and other is None and tensors is turned
+            ):  # a view that this layout does not have
+                continue
             if not found or other is None or len(other) != len(found):
                 return False
             same = [want.to(got.dtype) for got, want in zip(found, other)]

@@ -290,13 +290,14 @@ def _ordinary(basis: Basis, bases: list[Sample]) -> Variations:
     yield from found
 
 
-#: A shape with room for all special values: 105 elements.
+#: A shape with room for all special values, and with more rows than a block of 8: 105 elements.
 _ROOM = (5, 3, 7)
 
 
 def _roomy(basis: Basis, base: Sample) -> Sample:
-    """The sample with more elements, where it has few and the op takes them."""
-    few = [t for t in base.tensors if t.dtype == basis.kind and 1 < t.numel() < 14]
+    """The sample with more elements and rows, where it has few and the op takes them."""
+    held = [t for t in base.tensors if t.dtype == basis.kind and t.numel() > 1]
+    few = [t for t in held if t.numel() < 14 or t.numel() <= 8 * t.shape[-1]]
     if not few or basis.keeps_values or "axes.keep_shapes" in basis.families:
         return base
     call = basis.taken(shaped(basis, base, [_ROOM]))

@@ -218,14 +218,15 @@ def _of_other_ranks(context: Context, name: str, turn: int) -> None:
     about.judge(context, text, context.from_device(single).reshape(given[0].shape[0], -1), *given)
 
 
-def _broadcast(context: Context, name: str) -> None:
-    """Of two parameters the last one has fewer dimensions."""
+def _broadcast(context: Context, name: str, target: torch.Tensor | None = None) -> None:
+    """Of two parameters one is a row, or a column, for all; drawn into a target, or returned."""
     about = OF_EACH[name]
-    *first, last = about.parameters(0)
-    given = (*first, last[0])
-    drawn = context.from_device(about.draw(*map(context.to_device, given)))
-    text = f"{name} whose last parameter is one row"
-    about.judge(context, text, drawn, *(each.expand(_SHAPE) for each in given))
+    one, two = about.parameters(0)
+    named = {} if target is None else {"out": target}
+    for given in ((one, two[0]), (one[0], two), (one, two[:, :1]), (one[:, :1], two[:1])):
+        drawn = context.from_device(about.draw(*map(context.to_device, given), **named))
+        text = f"{name} of parameters of the shapes {[tuple(each.shape) for each in given]}"
+        about.judge(context, text, drawn, *(each.expand(_SHAPE) for each in given))
 
 
 @cases(
@@ -244,3 +245,5 @@ def into(context: Context, name: str) -> None:
             about.draw(*map(context.to_device, given), out=target)
             text = f"{name}(out=) into a target that lies {how}"
             about.judge(context, text, context.from_device(target), *given)
+    if len(about.parameters(0)) > 1:
+        _broadcast(context, name, target)
