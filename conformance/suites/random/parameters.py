@@ -6,6 +6,7 @@ the distances of the means, a single weight. A parameter of another element is t
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -224,7 +225,10 @@ def _broadcast(context: Context, name: str, target: torch.Tensor | None = None) 
     one, two = about.parameters(0)
     named = {} if target is None else {"out": target}
     for given in ((one, two[0]), (one[0], two), (one, two[:, :1]), (one[:, :1], two[:1])):
-        drawn = context.from_device(about.draw(*map(context.to_device, given), **named))
+        with warnings.catch_warnings():
+            # A result that has the shape of the first parameter at first: torch does so itself, in binomial.
+            warnings.filterwarnings("ignore", "An output with one or more elements was resized")
+            drawn = context.from_device(about.draw(*map(context.to_device, given), **named))
         text = f"{name} of parameters of the shapes {[tuple(each.shape) for each in given]}"
         about.judge(context, text, drawn, *(each.expand(_SHAPE) for each in given))
 
