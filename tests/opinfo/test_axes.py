@@ -57,8 +57,8 @@ def test_axes_have_a_number_a_sentence_and_layouts_of_the_covering_set() -> None
 
 
 @pytest.fixture(scope="module")
-def tabled() -> dict[tuple[str, str], list[Sample]]:
-    return table.made()
+def tabled(cache: Path) -> dict[tuple[str, str], list[Sample]]:
+    return table.made(cache)
 
 
 @pytest.fixture(scope="module")
