@@ -138,7 +138,7 @@ def compared(
 ) -> tuple[Table, bool]:
     """The ratios of two histories side by side, and whether none is worse by more than ``slack`` (0.1 is a tenth).
     Raises :class:`BadHistory` if they share none."""
-    shared = [name for name, each in after.items() if each.ratio and name in before]
+    shared = [n for n, each in after.items() if each.ratio and n in before and before[n].value > 0]
     if not shared:
         raise BadHistory("the histories have no ratio in common: measure the same benchmarks twice")
     table, good = Table(box=None, pad_edge=False), True

@@ -311,10 +311,8 @@ class Basis:
         wide = [t.double() if t.dtype == self.kind else t for t in call.tensors]
         for tensors in (turned, wide):
             other = self.answer(self.rebound(call, tensors))
-            if (
-                found and other is None and tensors is turned
-            ):  # a view that this layout does not have
-                continue
+            if found and other is None and tensors is turned:
+                continue  # a view that this layout does not have
             if not found or other is None or len(other) != len(found):
                 return False
             same = [want.to(got.dtype) for got, want in zip(found, other)]

@@ -383,9 +383,8 @@ def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
         yield from (iter([shaped(basis, base, shapes)]) for shapes in _EMPTY)
         return
     dims = [(p, d) for p, t in enumerate(base.tensors) for d in range(t.dim())]
-    if (
-        op_family(basis.op.id, basis.op.ufunc) == "indexing"
-    ):  # an index alone, by which nothing is read
+    if op_family(basis.op.id, basis.op.ufunc) == "indexing":
+        # An index alone, by which nothing is read then.
         indices = [p for p, t in enumerate(base.tensors) if p and t.dtype == torch.int64]
         alone = [frozenset((q, d) for q, d in dims if q == p) for p in indices]
         yield from (iter([_without(basis, base, each)]) for each in alone)
@@ -603,7 +602,11 @@ def _left_over(basis: Basis, base: Sample) -> Iterator[Call]:
         if grown < len(_PAST_TILES) and group & last:
             made = lengthened(basis, base, group, _PAST_TILES[grown])
             answer = basis.answer(made) if made is not None else None
-            if made and answer is not None and sum(t.numel() for t in answer) <= 2 * _MOST:
+            if (
+                made is not None
+                and answer is not None
+                and sum(t.numel() for t in answer) <= 2 * _MOST
+            ):
                 base, call, grown = replace(base, call=made), made, grown + 1
     if call is not None and grown > 1:
         yield call

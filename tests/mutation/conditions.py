@@ -408,14 +408,7 @@ def tail(facts: Facts, rng: Random) -> Drawn:
 def matrix(facts: Facts, rng: Random) -> Drawn:
     if not facts.operands:
         return None
-    ways = [
-        "square",
-        "tall",
-        "wide",
-        "one row",
-        "one column",
-        "of more tiles than one, some not full",
-    ]
+    ways = ["square", "tall", "wide", "one row", "one column", "with a corner of tiles left over"]
     k, how = pick(facts, rng), rng.choice(ways)
 
     def condition(call: Invocation) -> bool:
@@ -426,7 +419,7 @@ def matrix(facts: Facts, rng: Random) -> Drawn:
         if how.startswith("one"):
             return (m == 1 < n) if how == "one row" else (n == 1 < m)
         if "tiles" in how:
-            return min(m, n) > 128 and m % 128 > 0 < n % 128
+            return min(m, n) > 128 and all(extent % 128 for extent in (m, n))
         return {"square": m == n > 1, "tall": m > n > 1, "wide": n > m > 1}[how]
 
     return f"operand {k} {how}", condition

@@ -28,8 +28,11 @@ _RTOL = {torch.float16: 2e-2, torch.bfloat16: 2e-2, torch.float32: 1e-4, torch.c
 
 #: What draws each element alike: the same draws in other places are as good.
 _ALIKE = frozenset(
-    ("cauchy", "exponential", "geometric", "log_normal", "normal_", "rand", "rand_like", "randint")
-) | {"randint_like", "randn", "randn_like", "random", "uniform"}
+    {
+        *("cauchy", "exponential", "geometric", "log_normal", "normal_", "random", "uniform"),
+        *("rand", "rand_like", "randint", "randint_like", "randn", "randn_like"),
+    }
+)
 
 
 def draws_alike(overloads: Sequence[str]) -> bool:

@@ -233,12 +233,7 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     ("repeat", ("repeat",), conditioned(of_many_rows, raises()), "layout.values"),
     ("view_as_complex", ("view_as_complex",), conditioned(square, raises()), "layout.values"),
     ("mm", ("mm",), conditioned(corner_left_over, raises()), "layout.values"),
-    (
-        "addmm",
-        ("addmm",),
-        conditioned(corner_left_over, raises()),
-        "layout.values",
-    ),
+    ("addmm", ("addmm",), conditioned(corner_left_over, raises()), "layout.values"),
     ("cumsum", ("cumsum",), conditioned(corner_left_over, raises()), "layout.values"),
     ("scatter", ("scatter.src",), conditioned(index_is_empty, raises()), "layout.values"),
     ("index_select", ("index_select",), conditioned(index_is_empty, raises()), "layout.values"),

@@ -151,6 +151,16 @@ def _() -> bool:
     return x.tolist() != [20.0, 20.0]
 
 
+@probe("graphs.long_program_cut")
+def _() -> bool:
+    x = settled(lambda: ones(2))
+    with captured() as graph:
+        for _ in range(3000):
+            x.add_(1)
+    replayed(graph)
+    return x.tolist() != [3001.0, 3001.0]
+
+
 @probe("graphs.replay_before_capture_silent")
 def _() -> bool:
     return not raises(Graph().replay)

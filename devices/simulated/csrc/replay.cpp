@@ -60,7 +60,10 @@ void Executable::launch(Queue& queue) {
     }
   }
   const auto& nodes = recorded_->nodes;
-  const size_t count = on(Fault::graphs_drop_node) && nodes.size() > 1 ? nodes.size() - 1 : nodes.size();
+  size_t count = on(Fault::graphs_drop_node) && nodes.size() > 1 ? nodes.size() - 1 : nodes.size();
+  if (on(Fault::graphs_long_program_cut)) {
+    count = std::min<size_t>(count, 2048);
+  }
   std::vector<MarkPtr> marks(nodes.size());
   const auto wait_for = [&](Queue& one, size_t branch, const std::vector<size_t>& before) {
     for (const size_t each : before) {
