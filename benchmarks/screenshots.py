@@ -64,10 +64,17 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m benchmarks.screenshots SITE [FOLDER [CELL]]")
         return 4
     site = Path(arguments[0])
+    if not (site / "index.html").is_file():
+        print(f"error: {site} is no site: expected the folder that `conform dashboard -o` wrote")
+        return 4
     folder = Path(arguments[1]) if len(arguments) > 1 else Path("docs/images")
     cell = arguments[2] if len(arguments) > 2 else "cell.html"
-    for path in take(site, folder, cell):
-        print(path)
+    try:
+        for path in take(site, folder, cell):
+            print(path)
+    except (ModuleNotFoundError, RunError) as absent:
+        print(f"error: no pictures: {absent}")
+        return 4
     return 0
 
 
