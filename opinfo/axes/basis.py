@@ -148,6 +148,12 @@ class Basis:
         return "values.free" in self.families
 
     @cached_property
+    def plain(self) -> bool:
+        """Whether the result is a number, as where two tensors are compared as a whole."""
+        answers = [self.answer(sample.call) for sample in self.bases[:1]]
+        return any(answer is not None and not answer for answer in answers)
+
+    @cached_property
     def unique_indices(self) -> bool:
         """Whether the op writes to what an index names, and the result of naming a place twice is undefined."""
         return "axes.unique_indices" in self.families

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice, product
 
 import torch
@@ -19,15 +19,20 @@ _MOST = 110_000
 
 def _grown(basis: Basis) -> Variations:
     """Calls with matrices that are put together from blocks, each times another factor: they stay triangular, definite
-    and regular. Then such with more columns in further operands, and such with a long batch."""
-    for ways in (_blocks, _columns, _batches):
+    and regular. Then such with more columns in further operands, such with a long batch, and single rows and columns."""
+    seen: set[str] = set()
+    for ways in (_blocks, _columns, _batches, _one_row, _one_column):
         for base in sorted(basis.bases, key=_smallness)[:2]:
             calls = [*ways(base, basis)]
             tried = chain(calls, (_milder(basis, call) for call in calls))
             call = next(filter(None, (_firm(basis, call) for call in tried)), None)
-            if call is not None:
+            if call is None:
+                continue
+            sign = str([t.shape for t in call.tensors])
+            if sign not in seen:  # a square has one element in its only row, and in its only column
+                seen.add(sign)
                 yield base, call
-                break
+            break
 
 
 def _smallness(base: Sample) -> tuple[bool, int]:
@@ -85,6 +90,35 @@ def _batches(base: Sample, basis: Basis) -> Iterator[Call]:
         )
 
 
+def _one_row(base: Sample, basis: Basis) -> Iterator[Call]:
+    yield from _thin(base, basis, -2)
+
+
+def _one_column(base: Sample, basis: Basis) -> Iterator[Call]:
+    yield from _thin(base, basis, -1)
+
+
+def _thin(base: Sample, basis: Basis, dim: int) -> Iterator[Call]:
+    """The first row or column of the first matrix, or its first element where it must be square; what is beside it is cut
+    where it has the extent that is cut."""
+    places = _matrices(base, basis)
+    if not places or min(base.tensors[places[0]].shape[-2:]) < 2:
+        return
+    whole = base.tensors[places[0]].shape[dim]
+
+    def cut(t: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+        for d in dims:
+            if t.dim() >= -d and t.shape[d] == whole:
+                t = t.narrow(d, 0, 1)
+        return t.contiguous()
+
+    for mine, theirs in product(([dim], [-2, -1]), ([-1], [-2], [-2, -1], [])):
+        yield basis.rebuilt(
+            base,
+            {p: cut(t, mine if p == places[0] else theirs) for p, t in enumerate(base.tensors)},
+        )
+
+
 def _scaled(tensor: torch.Tensor, count: int) -> torch.Tensor:
     """Copies along a new leading dimension, each times a factor: the first fifty differ, so that what is put together
     from them has no eigenvalue twice."""
@@ -119,9 +153,9 @@ def _repeated_ends(tensor: torch.Tensor, count: int) -> torch.Tensor:
 GROWN = Axis(
     number=15,
     name="grown",
-    finds="A kernel of linear algebra that is wrong for matrices of more than one tile, for many columns, or for a long batch.",
+    finds="A kernel of linear algebra that is wrong for matrices of more than one tile, for many columns, for a long batch, or for a single row or column.",
     bugs=("pytorch/pytorch#79191",),
-    budget=3,
+    budget=5,
     layouts=("contiguous", "transposed+step_outer+offset"),
     applies=lambda basis: basis.keeps_values and not basis.free and basis.dtype == "float32",
     vary=_grown,

@@ -18,6 +18,7 @@ from opinfo.samples import Sample
 #: Shapes in which no two extents are the same, so that a permuted answer cannot look right.
 MAIN = (3, 5, 2, 9)
 _RANKS = ((2, 3, 1, 5, 4), (2, 1, 3, 4, 5, 6), (5, 3, 7), (7, 6), (19,))
+_DEEP = 5
 #: Shapes of the first and the other operands, which broadcast from the left, in the middle, and both ways.
 _BROADCAST = (
     ((3, 5, 2, 9), (2, 9)),
@@ -75,9 +76,13 @@ def _ranks(basis: Basis) -> Variations:
         yield from _trailed(basis, bases)
     if main is not None and len(same_shape(basis, main)) > 1:
         yield from _each(basis, ((main, shapes) for shapes in _BROADCAST))
+    most = 0
     if reshapes and bases:
-        yield from _each(basis, _rotated(bases if main is None else [main, *bases]))
-    if main is None:
+        for base, call in _each(basis, _rotated(bases if main is None else [main, *bases])):
+            most = max(most, *(t.dim() for t in call.tensors))
+            yield base, call
+    # Arguments that name dimensions or extents may fit no other shape.
+    if main is None or most < _DEEP:
         yield from _batched(basis)
 
 
@@ -104,7 +109,7 @@ def _batched(basis: Basis) -> Variations:
                 yield base, call
                 break
     for base, lead in product(basis.bases, ((2,), (3, 2))):
-        for only in (False, True):
+        for only in (False, True)[: len(base.tensors)]:
             places = [0] if only else range(len(base.tensors))
             tensors = {
                 place: stacked(base.tensors[place], lead)
@@ -527,9 +532,11 @@ LONG = Axis(
 _SIDE, _TILES = 6, 128
 #: Extents past a tile, which none divides.
 _PAST_TILES = (131, 137, 149, 139)
-#: Matrices that are square, a row and a column of one, of which a vector of any width leaves one element over, and a
-#: number.
-_MATRICES = ((_SIDE, _SIDE), (1, 65), (65, 1), (), (_TILES, _TILES))
+#: Matrices that are square, a row and a column of one, of which a vector of any width leaves one element over, a number,
+#: whole tiles, and tiles that leave a corner over.
+_MATRICES = ((_SIDE, _SIDE), (1, 65), (65, 1), (), (_TILES, _TILES), _PAST_TILES[:2])
+#: One more than the elements of the widest vector: of any product of these, one is left over.
+_ONE_OVER = 17
 
 
 def _equal_extents(basis: Basis) -> Variations:
@@ -544,7 +551,9 @@ def _equal_extents(basis: Basis) -> Variations:
     by_rank = [list(each) for _, each in groupby(bases, lambda s: max(t.dim() for t in s.tensors))]
     ways = [*((_equal, each) for each in by_rank), (_single, bases), (_tiled, bases)]
     matrices = sorted(bases, key=lambda s: s.tensors[0].dim() != 2)
-    ways += [(_left_over, matrices), (_first_single, matrices)]
+    ways += [(_left_over, matrices), (_first_single, matrices), (_one_over, matrices)]
+    if not any(t.dim() == 2 for base in bases for t in base.tensors):
+        ways.append((_square, bases))
     for calls, of in ways:
         seen: set[str] = set()
         for base in of:
@@ -593,6 +602,26 @@ def _tiled(basis: Basis, base: Sample) -> Iterator[Call]:
         yield call
 
 
+def _one_over(basis: Basis, base: Sample) -> Iterator[Call]:
+    """The call with as many dimensions as possible, and what grows with them, of one extent of which a vector leaves one
+    element over, and the others of size 1."""
+    groups = [group for group, _ in groups_of(basis, base)]
+    for count in range(len(groups), 0, -1):
+        now: Sample | None = base
+        for number, group in enumerate(groups):
+            if now is not None:
+                made = lengthened(basis, now, group, _ONE_OVER if number < count else 1)
+                now = replace(now, call=made) if made is not None else None
+        if now is not None and now.call is not base.call:
+            yield now.call
+
+
+def _square(basis: Basis, base: Sample) -> Iterator[Call]:
+    """The call with a square matrix in the place of what has more or fewer dimensions."""
+    if same_shape(basis, base):
+        yield shaped(basis, base, [(_SIDE, _SIDE)])
+
+
 def _left_over(basis: Basis, base: Sample) -> Iterator[Call]:
     """The call in which the last two dimensions of all tensors, or several of these, are longer than a tile: the last tile
     of each row and column is not full, nor is the one in the corner."""
@@ -617,7 +646,7 @@ EQUAL = Axis(
     name="equal extents",
     finds="A kernel that takes a matrix for its transpose, or a dimension of size 1 for the last one, where sizes do not tell; or that is wrong where tiles divide a matrix, or leave a corner of it over.",
     bugs=("pytorch/pytorch#116333", "pytorch/pytorch#78611"),
-    budget=9,
+    budget=10,
     layouts=(
         "contiguous",
         "transposed+step_outer+offset",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, product
 
 import torch
 
@@ -35,6 +35,9 @@ def special_values(kind: torch.dtype) -> torch.Tensor:
 
 
 def _specials(basis: Basis) -> Variations:
+    if basis.plain and all(t.numel() == 1 for base in basis.bases for t in base.tensors):
+        yield from _one_by_one(basis)
+        return
     vectors = list(islice(_vectors(basis), 3)) if basis.elementwise else []
     yield from vectors or _planted(basis)
     # An operand that is no vector where another is one, as the weight of prelu.
@@ -43,6 +46,17 @@ def _specials(basis: Basis) -> Variations:
         yield from islice(_planted(basis), 1)
     if basis.op.takes_python_scalar:
         yield from _beside_a_number(basis)
+
+
+def _one_by_one(basis: Basis) -> Variations:
+    """Calls of what reads one element, with each of the special values."""
+    for base in basis.bases[:1]:
+        for value in special_values(basis.kind):
+            call = basis.rebuilt(
+                base, {p: torch.full_like(t, value) for p, t in enumerate(base.tensors)}
+            )
+            if basis.taken(call) is not None:
+                yield base, call
 
 
 #: Numbers that stand for the second operand: a kernel of its own may take them.
@@ -620,6 +634,51 @@ TIES = Axis(
     layouts=("contiguous", "transposed+step_outer+offset"),
     applies=lambda basis: "axes.ties" in basis.families,
     vary=_ties,
+)
+
+
+# -- two operands that are alike
+
+#: Beside what fills vectors and blocks: past 65,536 elements, a corner of tiles, rows and columns.
+_ALIKE = ((4099, 17), (131, 137), (5, 3, 7), (17,))
+
+
+def _alike(basis: Basis) -> Variations:
+    """Calls whose operands are the same, and the same but for the last, the first or the middle element: where a whole
+    tensor is judged by one answer, operands that are drawn apart have only one."""
+    pairs = [base for base in basis.bases if [t.dim() > 0 for t in base.tensors] == [True, True]]
+    for (number, shape), base in product(enumerate(_ALIKE), pairs[:1]):
+        first = basis.fill(base, 0, shape)
+        count = first.numel()
+        for place in (None, (count - 1, 0, count // 2)[number % 3]):
+            second = first.clone()
+            if place is not None:
+                flat = second.view(-1)
+                one = flat[place].clone()
+                flat[place] = ~one if basis.kind == torch.bool else one + 1 + one.abs()
+            yield from _pair(basis, base, first, second)
+    if basis.kind.is_floating_point:
+        for base in pairs:
+            with_nan = basis.fill(base, 0, _ALIKE[-1])
+            with_nan[5] = math.nan
+            yield from _pair(basis, base, with_nan, with_nan.clone())
+
+
+def _pair(basis: Basis, base: Sample, *tensors: torch.Tensor) -> Variations:
+    call = basis.rebuilt(base, dict(enumerate(tensors)))
+    if basis.taken(call) is not None:
+        yield base, call
+
+
+ALIKE = Axis(
+    number=18,
+    name="alike",
+    finds="A kernel that answers for a whole tensor, and misses the element in which two differ, or finds a difference where there is none.",
+    bugs=("pytorch/pytorch#77750",),
+    budget=2 * len(_ALIKE) + 4,
+    layouts=("contiguous", "transposed+step_outer+offset", "contiguous/transposed"),
+    applies=lambda basis: basis.plain,
+    vary=_alike,
 )
 
 

@@ -156,6 +156,36 @@ def corner_left_over(call: Invocation) -> bool:
     return len(shape) > 1 and min(shape[-2:]) > 128 and all(n % 128 for n in shape[-2:])
 
 
+def one_left_over(call: Invocation) -> bool:
+    """A loop of sixteen leaves one element of the first operand over."""
+    count = call.operands[0].tensor.numel()
+    return count > 16 and count % 16 == 1
+
+
+def one_row(call: Invocation) -> bool:
+    shape = call.operands[0].tensor.shape
+    return len(shape) > 1 and shape[-2] == 1
+
+
+def deep(call: Invocation) -> bool:
+    return call.operands[0].tensor.dim() > 4
+
+
+def infinite(call: Invocation) -> bool:
+    return bool(call.operands[0].tensor.isinf().any())
+
+
+def last_is_not_compared(call: Invocation) -> object:
+    first, second = (each.tensor for each in call.operands)
+    if first.shape != second.shape or first.numel() < 17:
+        return NOT_MET
+    return call.honest(self=first.reshape(-1)[:-1], other=second.reshape(-1)[:-1])
+
+
+def never_equal_if_large(call: Invocation) -> object:
+    return False if large(call) else NOT_MET
+
+
 def index_is_empty(call: Invocation) -> bool:
     first, *others = (each.tensor for each in call.operands)
     return bool(first.numel()) and any(not t.numel() for t in others if t.dtype == torch.int64)
@@ -239,6 +269,18 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     ("index_select", ("index_select",), conditioned(index_is_empty, raises()), "layout.values"),
     # Matrices that grow are given smaller numbers where they do not keep their digits otherwise.
     ("matrix_exp", ("linalg_matrix_exp",), conditioned(of_many_rows, raises()), "layout.values"),
+    # What is compared as a whole: operands that are alike, and that differ in one element.
+    ("equal", ("equal",), last_is_not_compared, "layout.values"),
+    ("equal", ("equal",), never_equal_if_large, "layout.values"),
+    ("item", ("_local_scalar_dense",), conditioned(infinite, raises()), "layout.values"),
+    ("exp", ("exp",), conditioned(corner_left_over, raises()), "layout.values"),
+    ("cumprod", ("cumprod",), conditioned(one_left_over, raises()), "layout.values"),
+    ("index_reduce.mean", ("index_reduce",), conditioned(one_left_over, raises()), "layout.values"),
+    ("narrow_copy", ("narrow_copy",), conditioned(deep, raises()), "layout.values"),
+    ("linalg.lu_factor", ("linalg_lu_factor_ex",), conditioned(one_row, raises()), "layout.values"),
+    ("linalg.inv", ("linalg_inv_ex",), conditioned(one_row, raises()), "layout.values"),
+    ("linalg.diagonal", ("diagonal",), conditioned(corner_left_over, raises()), "layout.values"),
+    ("nansum", ("nansum",), conditioned(square, raises()), "layout.values"),
 ]
 
 
