@@ -155,6 +155,13 @@ def targets_of(op_id: str) -> list[tuple[str, ...]]:
     return [tuple(sorted(names)) for names in packets.values()]
 
 
+def named_targets(op_id: str) -> list[tuple[str, ...]]:
+    """Those of the targets that have the op's own name."""
+    name = op_id.rpartition("nn.functional.")[2].partition(".")[0]
+    packets = targets_of(op_id)
+    return [each for each in packets if name in each[0] or each[0].partition(".")[0] in op_id]
+
+
 def facts_of(op_id: str, overloads: tuple[str, ...]) -> Facts:
     calls = [call for name in overloads for call in seen_of(op_id)[name]]
     most = max(calls, key=lambda call: (len(call.read), len(call.operands)))
@@ -198,12 +205,10 @@ def facts_of(op_id: str, overloads: tuple[str, ...]) -> Facts:
 def breed(seed: int, number: int, op_id: str) -> Mutant | None:
     """The mutant of this number: the same whenever it is bred. None where no kernel of the device is reached."""
     rng = Random(f"{seed} {number} {op_id}")
-    packets = targets_of(op_id)
+    packets, named = targets_of(op_id), named_targets(op_id)
     if not packets:
         return None
     # Mostly the kernel that has the op's own name: operands of others are often of nobody else's.
-    name = op_id.rpartition("nn.functional.")[2].partition(".")[0]
-    named = [each for each in packets if name in each[0] or each[0].partition(".")[0] in op_id]
     overloads = rng.choice(named if named and rng.random() < 0.75 else packets)
     facts = facts_of(op_id, overloads)
     axes = rng.sample(sorted({*AXES, *OWN}), len({*AXES, *OWN}))

@@ -42,7 +42,12 @@ def draws_alike(overloads: Sequence[str]) -> bool:
 
 
 def observable(
-    overloads: Sequence[str], effect: Effect, op_id: str, dtypes: Sequence[str], rng: Random
+    overloads: Sequence[str],
+    effect: Effect,
+    op_id: str,
+    dtypes: Sequence[str],
+    rng: Random,
+    rounds: int = ROUNDS,
 ) -> str:
     """What differs with the mutant in the first drawn call in which something does; empty if nothing does."""
     op, free = catalogue()[op_id], "empty" in op_id  # memory that nothing was written to
@@ -53,7 +58,7 @@ def observable(
     with warnings.catch_warnings(), torch.no_grad(), planted(overloads, effect) as run:
         warnings.simplefilter("ignore")
         run.switch_off()
-        for number in range(ROUNDS):
+        for number in range(rounds):
             dtype = dtypes[0] if number % 3 else rng.choice(list(dtypes))
             if dtype not in drawn:
                 drawn[dtype] = draw(op, dtype, 60, seed=number + 1)

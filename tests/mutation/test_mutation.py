@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
 
 from tests.mutation import __main__ as command
-from tests.mutation import kernels, pool, reach, report, runtime, sources
+from tests.mutation import kernels, pool, reach, report, runtime, sources, unmet
 from tests.mutation.conditions import AXES
 from tests.mutation.effects import GENERAL, OWN, conditioned, spoil
 from tests.mutation.kernels import Mutant, Result
@@ -228,3 +229,18 @@ def test_every_family_of_the_runtime_has_mutations() -> None:
     chosen = runtime.sample_of(1, 40, None, sources.sites())
     assert chosen == runtime.sample_of(1, 40, None, sources.sites())
     assert {site.family for site in chosen} == found
+
+
+def test_conditions_that_no_call_of_the_suite_meets(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_extent(extent: int) -> Any:
+        return lambda facts, rng: (
+            f"an extent of {extent}",
+            lambda call: any(extent in each.tensor.shape for each in call.operands),
+        )
+
+    # 7 is one of the suite's, 300 one of the probe's, and 11,111 nobody's.
+    axes = {str(extent): of_extent(extent) for extent in (7, 300, 11_111)}
+    monkeypatch.setattr(unmet, "AXES", axes)
+    (found,) = unmet.unmet("neg")
+    assert (found.op, found.axis, found.condition) == ("neg", "300", "an extent of 300")
+    assert found.kernel.startswith("neg") and "(300, 300)" in found.call

@@ -1,0 +1,128 @@
+"""``python -m tests.mutation.unmet``: the conditions of mutants that no call of plan quick meets, op by op.
+
+A seed draws a few mutants of each op, and what none reached is a sample. This asks for every condition that may be drawn
+for the kernels that have the op's name. What the probe does not meet either is left out: no call may be able to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from random import Random
+from typing import Any, NamedTuple
+
+from opinfo.catalog import catalogue
+from tests.mutation.conditions import AXES, Condition
+from tests.mutation.items import Subject, dtypes_of
+from tests.mutation.kernels import drawn_at_random, facts_of, named_targets
+from tests.mutation.plant import NOT_MET, Effect, Invocation, Refusal, planted
+from tests.mutation.probe import observable
+
+#: Draws of each axis: more than any has conditions.
+_DRAWS = 60
+#: Of one condition: calls that the probe makes, and seconds.
+_ROUNDS, _SECONDS = 70, 12
+
+
+class Unmet(NamedTuple):
+    """A condition that no call of the suite met, and the probe's call that does."""
+
+    op: str
+    kernel: str
+    axis: str
+    condition: str
+    call: str
+
+
+class _Late(BaseException):
+    pass
+
+
+def conditions(op: str, overloads: tuple[str, ...]) -> dict[tuple[str, str], Condition]:
+    """All that may be drawn for these kernels of an op, by axis and label."""
+    facts, found = facts_of(op, overloads), {}
+    for axis, draw in AXES.items():
+        for number in range(_DRAWS):
+            drawn = draw(facts, Random(f"{op} {axis} {number}"))
+            if drawn is None:
+                break
+            found.setdefault((axis, drawn[0]), drawn[1])
+    return found
+
+
+def noting(left: dict[tuple[str, str], Condition]) -> Effect:
+    """Takes out of ``left`` what a call meets."""
+
+    def effect(call: Invocation) -> Any:
+        for key in [key for key, condition in left.items() if condition(call)]:
+            del left[key]
+        return NOT_MET
+
+    return effect
+
+
+def refusing(condition: Condition) -> Effect:
+    def effect(call: Invocation) -> Any:
+        if condition(call):
+            raise Refusal("the condition is met")
+        return NOT_MET
+
+    return effect
+
+
+def unmet(op: str) -> Iterator[Unmet]:
+    """The conditions that no call of an op's items in plan quick meets, and some call of the probe does."""
+    kernels = [each for each in named_targets(op) if not drawn_at_random(each)]
+    left = {overloads: conditions(op, overloads) for overloads in kernels}
+    for dtype in dtypes_of(op, "quick"):
+        with ExitStack() as stack:
+            for overloads, of in left.items():
+                stack.enter_context(planted(overloads, noting(of)))
+            Subject(op, dtype, run=False).run()
+    dtypes = dtypes_of(op, "quick")
+    for overloads, of in left.items():
+        known = conditions(op, overloads)  # anew: some count calls
+        for axis, label in of:
+            found = ""
+            with _at_most(_SECONDS):
+                effect = refusing(known[axis, label])
+                found = observable(overloads, effect, op, dtypes, Random(1), _ROUNDS)
+            # An index out of range is refused whatever it is called with.
+            if found and "IndexError" not in found:
+                yield Unmet(op, "/".join(overloads), axis, label, found)
+
+
+@contextmanager
+def _at_most(seconds: int) -> Iterator[None]:
+    def late(*_: object) -> None:
+        raise _Late
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    except _Late:
+        pass
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation.unmet", description=__doc__)
+    parser.add_argument("ops", nargs="*", metavar="OP", help="of these ops only (default: all)")
+    given = parser.parse_args()
+    known = [op for op in catalogue() if dtypes_of(op, "quick")]
+    if strange := sorted({*given.ops} - {*known}):
+        parser.error(f"{strange[0]!r} is no op that plan quick runs on the simulated device")
+    for op in given.ops or known:
+        for each in unmet(op):
+            print(" | ".join(each), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
