@@ -11,8 +11,12 @@ from opinfo.axes.basis import Axis, Basis, Variations
 from opinfo.compare import Call
 from opinfo.samples import Sample
 
-#: Extents that are passed: of a matrix, and of the columns beside it. Batches come in whole blocks of 64.
-_MATRIX, _COLUMNS, _BATCH = 64, 1024, 1088
+#: Extents that matrices pass: a tile, or half of one where that settles nothing.
+_MATRIX = (128, 64)
+#: Columns beside a matrix; batches come in whole blocks of 64.
+_COLUMNS, _BATCH = 1024, 1088
+#: Factors of copies: more than a matrix has blocks.
+_FACTORS = 79
 #: Elements of a batch, at most.
 _MOST = 110_000
 
@@ -35,10 +39,11 @@ def _grown(basis: Basis) -> Variations:
             break
 
 
-def _smallness(base: Sample) -> tuple[bool, int]:
-    """Where calls that are made larger begin: at small ones, but not at matrices of one row or column."""
+def _smallness(base: Sample) -> tuple[bool, bool, int]:
+    """Where calls that are made larger begin: at small ones with a matrix, but not at matrices of one row or column."""
+    vectors = all(t.dim() < 2 for t in base.tensors)
     thin = any(not t.numel() or min(t.shape[-2:]) < 2 for t in base.tensors if t.dim() > 1)
-    return thin, base.numel
+    return vectors, thin, base.numel
 
 
 def _milder(basis: Basis, call: Call) -> Call:
@@ -65,8 +70,9 @@ def _blocks(base: Sample, basis: Basis) -> Iterator[Call]:
         return
     first, *others = places
     rows = base.tensors[first].shape[-2]
-    count = (_MATRIX // rows + 1) | 1
-    for how in islice(product((_on_diagonal, _repeated_rows, None), repeat=len(others)), 9):
+    hows = islice(product((_on_diagonal, _repeated_rows, None), repeat=len(others)), 9)
+    for extent, how in product(_MATRIX, [*hows]):
+        count = (extent // rows + 1) | 1
         tensors = {first: _on_diagonal(base.tensors[first], count)}
         tensors |= {p: grow(base.tensors[p], count) for p, grow in zip(others, how) if grow}
         for p, t in enumerate(base.tensors):
@@ -120,12 +126,12 @@ def _thin(base: Sample, basis: Basis, dim: int) -> Iterator[Call]:
 
 
 def _scaled(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """Copies along a new leading dimension, each times a factor: the first fifty differ, so that what is put together
+    """Copies along a new leading dimension, each times a factor: the first ones differ, so that what is put together
     from them has no eigenvalue twice."""
     copies = tensor.expand(count, *tensor.shape).clone(memory_format=torch.contiguous_format)
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return copies
-    factors = 1 + (torch.arange(count) % 50).reshape(count, *[1] * tensor.dim()) / 32
+    factors = 1 + (torch.arange(count) % _FACTORS).reshape(count, *[1] * tensor.dim()) / 32
     return (copies * factors).to(tensor.dtype)
 
 
