@@ -11,8 +11,8 @@ from opinfo.axes.basis import Axis, Basis, Variations
 from opinfo.compare import Call
 from opinfo.samples import Sample
 
-#: Extents that matrices pass: a tile, or half of one where that settles nothing.
-_MATRIX = (128, 64)
+#: Extents that matrices pass: a tile, and half of one, past which a square may leave one element over.
+_TILE, _HALF = 128, 64
 #: Columns beside a matrix; batches come in whole blocks of 64.
 _COLUMNS, _BATCH = 1024, 1088
 #: Factors of copies: more than a matrix has blocks.
@@ -25,7 +25,7 @@ def _grown(basis: Basis) -> Variations:
     """Calls with matrices that are put together from blocks, each times another factor: they stay triangular, definite
     and regular. Then such with more columns in further operands, such with a long batch, and single rows and columns."""
     seen: set[str] = set()
-    for ways in (_blocks, _columns, _batches, _one_row, _one_column):
+    for ways in (_past_a_tile, _past_half, _columns, _batches, _one_row, _one_column):
         for base in sorted(basis.bases, key=_smallness)[:2]:
             calls = [*ways(base, basis)]
             tried = chain(calls, (_milder(basis, call) for call in calls))
@@ -63,16 +63,23 @@ def _matrices(base: Sample, basis: Basis) -> list[int]:
     ]
 
 
-def _blocks(base: Sample, basis: Basis) -> Iterator[Call]:
+def _past_a_tile(base: Sample, basis: Basis) -> Iterator[Call]:
+    yield from _blocks(base, basis, _TILE)
+
+
+def _past_half(base: Sample, basis: Basis) -> Iterator[Call]:
+    yield from _blocks(base, basis, _HALF)
+
+
+def _blocks(base: Sample, basis: Basis, extent: int) -> Iterator[Call]:
     """The first matrix, block by block; of the others, their blocks too, or their rows, or nothing."""
     places = _matrices(base, basis)
     if not places or min(base.tensors[places[0]].shape[-2:]) < 2:
         return
     first, *others = places
     rows = base.tensors[first].shape[-2]
-    hows = islice(product((_on_diagonal, _repeated_rows, None), repeat=len(others)), 9)
-    for extent, how in product(_MATRIX, [*hows]):
-        count = (extent // rows + 1) | 1
+    count = (extent // rows + 1) | 1
+    for how in islice(product((_on_diagonal, _repeated_rows, None), repeat=len(others)), 9):
         tensors = {first: _on_diagonal(base.tensors[first], count)}
         tensors |= {p: grow(base.tensors[p], count) for p, grow in zip(others, how) if grow}
         for p, t in enumerate(base.tensors):
@@ -161,7 +168,7 @@ GROWN = Axis(
     name="grown",
     finds="A kernel of linear algebra that is wrong for matrices of more than one tile, for many columns, for a long batch, or for a single row or column.",
     bugs=("pytorch/pytorch#79191",),
-    budget=5,
+    budget=7,
     layouts=("contiguous", "transposed+step_outer+offset"),
     applies=lambda basis: basis.keeps_values and not basis.free and basis.dtype == "float32",
     vary=_grown,

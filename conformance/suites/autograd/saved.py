@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -24,6 +25,8 @@ cases = Cases(Kind.VALUES)
 
 #: Gradients are compared loosely: what is read too late, or was changed, is wrong by a factor.
 _RELATIVE, _ABSOLUTE = 0.02, 0.002
+#: Seconds in which a thread of the device that has work does it.
+_TURN = 0.1
 STALE = "modified by an inplace operation"
 RIGHT = "the gradient is that of the values that the forward pass saw"
 
@@ -423,6 +426,7 @@ def pinned_while_busy(context: Context) -> None:
     context.settle()
     with stream, context.hold(stream, needed=False), save_on_cpu(True, context.kind):
         result = (x * 2).exp().sum()
+        time.sleep(_TURN)  # a copy that does not wait for the stream has its turn
     with stream:
         result.backward()
     stream.synchronize()
