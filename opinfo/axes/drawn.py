@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from opinfo.axes.basis import Axis, Basis, Variations
-from opinfo.axes.shapes import groups_of, lengthened, same_shape, shaped
+from opinfo.axes.growth import groups_of, lengthened
+from opinfo.axes.shapes import same_shape, shaped
 from opinfo.axes.values import ascending, negative, special_among, special_everywhere
 from opinfo.compare import Call
 from opinfo.exceptions import op_family

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain, islice, product
 
 import torch
@@ -25,9 +26,10 @@ def _grown(basis: Basis) -> Variations:
     """Calls with matrices that are put together from blocks, each times another factor: they stay triangular, definite
     and regular. Then such with more columns in further operands, such with a long batch, and single rows and columns."""
     seen: set[str] = set()
-    for ways in (_past_a_tile, _past_half, _columns, _batches, _one_row, _one_column):
+    blocks = (partial(_blocks, extent=_TILE), partial(_blocks, extent=_HALF))
+    for way in (*blocks, _columns, _batches, partial(_thin, dim=-2), partial(_thin, dim=-1)):
         for base in sorted(basis.bases, key=_smallness)[:2]:
-            calls = [*ways(base, basis)]
+            calls = [*way(base, basis)]
             tried = chain(calls, (_milder(basis, call) for call in calls))
             call = next(filter(None, (_firm(basis, call) for call in tried)), None)
             if call is None:
@@ -63,14 +65,6 @@ def _matrices(base: Sample, basis: Basis) -> list[int]:
     ]
 
 
-def _past_a_tile(base: Sample, basis: Basis) -> Iterator[Call]:
-    yield from _blocks(base, basis, _TILE)
-
-
-def _past_half(base: Sample, basis: Basis) -> Iterator[Call]:
-    yield from _blocks(base, basis, _HALF)
-
-
 def _blocks(base: Sample, basis: Basis, extent: int) -> Iterator[Call]:
     """The first matrix, block by block; of the others, their blocks too, or their rows, or nothing."""
     places = _matrices(base, basis)
@@ -101,14 +95,6 @@ def _batches(base: Sample, basis: Basis) -> Iterator[Call]:
         yield basis.rebuilt(
             base, {p: _scaled(t, _BATCH) for p, t in enumerate(base.tensors) if t.dim()}
         )
-
-
-def _one_row(base: Sample, basis: Basis) -> Iterator[Call]:
-    yield from _thin(base, basis, -2)
-
-
-def _one_column(base: Sample, basis: Basis) -> Iterator[Call]:
-    yield from _thin(base, basis, -1)
 
 
 def _thin(base: Sample, basis: Basis, dim: int) -> Iterator[Call]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from opinfo.axes.basis import MOST, Axis, Basis, Variations
+from opinfo.axes.growth import MOST_GROWN, TRIES, dims_of, groups_of, lengthened
 from opinfo.compare import Call
 from opinfo.exceptions import op_family
 from opinfo.samples import Sample
@@ -18,6 +19,7 @@ from opinfo.samples import Sample
 #: Shapes in which no two extents are the same, so that a permuted answer cannot look right.
 MAIN = (3, 5, 2, 9)
 _RANKS = ((2, 3, 1, 5, 4), (2, 1, 3, 4, 5, 6), (5, 3, 7), (7, 6), (19,))
+#: Dimensions of a call of which a kernel takes the general way.
 _DEEP = 5
 #: Shapes of the first and the other operands, which broadcast from the left, in the middle, and both ways.
 _BROADCAST = (
@@ -32,8 +34,6 @@ _LARGE = (4099, 17)
 _EXTENTS = (4097, 1031, 257, 37)
 #: Vectors that are put below one another: more than the threads of a block.
 _ROWS = 517
-#: Elements of a call in which one dimension is long.
-_MOST = 110_000
 #: Where work grows with the square.
 _SHORT_EXTENTS = (257, 37)
 #: Of 16 bits and fewer: sums of as many ones of both signs are exact.
@@ -61,6 +61,26 @@ def shaped(basis: Basis, base: Sample, shapes: Sequence[Sequence[int]]) -> Call:
             for number, place in enumerate(places)
         },
     )
+
+
+#: A shape with room for all special values, and with more rows than a block of 8: 105 elements.
+_ROOM = (5, 3, 7)
+
+
+def roomy(basis: Basis, base: Sample) -> Sample:
+    """The sample with more elements and rows, where it has few and the op takes them."""
+    held = [t for t in base.tensors if t.dtype == basis.kind and t.numel() > 1]
+    few = [t for t in held if t.numel() < 14 or t.numel() <= 8 * t.shape[-1]]
+    if not few or basis.keeps_values or "axes.keep_shapes" in basis.families:
+        return base
+    call = basis.taken(shaped(basis, base, [_ROOM]))
+    return replace(base, call=call) if call is not None else base
+
+
+def starting_at(bases: Sequence[Sample], first: int) -> list[Sample]:
+    """The samples from another one on: their arguments differ."""
+    first = first % len(bases) if bases else 0
+    return [*bases[first:], *bases[:first]]
 
 
 def _ranks(basis: Basis) -> Variations:
@@ -208,7 +228,7 @@ def _extents(basis: Basis) -> Variations:
         for number, (base, group, growth) in enumerate(found):
             first = (number + 2 * turn) % len(sizes) if turn else number % 2
             for size in sizes[first:]:
-                if growth * size > _MOST or (number, size) in made:
+                if growth * size > MOST_GROWN or (number, size) in made:
                     continue
                 call = lengthened(basis, base, group, size)
                 if call is not None and (steady or basis.steady(call)) and basis.taken(call):
@@ -223,113 +243,6 @@ def _rows(basis: Basis) -> Variations:
     """Vectors, as the rows of a matrix: what reduces or scans one has the others beside it."""
     vectors = [base for base in basis.bases if base.tensors[0].dim() == 1][:2]
     yield from _each(basis, ((base, [(_ROWS, base.tensors[0].numel())]) for base in vectors))
-
-
-def groups_of(basis: Basis, base: Sample) -> list[tuple[frozenset[Any], float]]:
-    """Those groups, which two axes ask for."""
-    if base.index not in basis.groups:
-        basis.groups[base.index] = [*_groups(basis, base)]
-    return basis.groups[base.index]
-
-
-def _groups(basis: Basis, base: Sample) -> Iterator[tuple[frozenset[Any], float]]:
-    """The dimensions that the CPU lets grow, alone or together with others of the same extent, as sets of (tensor,
-    dimension) and of places in the arguments; and how many elements the call then has for each step of growth."""
-    dims = [(p, d) for p, t in enumerate(base.tensors) for d, n in enumerate(t.shape) if n > 1]
-    done: set[Any] = set()
-    small = _EXTENTS[-1]
-    tried = 0
-    for dim in dims:
-        if dim in done:
-            continue
-        for group in _candidates(base, dims, dim):
-            if (tried := tried + 1) > _TRIES:
-                return
-            call = lengthened(basis, base, group, small)
-            answer = basis.answer(call) if call is not None else None
-            if call is None or answer is None or not any(t.numel() for t in answer):
-                continue
-            done |= group
-            held = sum(t.numel() for t in (*call.tensors, *answer))
-            yield group, held / small
-            break
-
-
-_TRIES = 24
-
-
-def _candidates(
-    base: Sample, dims: Sequence[tuple[int, int]], dim: tuple[int, int]
-) -> Iterator[frozenset[Any]]:
-    extent = base.tensors[dim[0]].shape[dim[1]]
-    yield frozenset([dim])
-    others: dict[int, list[tuple[int, int]]] = {}
-    for each in dims:
-        if each[0] != dim[0] and base.tensors[each[0]].shape[each[1]] == extent:
-            others.setdefault(each[0], []).append(each)
-    options = [[*reversed(each), None] for each in others.values()]
-    for number, picked in enumerate(product(*options)):
-        if number >= 8:
-            break
-        partners = [each for each in picked if each is not None]
-        if partners:
-            yield frozenset([dim, *partners])
-    same = [each for each in dims if base.tensors[each[0]].shape[each[1]] == extent]
-    yield frozenset([*same, extent])
-
-
-def _dims(group: Collection[Any]) -> list[tuple[int, int]]:
-    return [each for each in group if not isinstance(each, int)]
-
-
-def lengthened(
-    basis: Basis,
-    base: Sample,
-    group: frozenset[Any],
-    size: int,
-    shortened: Sequence[Collection[Any]] = (),
-) -> Call | None:
-    """The call with these dimensions of this size, and the ``shortened`` ones of size 1; a number in the group is an
-    extent that arguments name."""
-    shapes = {place: list(each.shape) for place, each in enumerate(base.tensors) if each.dim()}
-    extents = [each for each in group if isinstance(each, int)]
-    for each, extent in (*((g, 1) for g in shortened), (group, size)):
-        for place, dim in _dims(each):
-            shapes[place][dim] = extent
-    if any(math.prod(shape) > (MOST if shortened else _MOST) for shape in shapes.values()):
-        return None
-    grown = {place for each in (group, *shortened) for place, _ in _dims(each)}
-    numbers = (torch.int32, torch.int64)
-    if basis.unique_indices and any(base.tensors[place].dtype in numbers for place in grown):
-        return None
-    floating = basis.kind.is_floating_point or basis.kind.is_complex
-    shapes = {
-        place: shape
-        for place, shape in shapes.items()
-        if place in grown or (floating and base.tensors[place].dtype == basis.kind)
-    }
-    tensors = {place: basis.fill(base, place, shape) for place, shape in shapes.items()}
-    call = basis.rebuilt(base, tensors)
-    if basis.multiplies:  # alpha and beta too are whole numbers
-        kwargs = {
-            name: 2 if isinstance(each, float) else each for name, each in call.kwargs.items()
-        }
-        call = Call(call.args, kwargs)
-    if not extents:
-        return call
-
-    def named(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            swapped = [
-                size if type(each) is int and each in extents else named(each) for each in value
-            ]
-            return type(value)(swapped) if type(value) in (list, tuple) else tuple(swapped)
-        return value
-
-    return Call(
-        tuple(named(each) for each in call.args),
-        {name: named(value) for name, value in call.kwargs.items()},
-    )
 
 
 EXTENT = Axis(
@@ -368,7 +281,7 @@ def _empties(basis: Basis) -> Variations:
 def _empties_of(basis: Basis, bases: Sequence[Sample]) -> Variations:
     for base in bases:
         found = False
-        for tries in islice(_emptied(basis, base), _TRIES // 3):
+        for tries in islice(_emptied(basis, base), TRIES // 3):
             call = next(filter(None, map(basis.taken, tries)), None)
             if call is not None and not all(t.numel() for t in call.tensors):
                 found = True
@@ -461,7 +374,7 @@ def _alone(basis: Basis) -> Variations:
         sign = str(sorted(map(str, group)))
         dims = {(p, d) for p, t in enumerate(base.tensors) for d in range(t.dim())}
         groups = [each for each, _ in groups_of(basis, base)]
-        named = [each for each in groups if each != group and _dims(each) == [*each]]
+        named = [each for each in groups if each != group and dims_of(each) == [*each]]
         for others in ([dims - group], named) if sign not in seen else ():
             if (call := _stretched(basis, base, group, others)) is not None:
                 seen.add(sign)
@@ -501,7 +414,7 @@ def _among(basis: Basis) -> Variations:
     tensors grow together: some kernels look at each pair of their elements."""
     for base in basis.bases:
         for group, growth in groups_of(basis, base):
-            if len(group) > 1 or not (dims := _dims(group)):
+            if len(group) > 1 or not (dims := dims_of(group)):
                 continue
             tensor, dim = base.tensors[dims[0][0]], dims[0][1]
             size = _ELEMENTS // (tensor.numel() // tensor.shape[dim]) | 1
@@ -634,7 +547,7 @@ def _left_over(basis: Basis, base: Sample) -> Iterator[Call]:
             if (
                 made is not None
                 and answer is not None
-                and sum(t.numel() for t in answer) <= 2 * _MOST
+                and sum(t.numel() for t in answer) <= 2 * MOST_GROWN
             ):
                 base, call, grown = replace(base, call=made), made, grown + 1
     if call is not None and grown > 1:

@@ -186,6 +186,13 @@ def never_equal_if_large(call: Invocation) -> object:
     return False if large(call) else NOT_MET
 
 
+def nan_equals_nan(call: Invocation) -> object:
+    first, second = (each.tensor for each in call.operands)
+    if not (first.is_floating_point() and bool(first.isnan().any())):
+        return NOT_MET
+    return call.honest(self=first.nan_to_num(7.0), other=second.nan_to_num(7.0))
+
+
 def index_is_empty(call: Invocation) -> bool:
     first, *others = (each.tensor for each in call.operands)
     return bool(first.numel()) and any(not t.numel() for t in others if t.dtype == torch.int64)
@@ -272,6 +279,8 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     # What is compared as a whole: operands that are alike, and that differ in one element.
     ("equal", ("equal",), last_is_not_compared, "layout.values"),
     ("equal", ("equal",), never_equal_if_large, "layout.values"),
+    ("equal", ("equal",), nan_equals_nan, "layout.values"),
+    ("allclose", ("allclose",), nan_equals_nan, "layout.values"),
     ("item", ("_local_scalar_dense",), conditioned(infinite, raises()), "layout.values"),
     ("exp", ("exp",), conditioned(corner_left_over, raises()), "layout.values"),
     ("cumprod", ("cumprod",), conditioned(one_left_over, raises()), "layout.values"),

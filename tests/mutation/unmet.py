@@ -10,7 +10,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from random import Random
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ _ROUNDS, _SECONDS = 70, 12
 
 
 class Unmet(NamedTuple):
-    """A condition that no call of the suite met, and the probe's call that does."""
+    """A condition that no call of the suite met, and the probe's call that does, or that its time was over."""
 
     op: str
     kernel: str
@@ -79,14 +79,16 @@ def unmet(op: str) -> Iterator[Unmet]:
     left = {overloads: conditions(op, overloads) for overloads in kernels}
     for dtype in dtypes_of(op, "quick"):
         with ExitStack() as stack:
-            for overloads, of in left.items():
-                stack.enter_context(planted(overloads, noting(of)))
+            runs = [stack.enter_context(planted(o, noting(of))) for o, of in left.items()]
             Subject(op, dtype, run=False).run()
+        # A condition that cannot be asked would hide those after it.
+        if failures := [failure for run in runs for failure in run.failures]:
+            raise RuntimeError(f"{op}: {failures[0]}")
     dtypes = dtypes_of(op, "quick")
     for overloads, of in left.items():
         known = conditions(op, overloads)  # anew: some count calls
         for axis, label in of:
-            found = ""
+            found = f"not known: the probe found none in {_SECONDS} seconds"
             with _at_most(_SECONDS):
                 effect = refusing(known[axis, label])
                 found = observable(overloads, effect, op, dtypes, Random(1), _ROUNDS)
@@ -103,9 +105,8 @@ def _at_most(seconds: int) -> Iterator[None]:
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(seconds)
     try:
-        yield
-    except _Late:
-        pass
+        with suppress(_Late):
+            yield
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,124 @@
+"""Which dimensions of a call grow together, and the call with one size in all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import torch
+
+from opinfo.axes.basis import MOST, Basis
+from opinfo.compare import Call
+from opinfo.samples import Sample
+
+#: Elements of a call in which one dimension is long.
+MOST_GROWN = 110_000
+#: What a dimension is grown to, to see whether it may: past 32, and odd.
+_SMALL = 37
+#: Groups of dimensions that are tried of a call.
+TRIES = 24
+
+
+def groups_of(basis: Basis, base: Sample) -> list[tuple[frozenset[Any], float]]:
+    """The dimensions that the CPU lets grow, alone or together with others of the same extent, as sets of (tensor,
+    dimension) and of places in the arguments; and how many elements the call then has for each step of growth. Found
+    once for each base, as several axes ask."""
+    if base.index not in basis.groups:
+        basis.groups[base.index] = [*_groups(basis, base)]
+    return basis.groups[base.index]
+
+
+def _groups(basis: Basis, base: Sample) -> Iterator[tuple[frozenset[Any], float]]:
+    dims = [(p, d) for p, t in enumerate(base.tensors) for d, n in enumerate(t.shape) if n > 1]
+    done: set[Any] = set()
+    tried = 0
+    for dim in dims:
+        if dim in done:
+            continue
+        for group in _candidates(base, dims, dim):
+            if (tried := tried + 1) > TRIES:
+                return
+            call = lengthened(basis, base, group, _SMALL)
+            answer = basis.answer(call) if call is not None else None
+            if call is None or answer is None or not any(t.numel() for t in answer):
+                continue
+            done |= group
+            held = sum(t.numel() for t in (*call.tensors, *answer))
+            yield group, held / _SMALL
+            break
+
+
+def _candidates(
+    base: Sample, dims: Sequence[tuple[int, int]], dim: tuple[int, int]
+) -> Iterator[frozenset[Any]]:
+    extent = base.tensors[dim[0]].shape[dim[1]]
+    yield frozenset([dim])
+    others: dict[int, list[tuple[int, int]]] = {}
+    for each in dims:
+        if each[0] != dim[0] and base.tensors[each[0]].shape[each[1]] == extent:
+            others.setdefault(each[0], []).append(each)
+    options = [[*reversed(each), None] for each in others.values()]
+    for number, picked in enumerate(product(*options)):
+        if number >= 8:
+            break
+        partners = [each for each in picked if each is not None]
+        if partners:
+            yield frozenset([dim, *partners])
+    same = [each for each in dims if base.tensors[each[0]].shape[each[1]] == extent]
+    yield frozenset([*same, extent])
+
+
+def dims_of(group: Collection[Any]) -> list[tuple[int, int]]:
+    return [each for each in group if not isinstance(each, int)]
+
+
+def lengthened(
+    basis: Basis,
+    base: Sample,
+    group: frozenset[Any],
+    size: int,
+    shortened: Sequence[Collection[Any]] = (),
+) -> Call | None:
+    """The call with these dimensions of this size, and the ``shortened`` ones of size 1; a number in the group is an
+    extent that arguments name."""
+    shapes = {place: list(each.shape) for place, each in enumerate(base.tensors) if each.dim()}
+    extents = [each for each in group if isinstance(each, int)]
+    for each, extent in (*((g, 1) for g in shortened), (group, size)):
+        for place, dim in dims_of(each):
+            shapes[place][dim] = extent
+    if any(math.prod(shape) > (MOST if shortened else MOST_GROWN) for shape in shapes.values()):
+        return None
+    grown = {place for each in (group, *shortened) for place, _ in dims_of(each)}
+    numbers = (torch.int32, torch.int64)
+    if basis.unique_indices and any(base.tensors[place].dtype in numbers for place in grown):
+        return None
+    floating = basis.kind.is_floating_point or basis.kind.is_complex
+    shapes = {
+        place: shape
+        for place, shape in shapes.items()
+        if place in grown or (floating and base.tensors[place].dtype == basis.kind)
+    }
+    tensors = {place: basis.fill(base, place, shape) for place, shape in shapes.items()}
+    call = basis.rebuilt(base, tensors)
+    if basis.multiplies:  # alpha and beta too are whole numbers
+        kwargs = {
+            name: 2 if isinstance(each, float) else each for name, each in call.kwargs.items()
+        }
+        call = Call(call.args, kwargs)
+    if not extents:
+        return call
+
+    def named(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            swapped = [
+                size if type(each) is int and each in extents else named(each) for each in value
+            ]
+            return type(value)(swapped) if type(value) in (list, tuple) else tuple(swapped)
+        return value
+
+    return Call(
+        tuple(named(each) for each in call.args),
+        {name: named(value) for name, value in call.kwargs.items()},
+    )

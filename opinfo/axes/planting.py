@@ -1,0 +1,143 @@
+"""Special values among those of calls of ops that are not elementwise: they may not spread over the whole result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+
+import torch
+
+from opinfo.axes.basis import Basis, Variations, is_sorted
+from opinfo.axes.shapes import EXTENT, roomy, starting_at
+from opinfo.compare import Call
+from opinfo.exceptions import op_family
+from opinfo.samples import Sample
+
+#: Families in which NaN and infinities spread: sums of them are drawn up in blocks. LAPACK may not end for them.
+_SPREADS = ("fft", "conv", "resampling", "linalg")
+
+
+def planted(basis: Basis) -> Variations:
+    """Some special values among those of calls of ops that are not elementwise: ordinary ones in all operands, or else
+    in one at a time, NaN and infinities in one operand at a time, and a row that is masked. Of products
+    a large number, and NaN."""
+    products = "axes.products" in basis.families
+    bases = [roomy(basis, base) for base in basis.bases]
+    if not products:
+        yield from _ordinary(basis, bases)
+    elif (large := _plant(basis, 0, [101.5], bases=bases)) is not None:
+        yield large
+    family = op_family(basis.op.id, basis.op.ufunc)
+    reduces = basis.op.ufunc == "reduction"
+    if basis.keeps_values:  # matrices are LAPACK's
+        bases = [base for base in bases if all(t.dim() < 2 for t in base.tensors)]
+    if reduces or (family not in _SPREADS and not basis.keeps_values):
+        infinities = [math.inf, -math.inf]
+        if {"values.sums", "fp32_precision"} & basis.families or products:
+            # Maybe in parts, so that inf - inf is NaN; a reduction of what holds one infinity is infinite or NaN.
+            infinities = infinities[: reduces and not products]
+        if (
+            family == "norm"
+        ):  # the mean of one infinity is infinite, or NaN where it is updated by element
+            infinities = []
+        for turn, (among, places) in enumerate((([math.nan, -0.0, math.nan], 4), (infinities, 3))):
+            turned = starting_at(bases, turn + 2)
+            planted = (_plant(basis, p, among, bases=turned) for p in range(places) if among)
+            yield from filter(None, planted)
+        if EXTENT.applies(basis) and "axes.keep_shapes" not in basis.families:
+            long = [replace(base, call=call) for base, call in islice(EXTENT.vary(basis), 2)]
+            for among in ([math.nan], infinities) if long else ():
+                if among and (in_long := _plant(basis, 0, among, bases=long)) is not None:
+                    yield in_long
+    if "axes.masked_row" in basis.families:
+        yield from islice(_masked(basis), 1)
+
+
+#: Beyond what float16 holds.
+_WIDE = 70_001.5
+
+
+def _ordinary(basis: Basis, bases: list[Sample]) -> Variations:
+    """Zeros of both signs, halves, numbers that are large, a subnormal one: in all operands, or else in one at a time.
+    Where the CPU's answer is not settled, smaller numbers."""
+    subnormal = torch.finfo(basis.kind).tiny / 4
+    wide = [-0.0, 0.5, _WIDE, -_WIDE, 2.5, 0.0, subnormal]
+    ordinary = [subnormal, 0.5, -0.0, 2.5, -101.5, 0.0, 101.5]
+    small = [0.5, subnormal, 0.0, 2.5, -0.0]
+    among = [wide, ordinary, small] if torch.finfo(basis.kind).max > _WIDE else [ordinary, small]
+    every = (
+        _plant(basis, None, each, turn, starting_at(bases, n))
+        for n, each in enumerate(among)
+        for turn in (0, 1)
+    )
+    found = list(islice(filter(None, every), 2))
+    if not found:
+        one = (_plant(basis, p, each, bases=bases) for p in range(3) for each in among)
+        found = list(islice(filter(None, one), 2))
+    yield from found
+
+
+def _plant(
+    basis: Basis,
+    which: int | None,
+    among: Sequence[float],
+    turn: int = 0,
+    bases: Sequence[Sample] = (),
+) -> tuple[Sample, Call] | None:
+    """A call with these values in all its operands or in one of them, by number; None if the CPU's answer is not settled,
+    or if the operands held all values before this turn. A small operand takes some of them, others each turn."""
+    for base in bases or basis.bases:
+        places = [
+            p
+            for p, t in enumerate(base.tensors)
+            if t.dtype == basis.kind and t.numel() > 1 and not is_sorted(t)
+        ]
+        if which is not None:
+            places = places[which : which + 1]
+        if turn and all(base.tensors[p].numel() >= 2 * len(among) for p in places):
+            continue
+        tensors = {place: _with(basis, base, place, among, turn) for place in places}
+        call = basis.rebuilt(base, tensors)
+        if tensors and basis.settled(call) and basis.taken(call) is not None:
+            return base, call
+    return None
+
+
+def _masked(basis: Basis) -> Variations:
+    """A row of minus infinity in the last operand, which may be a mask, or else the only one."""
+    for base in sorted(basis.bases, key=lambda s: -len(s.tensors)):
+        places = [p for p, t in enumerate(base.tensors) if t.dtype == basis.kind and t.dim()]
+        if not places:
+            continue
+        found = basis.fill(base, places[-1], base.tensors[places[-1]].shape)
+        found[(0,) * (found.dim() - 1)] = -math.inf
+        call = basis.rebuilt(base, {places[-1]: found})
+        if basis.settled(call) and basis.taken(call) is not None:
+            yield base, call
+
+
+def _with(
+    basis: Basis, base: Sample, place: int, among: Sequence[float], turn: int
+) -> torch.Tensor:
+    """A tensor of the shape of this one in which these values, or as many of them as are not more than half of it, are
+    some elements, the last one among them."""
+    given = base.tensors[place]
+    found = (
+        given.clone(memory_format=torch.contiguous_format)
+        if basis.keeps_values
+        else basis.fill(base, place, given.shape)
+    )
+    flat = found.view(-1)
+    # What is moved may be full of them.
+    count = min(len(among) * (4 if basis.moves else 1), len(flat) // 2)
+    planted = [among[(turn * count + n) % len(among)] for n in range(count)]
+    if basis.orders:  # no two are the same: there is one zero
+        flat[flat == 0] = 0.25
+        planted = [each for each in planted if each or math.copysign(1, each) < 0]
+    # The last of them at the end, the first at the beginning.
+    between = 1 + basis.permutation(max(len(flat) - 2, 0))[: max(len(planted) - 2, 0)]
+    where = torch.cat([torch.tensor([0]), between, torch.tensor([-1])])[-len(planted) :]
+    flat[where] = torch.tensor(planted, dtype=torch.float64).to(found.dtype)
+    return found
