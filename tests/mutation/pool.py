@@ -15,7 +15,8 @@ import msgspec
 
 from tests.mutation.kernels import Result
 
-#: Seconds that one mutant may take. Far beyond what any does: one that hangs is told by it.
+#: Seconds that a mutant may take without saying that its work goes on. Far beyond what any does: one that hangs is told by
+#: it.
 PATIENCE = 300.0
 
 
@@ -84,6 +85,12 @@ def run(
     return [done[task] for task in tasks]
 
 
+def _started(process: subprocess.Popen[bytes]) -> threading.Timer:
+    timer = threading.Timer(PATIENCE, process.kill)
+    timer.start()
+    return timer
+
+
 #: What tries mutants; a test has another one.
 COMMAND = (sys.executable, "-m", "tests.mutation.worker")
 
@@ -115,8 +122,7 @@ def _workers(environment: Mapping[str, str]) -> Iterator[Callable[[Task], Result
     def ask(task: Task) -> Result:
         made = process()
         assert made.stdin is not None and made.stdout is not None
-        timer = threading.Timer(PATIENCE, made.kill)
-        timer.start()
+        timer = _started(made)
         bred = Result(task.id, "", task.name, "", "", "")
         try:
             made.stdin.write(msgspec.json.encode(task) + b"\n")
@@ -125,6 +131,8 @@ def _workers(environment: Mapping[str, str]) -> Iterator[Callable[[Task], Result
                 bred = msgspec.json.decode(line, type=Result)
                 if bred.result:
                     return bred
+                timer.cancel()
+                timer = _started(made)
         except BrokenPipeError:
             pass  # it ended
         finally:

@@ -87,20 +87,24 @@ def result_of(site: Site, number: int) -> Result:
 def tried(number: int, site_number: int, tell: Callable[[Result], None]) -> Result:
     site = known()[site_number]
     found = result_of(site, number)
-    tell(found)
-    clause, reached = _in_a_fork(site, lambda say: _noticed(site, say))
+
+    def on() -> None:
+        tell(found)
+
+    on()
+    clause, reached = _in_a_fork(site, lambda say: _noticed(site, say), on)
     found.reached = reached
     if clause:
         # On a busy machine a case may fail of itself: it must pass without the mutant.
-        again, _ = _in_a_fork(None, lambda say: _noticed(site, say, clause))
+        again, _ = _in_a_fork(None, lambda say: _noticed(site, say, clause), on)
         if not again:
             found.result, found.by, found.plan = "noticed", [clause.partition("::")[0]], "quick"
             return found
     # Twice: what a probe sees of a race may be chance.
-    first, again = (_different(_in_a_fork(site, _traced)[0]) for _ in range(2))
+    first, again = (_different(_in_a_fork(site, _traced, on)[0], on) for _ in range(2))
     different = first & again
     if different:  # … or the load of the machine: what the device itself says now is no difference
-        different -= _different(_in_a_fork(None, _traced)[0])
+        different -= _different(_in_a_fork(None, _traced, on)[0], on)
     found.note = min(different, default="")[:200]
     if not different:
         found.result = "equivalent"
@@ -109,9 +113,9 @@ def tried(number: int, site_number: int, tell: Callable[[Result], None]) -> Resu
     return found
 
 
-def _different(text: str) -> set[str]:
+def _different(text: str, on: Say) -> set[str]:
     """The lines of a trace that are others than without a mutant."""
-    lines, clean = text.split("\n"), _clean_trace()
+    lines, clean = text.split("\n"), _clean_trace(on)
     if len(lines) != len(clean):
         return {"the program ended"}
     return {one for one, other in zip(lines, clean) if other is not None and one != other}
@@ -169,16 +173,20 @@ def _traced(say: Say) -> str:
     return "\n".join(lines)
 
 
-@cache
-def _clean_trace() -> tuple[str | None, ...]:
+_CLEAN: list[str | None] = []
+
+
+def _clean_trace(on: Say) -> list[str | None]:
     """The trace without a mutant; None for lines that differ from run to run."""
-    one, two, three = (_in_a_fork(None, _traced)[0].split("\n") for _ in range(3))
-    return tuple(a if a == b == c else None for a, b, c in zip(one, two, three))
+    if not _CLEAN:
+        one, two, three = (_in_a_fork(None, _traced, on)[0].split("\n") for _ in range(3))
+        _CLEAN.extend(a if a == b == c else None for a, b, c in zip(one, two, three))
+    return _CLEAN
 
 
-def _in_a_fork(site: Site | None, work: Callable[[Say], str]) -> tuple[str, int]:
+def _in_a_fork(site: Site | None, work: Callable[[Say], str], on: Say) -> tuple[str, int]:
     """What ``work`` returns in a fork in which the mutant is on, and how often it was reached there. A fork that ends or
-    hangs says so in its place."""
+    hangs says so in its place; one that goes on is heard of by ``on``."""
     catalogue()
     library()
     receive, send = os.pipe()
@@ -221,6 +229,7 @@ def _in_a_fork(site: Site | None, work: Callable[[Say], str]) -> tuple[str, int]
         *lines, buffer = buffer.split(b"\n")
         for line in lines:
             answer, reached = msgspec.json.decode(line)
+        on()
     os.close(receive)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
