@@ -47,7 +47,8 @@ def runtime_tasks(seed: int, count: int, family: str | None) -> tuple[list[Task]
 def tried(
     seed: int, count: int, family: str | None, processes: int, kept: Path | None
 ) -> list[Result]:
-    """The results of ``count`` mutants of a family: of ops or of the runtime, of ``kernels`` or ``runtime``, with a module of its own (``families``), or of all."""
+    """The results of ``count`` mutants of a family: of ops or of the runtime, of ``kernels`` or ``runtime``, with a module
+    of its own (``families``), or of all."""
     if family in families.MODULES:
         names = families.module_of(family).names(seed, count)
         tasks = [Task(family, seed, number, name) for number, name in enumerate(names)]
@@ -57,7 +58,8 @@ def tried(
     results: list[Result] = []
     if both or not of_runtime:
         share = count - count * RUNTIME_SHARE // 10 if both else count
-        tasks = kernel_tasks(seed, share, None if family == "kernels" else family)
+        of_ops = (family or "").removeprefix("kernels").removeprefix(".")
+        tasks = kernel_tasks(seed, share, of_ops or None)
         results += run(tasks, processes, kept, _told)
     if both or of_runtime:
         one = family if family != "runtime" else None
@@ -76,8 +78,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--family",
-        help="of one family only: of ops, of the runtime (allocator, streams, ...), kernels or runtime, or "
-        + ", ".join(families.MODULES),
+        help="of one family only: of ops (norm, ..., or kernels.norm: random is of the runtime too), of the runtime "
+        "(allocator, streams, ...), kernels or runtime, or " + ", ".join(families.MODULES),
     )
     parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument(
