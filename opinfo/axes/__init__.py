@@ -10,6 +10,7 @@ from opinfo.axes.arguments import COUNTS, ENDS, OPERANDS, REFUSED
 from opinfo.axes.basis import Basis, asking
 from opinfo.axes.decisions import Changed, Decisions
 from opinfo.axes.drawn import DRAWN, layouts_of
+from opinfo.axes.fitting import FITTING
 from opinfo.axes.matrices import GROWN
 from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, LONG, RANK, SIZE
 from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES
@@ -19,7 +20,7 @@ from opinfo.samples import Sample, choose, draw
 
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
-    *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN, DRAWN, COUNTS, ALIKE),
+    *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN, DRAWN, COUNTS, ALIKE, FITTING),
 )
 
 #: The most samples of each axis, by its name.
@@ -96,7 +97,9 @@ def by_axis(
         return
     basis = Basis(op, dtype, drawn, families, decisions or Decisions())
     for axis in (axis for axis in AXES if axis.name in budgets):
-        if ("axes.keep_shapes" in families and not axis.keeps_shapes) or not axis.applies(basis):
+        if "axes.keep_shapes" in families and not axis.keeps_shapes:
+            continue
+        if (axis.family and axis.family not in families) or not axis.applies(basis):
             continue
         basis.for_axis(axis.name)
         for number, (base, call) in enumerate(islice(axis.vary(basis), budgets[axis.name])):

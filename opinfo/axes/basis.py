@@ -420,6 +420,6 @@ class Axis:
     mixed: tuple[str, ...] = ()
     whole: int = 0  # samples, from the first, that are laid out in the whole covering set
     writes: int = 0  # samples, from the first, that calls which write take too
-    keeps_shapes: bool = (
-        False  # whether its calls have the shapes and indices of upstream's, of ops with one kernel
-    )
+    # Whether its calls have shapes that fit each other where the CPU does not check that they do.
+    keeps_shapes: bool = False
+    family: str = ""  # of ops, if it is for one only

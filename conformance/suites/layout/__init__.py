@@ -8,7 +8,7 @@ from functools import partial
 
 from conformance.checks.cases.cases import OpCheck, Suite
 from conformance.checks.cells import VARIANTS
-from conformance.suites.layout import overlap, reads, rules, writes
+from conformance.suites.layout import as_strided, overlap, reads, rules, writes
 from opinfo.samples import Traits
 
 _FLOATING = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -88,7 +88,7 @@ SUITE = Suite(
         OpCheck("layout.views", _views, _READS),
         OpCheck(overlap.OVERLAP, _overlap, (overlap.overlap,)),
         OpCheck("layout.expanded_read", lambda t: t.reads_expandable, _READS),
-        _Unsampled(rules.AS_STRIDED, _in_a_family("as_strided."), (rules.as_strided,)),
+        _Unsampled(as_strided.AS_STRIDED, _in_a_family("as_strided."), (as_strided.as_strided,)),
         _Unsampled(rules.MEMORY_FORMAT, _memory_format, (rules.memory_format,)),
         _Unsampled(rules.TYPE_PROMOTION, _promotion, (rules.type_promotion,)),
         _Unsampled(rules.SPECIAL_VALUES, _special, (rules.special_values,)),

@@ -1,0 +1,242 @@
+"""layout.as_strided: gaps, overlap and offsets address the right elements of a storage; storage is large enough; requests
+out of range raise. The reference is index arithmetic."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.directed import run
+from conformance.suites.layout.reads import outside_storage
+from opinfo.compare import Wrong
+
+AS_STRIDED = "layout.as_strided"
+
+#: (size, stride, offset): dense, gaps, transposed, overlapping, expanded, size 1, 0-d, size 0.
+_VIEWS = (
+    ((3, 4), (4, 1), 0),
+    ((3, 4), (10, 2), 1),
+    ((4, 3), (1, 5), 7),
+    ((5, 3), (2, 1), 3),
+    ((4, 3), (0, 1), 2),
+    ((2, 1, 3), (9, 100, 2), 5),
+    ((), (), 11),
+    ((0, 3), (3, 1), 4),
+)
+
+#: Shapes of what is viewed: of many sizes and ranks, with elements, rows and corners that are left over.
+_BASES = (
+    *((7,), (17,), (65,), (1025,), (3, 1), (3, 1025), (331, 2), (300, 300)),
+    *((2, 3, 3), (3, 16, 2), (2, 33, 65), (2, 5, 1, 17), (2, 3, 1, 5, 4)),
+)
+
+
+def as_strided(ctx: ItemContext) -> None:
+    families = ctx.traits.families
+    with ctx.running(AS_STRIDED):
+        for number, (size, stride, offset) in enumerate(_VIEWS):
+            given: dict[str, Any] = {"size": size, "stride": stride, "dtype": ctx.dtype}
+            if "as_strided.read" in families:
+                run(ctx, AS_STRIDED, "addresses", addresses, number, offset=offset, **given)
+                run(ctx, AS_STRIDED, "of_view", addresses_of_view, number, offset=offset, **given)
+                run(ctx, AS_STRIDED, "in_place", restrides, number, offset=offset, **given)
+                run(ctx, AS_STRIDED, "set_", set_addresses, number, offset=offset, **given)
+            if "as_strided.scatter" in families and not overlaps(size, stride):
+                run(ctx, AS_STRIDED, "addresses", scatters, number, offset=offset, **given)
+            for family, like in (
+                ("as_strided.allocate", False),
+                ("as_strided.allocate_like", True),
+            ):
+                if family in families:
+                    run(ctx, AS_STRIDED, "allocates", allocates, number, like=like, **given)
+        if "as_strided.read" in families:
+            run(ctx, AS_STRIDED, "out_of_range", out_of_range, dtype=ctx.dtype)
+            for number, shape in enumerate(_BASES):
+                run(ctx, AS_STRIDED, "of_base", reads_base, number, shape=shape, dtype=ctx.dtype)
+
+
+def overlaps(size: Any, stride: Any) -> bool:
+    """Whether two elements of a view share an address."""
+    places = element_places(size, stride, 0)
+    return len(set(places)) < len(places)
+
+
+def element_places(size: Any, stride: Any, offset: Any) -> list[int]:
+    """The storage element of each element of a view."""
+    index = torch.full(size, offset)
+    for dim, (n, step) in enumerate(zip(size, stride)):
+        index = index + (torch.arange(n) * step).view(
+            [-1 if d == dim else 1 for d in range(len(size))]
+        )
+    places: list[int] = index.reshape(-1).tolist()
+    return places
+
+
+def numbered(dtype: Any) -> torch.Tensor:
+    """What storages hold here: 60 elements, each its own number where the dtype can."""
+    return (torch.arange(60) % (2 if dtype == "bool" else 60)).to(getattr(torch, dtype))
+
+
+def misread(got: Any, base: Any, size: Any, stride: Any, offset: Any, what: Any) -> Wrong | None:
+    """What is wrong with the elements of a view of ``base``; both are on the CPU."""
+    want = base.to(torch.complex64).real[element_places(size, stride, offset)].tolist()
+    held = got.to(torch.complex64).real.reshape(-1).tolist()
+    return None if held == want else Wrong("values", f"elements {want}", held, what)
+
+
+def addresses(
+    op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
+) -> Wrong | None:
+    base = numbered(dtype)
+    got = back(op(move(base), size, stride, offset))
+    if tuple(got.shape) != size:
+        return Wrong("shape", f"shape {size}", tuple(got.shape))
+    return misread(got, base, size, stride, offset, "")
+
+
+def addresses_of_view(
+    op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
+) -> Wrong | None:
+    """The same of a transposed view and of a square: the storage is addressed, whatever their own strides are."""
+    base = numbered(dtype)
+    for what, of in (
+        ("of a transposed view", move(base).view(6, 10).t()),
+        ("of a square", move(base)[:36].view(6, 6)),
+    ):
+        wrong = misread(back(op(of, size, stride, offset)), base, size, stride, offset, what)
+        if wrong is not None:
+            return wrong
+    return None
+
+
+def restrides(
+    op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
+) -> Wrong | None:
+    """The same in place, of vectors, matrices, a transposed view, a square and one that begins at element 3."""
+    base = numbered(dtype)
+    for shape, start, transposed in (
+        ((60,), 0, False),
+        ((6, 10), 0, False),
+        ((6, 10), 0, True),
+        ((6, 6), 0, False),
+        ((6, 6), 3, False),
+    ):
+        view = move(base)[start : start + math.prod(shape)].view(shape)
+        if transposed:
+            view = view.t()
+        view.as_strided_(size, stride, offset)
+        made = tuple(view.shape), tuple(view.stride()), view.storage_offset()
+        of = "a transposed view" if transposed else f"shape {shape}"
+        what = f"as_strided_ of {of}" + (f" from element {start} on" if start else "")
+        if made != (size, stride, offset):
+            expected = f"size, stride and offset {(size, stride, offset)}"
+            return Wrong("strides", expected, made, what)
+        if (wrong := misread(back(view), base, size, stride, offset, what)) is not None:
+            return wrong
+    return None
+
+
+def reads_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong | None:
+    """Two views of a tensor of this shape, by the function and in place: of all elements with the dimensions in reverse,
+    and of each third one from the second on. Where the dtype has them, infinity, NaN and -0.0 are among them."""
+    size = math.prod(shape)
+    flat = (torch.arange(size) % (2 if dtype == "bool" else 61)).to(getattr(torch, dtype))
+    if flat.dtype.is_floating_point and flat.dtype.itemsize > 1:
+        flat[1:5] = torch.tensor([math.inf, -0.0, math.nan, -math.inf])[: len(flat[1:5])]
+    steps = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
+    thirds = flat[1::3]
+    whole = flat.view(shape).permute(*reversed(range(len(shape))))
+    for given, want in (
+        ((tuple(shape[::-1]), tuple(steps[::-1]), 0), whole),
+        ((tuple(thirds.shape), (3,), 1), thirds),
+    ):
+        for name, call in (("", op), ("as_strided_: ", torch.Tensor.as_strided_)):
+            got = back(call(move(flat.view(shape)), *given))
+            what = f"{name}size, stride and offset {given} of shape {shape}"
+            if got.shape != want.shape:
+                return Wrong("shape", f"shape {tuple(want.shape)}", tuple(got.shape), what)
+            held, expected = (t.contiguous().view(-1).view(torch.uint8) for t in (got, want))
+            if not torch.equal(held, expected):
+                [place, *_] = (held != expected).nonzero().flatten().tolist()
+                place //= flat.dtype.itemsize
+                found, wanted = (t.reshape(-1)[place].item() for t in (got, want))
+                return Wrong("values", f"element {place} is {wanted}", found, what)
+    return None
+
+
+def set_addresses(
+    op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
+) -> Wrong | None:
+    base = numbered(dtype)
+    view = move(torch.empty(0, dtype=base.dtype))
+    view.set_(move(base).untyped_storage(), offset, size, stride)
+    made = tuple(view.stride()), view.storage_offset()
+    if made != (stride, offset):
+        return Wrong("strides", f"strides and offset {(stride, offset)}", made, "set_")
+    return misread(back(view), base, size, stride, offset, "set_")
+
+
+def scatters(
+    op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
+) -> Wrong | None:
+    values = [1.0 if dtype == "bool" else float(n % 50 + 60) for n in range(60)]
+    base = torch.zeros(60).to(getattr(torch, dtype))
+    places = element_places(size, stride, offset)
+    source = torch.tensor(values[: len(places)]).reshape(size).to(getattr(torch, dtype))
+    got = back(op(move(base), move(source), size, stride, offset))
+    want = [0.0] * 60
+    for place, at in enumerate(places):
+        want[at] = values[place]
+    held = got.to(torch.complex64).real.tolist()
+    return None if held == want else Wrong("values", want, held)
+
+
+def allocates(
+    op: Any, move: Any, back: Any, size: Any, stride: Any, dtype: Any, like: Any
+) -> Wrong | None:
+    """Request a tensor of this size and stride: ``like`` another one, or of a dtype and on a device."""
+    other = move(torch.zeros(2).to(getattr(torch, dtype)))
+    if like:
+        made = op(other, size, stride)
+    else:
+        made = op(size, stride, dtype=other.dtype, device=other.device)
+    if made.dtype != other.dtype:
+        return Wrong("dtype", other.dtype, made.dtype)
+    if made.device != other.device:
+        return Wrong("device", other.device, made.device)
+    if tuple(made.shape) != size:
+        return Wrong("shape", f"shape {size}", tuple(made.shape))
+    if tuple(made.stride()) != stride:
+        return Wrong("strides", f"strides {stride}", tuple(made.stride()))
+    if (wrong := outside_storage(made)) is not None:
+        return wrong
+    if made.numel() and not overlaps(size, stride):
+        values = (torch.arange(made.numel()) % 2).reshape(size).to(getattr(torch, dtype))
+        made.copy_(move(values))
+        held = back(made)
+        if not torch.equal(held.to(torch.complex64), values.to(torch.complex64)):
+            return Wrong("values", f"{values.tolist()} after a copy into it", held.tolist())
+    return None
+
+
+def out_of_range(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
+    base = move(torch.zeros(12).to(getattr(torch, dtype)))
+    for size, stride, offset in (
+        ((13,), (1,), 0),
+        ((3, 4), (5, 1), 0),
+        ((2,), (1,), 11),
+        ((2,), (-1,), 5),
+    ):
+        for name, call in (("", op), ("as_strided_: ", torch.Tensor.as_strided_)):
+            try:
+                call(base.view(12), size, stride, offset)
+            except NotImplementedError:
+                raise
+            except Exception:  # which type is the question of dispatch.error_inputs
+                continue
+            asked = f"{name}size {size}, stride {stride} and offset {offset} of 12 elements"
+            return Wrong("not_raised", f"an exception for {asked}", "no exception")
+    return None
