@@ -158,11 +158,13 @@ def reads_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong |
             what = f"{name}size, stride and offset {given} of shape {shape}"
             if got.shape != want.shape:
                 return Wrong("shape", f"shape {tuple(want.shape)}", tuple(got.shape), what)
-            held, expected = (t.contiguous().view(-1).view(torch.uint8) for t in (got, want))
+            # Contiguous, a single element may have any stride, and then is no view of bytes.
+            dense = [t.clone(memory_format=torch.contiguous_format).view(-1) for t in (got, want)]
+            held, expected = (t.view(torch.uint8) for t in dense)
             if not torch.equal(held, expected):
                 [place, *_] = (held != expected).nonzero().flatten().tolist()
                 place //= flat.dtype.itemsize
-                found, wanted = (t.reshape(-1)[place].item() for t in (got, want))
+                found, wanted = (t[place].item() for t in dense)
                 return Wrong("values", f"element {place} is {wanted}", found, what)
     return None
 
