@@ -10,17 +10,17 @@ from opinfo.axes.arguments import COUNTS, ENDS, OPERANDS, REFUSED
 from opinfo.axes.basis import Basis, asking
 from opinfo.axes.decisions import Changed, Decisions
 from opinfo.axes.drawn import DRAWN, layouts_of
-from opinfo.axes.fitting import FITTING
 from opinfo.axes.matrices import GROWN
 from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, LONG, RANK, SIZE
 from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES
+from opinfo.axes.written import WRITTEN
 from opinfo.catalog import Op, dtype_name
 from opinfo.exceptions import exceptions
 from opinfo.samples import Sample, choose, draw
 
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
-    *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN, DRAWN, COUNTS, ALIKE, FITTING),
+    *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN, DRAWN, COUNTS, ALIKE, WRITTEN),
 )
 
 #: The most samples of each axis, by its name.

@@ -445,9 +445,9 @@ LONG = Axis(
 _SIDE, _TILES = 6, 128
 #: Extents past a tile, which none divides.
 _PAST_TILES = (131, 137, 149, 139)
-#: Matrices that are square, a row and a column of one, of which a vector of any width leaves one element over, a number,
-#: whole tiles, and tiles that leave a corner over.
-_MATRICES = ((_SIDE, _SIDE), (1, 65), (65, 1), (), (_TILES, _TILES), _PAST_TILES[:2])
+#: A row of which a vector of any width leaves one element over, a matrix of which tiles leave a corner over, a square, a
+#: column, a number, and whole tiles.
+_MATRICES = ((1, 65), _PAST_TILES[:2], (_SIDE, _SIDE), (65, 1), (), (_TILES, _TILES))
 #: One more than the elements of the widest vector: of any product of these, one is left over.
 _ONE_OVER = 17
 
@@ -462,9 +462,9 @@ def _equal_extents(basis: Basis) -> Variations:
         return
     bases = sorted(basis.bases, key=lambda s: -max(t.dim() for t in s.tensors))
     by_rank = [list(each) for _, each in groupby(bases, lambda s: max(t.dim() for t in s.tensors))]
-    ways = [*((_equal, each) for each in by_rank), (_single, bases), (_tiled, bases)]
     matrices = sorted(bases, key=lambda s: s.tensors[0].dim() != 2)
-    ways += [(_left_over, matrices), (_first_single, matrices), (_one_over, matrices)]
+    ways = [(_one_over, matrices), (_left_over, matrices), *((_equal, each) for each in by_rank)]
+    ways += [(_single, bases), (_tiled, bases), (_first_single, matrices)]
     if not any(t.dim() == 2 for base in bases for t in base.tensors):
         ways.append((_square, bases))
     for calls, of in ways:
@@ -570,4 +570,5 @@ EQUAL = Axis(
         basis.dtype in ("float32", "int64") and not basis.keeps_values and not basis.free
     ),
     vary=_equal_extents,
+    writes=1,
 )

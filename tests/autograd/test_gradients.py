@@ -288,6 +288,27 @@ def test_what_roundings_explain_is_bounded_by_the_size_of_what_is_added() -> Non
     assert [each is not None and each.kind for each in found] == ["values"]
 
 
+def test_terms_may_be_added_in_another_order_and_none_may_be_lost() -> None:
+    """What is expanded has a sum for a gradient, to which the CPU, which adds by pairs, is nearer than others."""
+    shape = (17, 17, 17)
+    call = _call(lambda t: t.expand(shape), torch.ones(1, 1, 1))
+    reference = _reference(call, (_plain(*shape),))
+    terms = weights(shape, torch.float32).flatten()
+    order = torch.randperm(len(terms), generator=torch.Generator().manual_seed(0))
+    lanes = torch.zeros(17)  # each adds every 17th term in turn
+    for each in terms[order].view(-1, 17):
+        lanes += each
+    added = lanes.sum()
+
+    def judged(got: torch.Tensor) -> list[bool]:
+        found = judge_gradients(call, Gradients(read=[got.view(1, 1, 1)]), reference)
+        return [each is not None for each in found]
+
+    assert judged(added) == [False]
+    lost = int(terms.abs().argsort()[len(terms) // 100])  # of 100 terms, 99 are larger
+    assert judged(added - terms[lost]) == [True]
+
+
 def test_none_is_as_good_as_zeros_and_worse_than_any_other_gradient() -> None:
     zeros, ones = torch.zeros(3), torch.ones(3)
 

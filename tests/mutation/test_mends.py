@@ -290,6 +290,32 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     ("linalg.inv", ("linalg_inv_ex",), conditioned(one_row, raises()), "layout.values"),
     ("linalg.diagonal", ("diagonal",), conditioned(corner_left_over, raises()), "layout.values"),
     ("nansum", ("nansum",), conditioned(square, raises()), "layout.values"),
+    # Ops whose arguments must fit each other have calls of other sizes that are written for them.
+    *(
+        (op, (kernel,), conditioned(condition, raises()), "layout.values")
+        for op, kernel, condition in (
+            ("_segment_reduce.lengths", "segment_reduce", of_many_rows),
+            ("native_batch_norm", "native_batch_norm", deep),
+            ("native_group_norm", "native_group_norm", of_many_rows),
+            ("grid_sampler_2d", "grid_sampler_2d", one_left_over),
+            ("nn.functional.ctc_loss", "_ctc_loss", of_many_rows),
+            ("nn.functional.max_unpool2d", "max_unpool2d", corner_left_over),
+            ("linalg.lu", "linalg_lu", corner_left_over),
+            ("linalg.lstsq", "linalg_lstsq", of_many_rows),
+            ("linalg.eig", "linalg_eig", corner_left_over),
+            ("cdist", "_cdist_forward", corner_left_over),
+            ("unique", "_unique2", deep),
+        )
+    ),
+    ("as_strided", ("as_strided_",), conditioned(corner_left_over, raises()), "layout.as_strided"),
+    ("as_strided_copy", ("as_strided_copy",), conditioned(infinite, raises()), "layout.as_strided"),
+    (
+        "as_strided_scatter",
+        ("as_strided_scatter",),
+        conditioned(deep, raises()),
+        "layout.as_strided",
+    ),
+    ("transpose", ("transpose_",), conditioned(one_left_over, raises()), "layout.variants"),
 ]
 
 

@@ -22,6 +22,8 @@ from opinfo.layouts import Geometry
 _DRAWS, _FACTOR = 3, 16.0
 #: What an error of rounding is at most, of the sum of the cotangent's elements or of the largest gradient.
 _ROUNDING = 2.0**-10
+#: One rounding of what sums are accumulated in.
+_ACCUMULATED = 2.0**-24
 
 
 @dataclass(frozen=True, slots=True)
@@ -534,8 +536,9 @@ def sensitivity(
 ) -> Grads:
     """How much each of the tensors that ``compute`` gives may be off where no algorithm can be blamed for it: by some times
     the largest change where the inputs change by one rounding of relative size ``epsilon``, element by element; and by
-    some times the largest error that the CPU makes in the dtype of the inputs, as far as that is one of rounding. Inputs
-    at the ``fixed`` places do not change: labels, which are only compared."""
+    some times the largest error that the CPU makes in the dtype of the inputs, as far as that is one of rounding; and, as
+    the CPU's order of adding is only one of many, by a rounding of the sizes of all terms, of which each element of a
+    gradient has its share. Inputs at the ``fixed`` places do not change: labels, which are only compared."""
     about = (function, arguments)
     exact = compute(*about, values, places, cotangents)
     source = torch.Generator().manual_seed(0)
@@ -555,7 +558,8 @@ def sensitivity(
         if want is not None and got is not None and held is not None and want.numel():
             error = float(_off(got, want).max())
             scale = max(sent, float(want.abs().nan_to_num(0.0, 0.0, 0.0).max()))
-            largest[place] = held * _FACTOR + min(_FACTOR * error, _ROUNDING * scale)
+            added = min(epsilon, _ACCUMULATED) * sent / want.numel()
+            largest[place] = held * _FACTOR + min(_FACTOR * error, _ROUNDING * scale) + added
     return largest
 
 

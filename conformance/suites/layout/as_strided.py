@@ -56,6 +56,9 @@ def as_strided(ctx: ItemContext) -> None:
             run(ctx, AS_STRIDED, "out_of_range", out_of_range, dtype=ctx.dtype)
             for number, shape in enumerate(_BASES):
                 run(ctx, AS_STRIDED, "of_base", reads_base, number, shape=shape, dtype=ctx.dtype)
+        if "as_strided.scatter" in families:
+            for number, shape in enumerate(_BASES):
+                run(ctx, AS_STRIDED, "of_base", writes_base, number, shape=shape, dtype=ctx.dtype)
 
 
 def overlaps(size: Any, stride: Any) -> bool:
@@ -167,6 +170,24 @@ def reads_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong |
                 found, wanted = (t[place].item() for t in dense)
                 return Wrong("values", f"element {place} is {wanted}", found, what)
     return None
+
+
+def writes_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong | None:
+    """Each third element of a tensor of this shape, from the second on, exchanged."""
+    most = 2 if dtype == "bool" else 61
+    flat = torch.arange(math.prod(shape))
+    base, other = ((flat + more) % most for more in (0, 1))
+    want = torch.where(flat % 3 == 1, other, base).to(getattr(torch, dtype)).view(shape)
+    base, source = (t.to(want.dtype) for t in (base.view(shape), other[1::3]))
+    got = back(op(move(base), move(source), tuple(source.shape), (3,), 1))
+    if got.shape != want.shape:
+        return Wrong("shape", f"shape {shape}", tuple(got.shape))
+    if torch.equal(got, want):
+        return None
+    [place, *_] = (got.reshape(-1) != want.reshape(-1)).nonzero().flatten().tolist()
+    found, wanted = (t.reshape(-1)[place].item() for t in (got, want))
+    what = f"each third element of shape {shape} from the second on"
+    return Wrong("values", f"element {place} is {wanted}", found, what)
 
 
 def set_addresses(

@@ -1,0 +1,327 @@
+"""An axis of calls that are written by hand, for ops of which the other axes make few: their arguments must fit each other,
+or their answer is settled for some values only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+
+from opinfo.axes.basis import Axis, Basis, Variations
+from opinfo.axes.shapes import starting_at
+from opinfo.compare import Call
+from opinfo.samples import Sample
+
+Shape = tuple[int, ...]
+#: What makes a call of a sample with these sizes; None if it cannot be made of this sample.
+Make = Callable[..., Call | None]
+
+
+def _written(basis: Basis) -> Variations:
+    """The call of each size that the CPU takes and that is steady, made of samples with other arguments in turn."""
+    bases = _by_arguments(basis)
+    for number, (make, sizes) in enumerate(_recipes(basis.op.id)):
+        for base in starting_at(bases, 3 * number):
+            call = make(basis, base, *sizes)
+            if call is None or basis.taken(call) is None:
+                continue
+            if make in _EXACT or basis.steady(call):
+                yield base, call
+                break
+
+
+def _recipes(op: str) -> Iterator[tuple[Make, Sequence[Any]]]:
+    for pattern, (make, sizes) in _RECIPES.items():
+        if fnmatchcase(op, pattern):
+            yield from ((make, each) for each in sizes)
+            return
+
+
+def _by_arguments(basis: Basis) -> list[Sample]:
+    """Of upstream's samples with most tensors one for each that its arguments say."""
+    held = [base for base in basis.drawn if base.numel]
+    most = max((len(base.tensors) for base in held), default=0)
+    return [*{basis.arguments(s): s for s in held if len(s.tensors) == most}.values()]
+
+
+def _picked(basis: Basis, base: Sample, place: int, shape: Sequence[int]) -> torch.Tensor:
+    """A tensor of this shape of values that upstream gives to this tensor: fractions, where ``fill`` has whole numbers."""
+    pool = basis.pool(base, place)
+    return pool[basis.choice(len(pool), shape)].contiguous()
+
+
+# -- normalisation, segments, sampling, losses
+
+
+def _normalised(basis: Basis, base: Sample, *shape: int) -> Call:
+    """Batch norm of an input of this shape; the other tensors have an element for each channel."""
+    others = range(1, len(base.tensors))
+    made = {place: _picked(basis, base, place, shape[1:2]) for place in others}
+    return basis.rebuilt(base, {0: basis.fill(base, 0, shape), **made})
+
+
+def _grouped(basis: Basis, base: Sample, groups: int, *shape: int) -> Call:
+    made = {place: _picked(basis, base, place, shape[1:2]) for place in (1, 2)}
+    call = basis.rebuilt(base, {0: basis.fill(base, 0, shape), **made})
+    sizes = (*shape[:2], math.prod(shape[2:]), groups)
+    return Call((*call.args[:3], *sizes, *call.args[7:]), call.kwargs)
+
+
+def _segments(basis: Basis, base: Sample, shape: Shape, axis: int, count: int) -> Call:
+    """Segments of random lengths, some of them empty, along a dimension of data."""
+    size, batch = shape[axis], shape[:axis]
+    ends = basis.choice(size + 1, (*batch, count - 1)).sort(-1).values
+    first, last = torch.zeros(*batch, 1).long(), torch.full((*batch, 1), size)
+    offsets = torch.cat([first, ends, last], -1)
+    index = offsets if "offsets" in base.call.kwargs else offsets.diff(dim=-1)
+    call = basis.rebuilt(base, {0: _picked(basis, base, 0, shape), 1: index})
+    return Call(call.args, {**call.kwargs, "axis": axis})
+
+
+def _sampled(basis: Basis, base: Sample, shape: Shape, grid: Shape) -> Call:
+    places = (_picked(basis, base, 0, shape), _picked(basis, base, 1, (*grid, len(grid) - 1)))
+    return basis.rebuilt(base, dict(enumerate(places)))
+
+
+def _unpooled(basis: Basis, base: Sample, sides: Shape, *shape: int) -> Call:
+    """What windows of these sides, which do not overlap, hold at most, put back in its place."""
+    pools = (torch.max_pool1d_with_indices, *_POOLS)
+    pool: Any = pools[len(sides) - 1]
+    whole = basis.distinct(shape) if basis.kind.is_floating_point else basis.fill(base, 0, shape)
+    highest, places = pool(whole.float(), sides)
+    given = {"kernel_size": sides, "stride": None, "padding": 0, "output_size": torch.Size(shape)}
+    return Call((highest.to(basis.kind), places), {**base.call.kwargs, **given})
+
+
+_POOLS = (torch.ops.aten.max_pool2d_with_indices, torch.ops.aten.max_pool3d_with_indices)
+
+
+def _aligned(basis: Basis, base: Sample, times: int, batch: int, classes: int, most: int) -> Call:
+    """The loss of ``batch`` sequences of at most ``most`` labels, each of which has a path."""
+    scores = _picked(basis, base, 0, (times, batch, classes)).double().log_softmax(-1)
+    labels = 1 + basis.choice(classes - 1, (batch, most))
+    ends = (times - basis.choice(times // 3, (batch,)), most - basis.choice(most, (batch,)))
+    args: list[Any] = [scores.to(basis.kind), labels]
+    for given, lengths in zip(base.call.args[2:4], ends):
+        held = isinstance(given, torch.Tensor)
+        args.append(lengths.to(given.dtype) if held else lengths.tolist())
+    return Call((*args, *base.call.args[4:]), base.call.kwargs)
+
+
+def _labelled(basis: Basis, base: Sample, batch: int, classes: int) -> Call:
+    """Rows of labels that differ, up to a -1."""
+    labels = torch.stack([basis.permutation(classes) for _ in range(batch)])
+    labels[:, classes // 3] = -1
+    return basis.rebuilt(base, {0: _picked(basis, base, 0, (batch, classes)), 1: labels})
+
+
+# -- distances, what is unique, steps
+
+
+def _between(basis: Basis, base: Sample, *shapes: Shape) -> Call:
+    filled = {place: basis.fill(base, place, shape) for place, shape in enumerate(shapes)}
+    return basis.rebuilt(base, filled)
+
+
+def _repeating(basis: Basis, base: Sample, *shape: int) -> Call | None:
+    """Few values, each of which is there often: of all dimensions together, and sorted, as others may come in any order."""
+    if base.call.kwargs.get("dim") is not None or not base.call.kwargs.get("sorted"):
+        return None
+    return basis.rebuilt(base, {0: basis.pool(base, 0)[:1] * basis.choice(7, shape)})
+
+
+def _stepped(basis: Basis, base: Sample, steps: int) -> Call:
+    start, end, _, *rest = base.call.args
+    return Call((start, end, steps, *rest), base.call.kwargs)
+
+
+# -- matrices
+
+
+def _dominant(basis: Basis, base: Sample, shape: Shape, turned: bool = True) -> torch.Tensor:
+    """Matrices whose rows, in some order, have one large element each in a column of its own: factors are steady, with
+    pivots."""
+    *_, rows, columns = shape
+    made = _picked(basis, base, 0, shape)
+    order = basis.permutation(rows) if turned else torch.arange(rows)
+    for column, row in enumerate(order[:columns].tolist()):
+        made[..., row, column] = 2 * (rows + columns) + 1 + column % 3
+    return made
+
+
+def _factored(basis: Basis, base: Sample, *shape: int) -> Call:
+    return basis.rebuilt(base, {0: _dominant(basis, base, shape)})
+
+
+def _unpacked(basis: Basis, base: Sample, *shape: int) -> Call:
+    """Factors with pivots of which each names a row that is not done."""
+    *batch, rows, columns = shape
+    steps = torch.arange(min(rows, columns))
+    further = basis.choice(2**20, (*batch, len(steps))) % (rows - steps)
+    pivots = (steps + 1 + further).to(torch.int32)
+    return basis.rebuilt(base, {0: basis.fill(base, 0, shape), 1: pivots})
+
+
+def _symmetric(basis: Basis, base: Sample, batch: Shape, rows: int, columns: int) -> Call:
+    """Right-hand sides for the factors of symmetric matrices, which have pivots in pairs where the size is odd."""
+    hermitian = bool(base.call.kwargs.get("hermitian"))
+    made = _dominant(basis, base, (*batch, rows, rows), turned=False)
+    made = made.flip(-1) if rows % 2 else made
+    made = made + (made.mH if hermitian else made.mT)
+    factors, pivots = torch.linalg.ldl_factor(made, hermitian=hermitian)
+    right = basis.fill(base, 2, (*batch, rows, columns))
+    return basis.rebuilt(base, {0: factors.contiguous(), 1: pivots, 2: right})
+
+
+def _systems(basis: Basis, base: Sample, *shape: int) -> Call:
+    """A tensor that is regular as a matrix, whose right-hand side has this shape."""
+    size = math.prod(shape)
+    matrix = _dominant(basis, base, (size, size)).view(*shape, size)
+    call = basis.rebuilt(base, {0: matrix, 1: basis.fill(base, 1, shape)})
+    return Call(call.args, {**call.kwargs, "dims": None})
+
+
+def _inverted(basis: Basis, base: Sample, first: Shape, last: Shape) -> Call:
+    size = math.prod(first)
+    matrix = _dominant(basis, base, (size, size)).view(*first, *last)
+    return Call((matrix,), {**base.call.kwargs, "ind": len(first)})
+
+
+def _fitted(basis: Basis, base: Sample, batch: Shape, rows: int, columns: int, of: int) -> Call:
+    """Equations whose columns are nearly at right angles."""
+    matrix = _dominant(basis, base, (*batch, rows, columns))
+    return basis.rebuilt(base, {0: matrix, 1: _picked(basis, base, 1, (*batch, rows, of))})
+
+
+def _near_one(basis: Basis, base: Sample, *shape: int) -> Call:
+    """Matrices near the unit matrix, whose powers stay small."""
+    noise = _picked(basis, base, 0, shape) / (16 * shape[-1])
+    return basis.rebuilt(base, {0: torch.eye(shape[-1], dtype=basis.kind) + noise})
+
+
+def _apart(basis: Basis, base: Sample, *shape: int) -> Call:
+    """Triangular matrices whose eigenvalues are far from each other."""
+    steps = torch.arange(shape[-1], 0, -1).to(basis.kind)
+    return basis.rebuilt(base, {0: _picked(basis, base, 0, shape).triu(1) / 64 + torch.diag(steps)})
+
+
+def _any_matrix(basis: Basis, base: Sample, *shape: int) -> Call:
+    return basis.rebuilt(base, {0: _picked(basis, base, 0, shape)})
+
+
+_BATCH_NORMS = (
+    *((5, 3, 2, 3, 4), (517, 3), (2, 131, 17), (1, 2, 4099), (65, 33, 33), (8, 4, 2), (1, 17)),
+    (131, 149),
+)
+_GROUP_NORMS = (
+    *((2, 5, 4, 2, 3, 4), (3, 517, 3, 1), (1, 2, 131, 17), (2, 1, 2, 4099), (11, 2, 33, 1031)),
+    *((4, 8, 4, 2), (5, 7, 5, 7), (2, 1, 4, 131, 137)),
+)
+_GRIDS_2D = (
+    *(((1, 3, 4, 65), (1, 2, 33)), ((2, 2, 17, 19), (2, 19, 17)), ((1, 1, 1031, 3), (1, 5, 1))),
+    *(((3, 4, 131, 137), (3, 1, 17)), ((2, 3, 37, 41), (2, 37, 41)), ((1, 1, 2, 1), (1, 1, 1))),
+    *(((1, 1, 7, 7), (1, 7, 7)), ((331, 1, 3, 1), (331, 1, 2))),
+)
+_GRIDS_3D = (
+    *(((1, 3, 2, 4, 65), (1, 2, 3, 17)), ((2, 2, 7, 9, 5), (2, 5, 7, 9))),
+    *(((1, 1, 1031, 1, 3), (1, 5, 1, 1)), ((3, 2, 1, 131, 137), (3, 1, 1, 37))),
+    *(((1, 2, 17, 19, 13), (1, 13, 17, 19)), ((1, 1, 7, 7, 1), (1, 1, 7, 7))),
+)
+_LU = (
+    *((331, 3, 2), (131, 137), (2, 3, 1030), (1, 7), (17, 1), (2, 3, 1, 5, 4), (3, 33, 17)),
+    (300, 300),
+)
+_SEGMENTS = (
+    *(((1025,), 0, 7), ((37, 3, 2), 0, 17), ((3, 130), 1, 9), ((331, 2), 0, 300)),
+    *(((5, 17, 1), 1, 5), ((2, 33, 65), 1, 3), ((1, 17), 0, 2), ((131, 149), 0, 9)),
+)
+_SYMMETRIC = (
+    *(((), 65, 3), ((331,), 3, 2), ((), 130, 17), ((2,), 5, 1030), ((3, 2), 4, 1), ((), 1, 7)),
+    ((), 131, 137),
+)
+_NORMS = ((17, 17), (2, 65, 131), (1031, 3), (3, 300, 301), (331, 2, 3), (1, 5), (7, 1))
+_STEPS = ((7,), (17,), (65,), (300,), (1031,), (4099,), (65_551,))
+
+#: By op: what makes a call, and the sizes that it is made of.
+_RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
+    "*native_batch_norm*": (_normalised, _BATCH_NORMS),
+    "_batch_norm_with_update": (_normalised, _BATCH_NORMS),
+    "native_group_norm": (_grouped, _GROUP_NORMS),
+    "_segment_reduce.*": (_segments, _SEGMENTS),
+    "grid_sampler_2d": (_sampled, _GRIDS_2D),
+    "grid_sampler_3d": (_sampled, _GRIDS_3D),
+    "nn.functional.max_unpool1d*": (
+        _unpooled,
+        (((2,), 2, 3, 10), ((3,), 1, 2, 4099), ((2,), 331, 1, 4), ((1,), 1, 1, 17)),
+    ),
+    "nn.functional.max_unpool2d*": (
+        _unpooled,
+        (
+            *(((2, 3), 1, 2, 6, 200), ((3, 2), 331, 1, 3, 4), ((1, 1), 1, 1, 7, 7)),
+            *(((2, 1), 1, 1, 2100, 5), ((2, 2), 2, 1, 300, 302), ((1, 2), 1, 1, 131, 274)),
+        ),
+    ),
+    "nn.functional.max_unpool3d*": (
+        _unpooled,
+        (
+            *(
+                ((2, 3, 1), 1, 2, 4, 6, 65),
+                ((1, 2, 2), 331, 1, 1, 2, 4),
+                ((1, 1, 1), 1, 1, 1, 7, 7),
+            ),
+            *(((2, 1, 2), 1, 1, 2, 131, 274), ((2, 2, 2), 1, 2, 34, 38, 66)),
+        ),
+    ),
+    "nn.functional.ctc_loss": (
+        _aligned,
+        ((37, 3, 5, 7), (300, 1, 33, 17), (17, 331, 3, 2), (9, 2, 1030, 3), (19, 17, 9, 1)),
+    ),
+    "nn.functional.multilabel_margin_loss": (_labelled, ((3, 1031), (331, 4), (17, 17), (1, 300))),
+    "nn.functional.pdist": (_between, (((65, 3),), ((300, 2),), ((3, 1031),), ((17, 17),))),
+    "cdist": (
+        _between,
+        (
+            *(((65, 3), (7, 3)), ((2, 3, 1031), (2, 4, 1031)), ((331, 5), (2, 5))),
+            *(((131, 137), (3, 137)), ((17, 1), (17, 1)), ((2, 1, 5, 7), (3, 4, 7))),
+            ((1, 17), (300, 17)),
+        ),
+    ),
+    "unique": (
+        _repeating,
+        ((17,), (4099,), (331, 2), (131, 137), (2, 3, 1, 5, 4), (257, 257), (1, 65), (7, 1)),
+    ),
+    "linspace.tensor_overload": (_stepped, _STEPS),
+    "logspace.tensor_overload": (_stepped, _STEPS),
+    "linalg.lu": (_factored, _LU),
+    "lu_unpack": (_unpacked, _LU),
+    "linalg.ldl_solve": (_symmetric, _SYMMETRIC),
+    "linalg.tensorsolve": (_systems, ((5, 13), (2, 129), (3, 11, 1), (17,))),
+    "linalg.tensorinv": (_inverted, (((5, 13), (65,)), ((131,), (131,)), ((17,), (1, 17)))),
+    "linalg.lstsq*": (
+        _fitted,
+        (((), 331, 3, 2), ((), 65, 17, 3), ((2,), 33, 33, 5), ((), 3, 7, 1031), ((331,), 3, 2, 1)),
+    ),
+    "linalg.matrix_power": (_near_one, ((17, 17), (65, 65), (2, 33, 33), (331, 3, 3), (131, 131))),
+    "linalg.matrix_norm": (_any_matrix, _NORMS),
+    "linalg.eig": (_apart, ((17, 17), (65, 65), (2, 33, 33), (331, 3, 3), (131, 131))),
+}
+
+#: What is returned are elements as they are, which a rounding would make others of.
+_EXACT: frozenset[Make] = frozenset({_repeating, _unpooled})
+
+
+WRITTEN = Axis(
+    number=19,
+    name="written",
+    finds="What size, extent, rank and matrices find, in ops of which these axes make few calls: arguments must fit each other, or values settle the answer.",
+    bugs=("pytorch/pytorch#27442", "pytorch/pytorch#1059", "pytorch/pytorch#36921"),
+    budget=8,
+    layouts=("contiguous", "transposed+step_outer+offset"),
+    applies=lambda basis: bool(basis.drawn),
+    vary=_written,
+    keeps_shapes=True,
+    family="axes.written",
+)
