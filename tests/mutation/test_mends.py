@@ -231,6 +231,11 @@ def drawn_before() -> Effect:
     return effect
 
 
+def of_few_digits(call: Invocation) -> object:
+    result: torch.Tensor = call.honest()
+    return result.copy_(result.half())
+
+
 MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     # An op whose values are unspecified may still not raise.
     ("new_empty", ("new_empty",), conditioned(is_empty, raises()), "layout.values"),
@@ -263,6 +268,8 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     ("nn.functional.dropout", ("native_dropout",), expanded_read_as_dense, "random.distribution"),
     ("normal", ("normal.Tensor_Tensor",), first_of_the_second, "random.distribution"),
     ("bernoulli", ("bernoulli.out",), drawn_before(), "random.distribution"),
+    ("randint", ("randint.low",), drawn_before(), "random.reproducible"),
+    ("cauchy", ("cauchy_",), of_few_digits, "random.distribution"),
     # What has no operands is large, too.
     ("arange", ("arange.start_out",), second_block_is_the_first, "layout.values"),
     # One operand of several is strided, and long.
@@ -296,7 +303,6 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
         for op, kernel, condition in (
             ("_segment_reduce.lengths", "segment_reduce", of_many_rows),
             ("native_batch_norm", "native_batch_norm", deep),
-            ("native_group_norm", "native_group_norm", of_many_rows),
             ("grid_sampler_2d", "grid_sampler_2d", one_left_over),
             ("nn.functional.ctc_loss", "_ctc_loss", of_many_rows),
             ("nn.functional.max_unpool2d", "max_unpool2d", corner_left_over),

@@ -203,6 +203,9 @@ def _judge(context: Context, name: str, values: torch.Tensor) -> None:
     context.check(inside, f"no sample is above {law.high:g}, or at an open end", found=most)
     if law.whole:
         context.check(torch.equal(numbers, numbers.floor()), "samples are whole numbers")
+    elif values.dtype == torch.float32:  # of 24 bits, 13 are zero by a chance of 2^-13
+        coarse = float((values == values.half()).double().mean())
+        context.check(coarse <= 0.5, "samples have more digits than float16", found=coarse)
     found = distance(name, values)
     context.check(
         found <= bound(count),

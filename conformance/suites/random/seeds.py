@@ -41,6 +41,13 @@ def same_seed(context: Context, name: str) -> None:
     for generator, text in ((other, "another seed"), (first, "drawn again")):
         differs = not torch.equal(_draw(context, generator, name), values)
         context.check(differs, f"{name}: {text}, other values")
+    drawn = []
+    for seed in (1234, 1234, 4321):
+        torch.manual_seed(seed)
+        drawn.append(_draw(context, None, name))
+    context.equal(drawn[1], drawn[0], f"{name}, without a generator: one seed, the same values")
+    differs = not torch.equal(drawn[2], drawn[0])
+    context.check(differs, f"{name}, without a generator: another seed, other values")
 
 
 @cases("random.reproducible", over={f"default_{name}": (name,) for name in ("rand", "randn")})
