@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -55,8 +56,7 @@ def observable(
     # What a call updates may not have elements that share an address.
     layouts = _LAYOUTS[:-1] if mutates(exceptions().families_of(op_id)) else _LAYOUTS
     drawn: dict[str, list[Any]] = {}
-    with warnings.catch_warnings(), torch.no_grad(), planted(overloads, effect) as run:
-        warnings.simplefilter("ignore")
+    with every_warning(), torch.no_grad(), planted(overloads, effect) as run:
         run.switch_off()
         for number in range(rounds):
             dtype = dtypes[0] if number % 3 else rng.choice(list(dtypes))
@@ -83,6 +83,19 @@ def observable(
                     shapes = [tuple(t.shape) for t in values]
                     return f"{found} ({form}, {dtype}, shapes {shapes}, layouts {shaped})"[:300]
     return ""
+
+
+@contextmanager
+def every_warning() -> Iterator[None]:
+    """Warnings that torch gives once are given each time, or the honest call alone would give them; none is printed."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_warn_always(before)
 
 
 def varied(tensors: list[torch.Tensor], op: Op, rng: Random) -> list[torch.Tensor] | None:

@@ -45,6 +45,14 @@ def test_what_changes_nothing_is_equivalent() -> None:
     assert judged(exp(lambda call: call.honest())).result == "equivalent"
 
 
+def test_a_warning_that_is_given_once_is_no_difference() -> None:
+    """bucketize says once that its boundaries are not contiguous: in the honest call, which comes first."""
+    overloads = ("bucketize.Tensor", "bucketize.Tensor_out")
+    assert (
+        observable(overloads, lambda call: call.honest(), "bucketize", ["float32"], Random(0)) == ""
+    )
+
+
 def moved_by_one(call: Invocation) -> torch.Tensor:
     result: torch.Tensor = call.honest()
     result.copy_(result.cpu().roll(1))

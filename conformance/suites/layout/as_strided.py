@@ -143,33 +143,46 @@ def restrides(
 
 
 def reads_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong | None:
-    """Two views of a tensor of this shape, by the function and in place: of all elements with the dimensions in reverse,
-    and of each third one from the second on. Where the dtype has them, infinity, NaN and -0.0 are among them."""
+    """Two views of a tensor of this shape, by the function and in place: of as many elements with the dimensions in reverse,
+    and of each third one from the second on. The tensor begins its storage, or begins after an element, or has every second
+    one, or is transposed: the storage is addressed. Where the dtype has them, infinity, NaN and -0.0 are among them."""
     size = math.prod(shape)
-    flat = (torch.arange(size) % (2 if dtype == "bool" else 61)).to(getattr(torch, dtype))
+    flat = (torch.arange(2 * size + 1) % (2 if dtype == "bool" else 61)).to(getattr(torch, dtype))
     if flat.dtype.is_floating_point and flat.dtype.itemsize > 1:
         flat[1:5] = torch.tensor([math.inf, -0.0, math.nan, -math.inf])[: len(flat[1:5])]
     steps = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
-    thirds = flat[1::3]
-    whole = flat.view(shape).permute(*reversed(range(len(shape))))
+    backwards, thirds = tuple(reversed(range(len(shape)))), flat[1:size:3]
+    bases: dict[str, Any] = {
+        "": lambda held: held[:size].view(shape),
+        " after an element": lambda held: held[1 : size + 1].view(shape),
+        " of every second element": lambda held: held[1:].view(*shape, 2)[..., 1],
+        ", transposed": lambda held: held[:size].view(shape[::-1]).permute(backwards),
+    }
     for given, want in (
-        ((tuple(shape[::-1]), tuple(steps[::-1]), 0), whole),
+        ((tuple(shape[::-1]), tuple(steps[::-1]), 0), flat[:size].view(shape).permute(backwards)),
         ((tuple(thirds.shape), (3,), 1), thirds),
     ):
-        for name, call in (("", op), ("as_strided_: ", torch.Tensor.as_strided_)):
-            got = back(call(move(flat.view(shape)), *given))
-            what = f"{name}size, stride and offset {given} of shape {shape}"
-            if got.shape != want.shape:
-                return Wrong("shape", f"shape {tuple(want.shape)}", tuple(got.shape), what)
-            # Contiguous, a single element may have any stride, and then is no view of bytes.
-            dense = [t.clone(memory_format=torch.contiguous_format).view(-1) for t in (got, want)]
-            held, expected = (t.view(torch.uint8) for t in dense)
-            if not torch.equal(held, expected):
-                [place, *_] = (held != expected).nonzero().flatten().tolist()
-                place //= flat.dtype.itemsize
-                found, wanted = (t[place].item() for t in dense)
-                return Wrong("values", f"element {place} is {wanted}", found, what)
+        for how, base in bases.items():
+            for name, call in (("", op), ("as_strided_: ", torch.Tensor.as_strided_)):
+                what = f"{name}size, stride and offset {given} of shape {shape}{how}"
+                wrong = other_bits(back(call(base(move(flat)), *given)), want, what)
+                if wrong is not None:
+                    return wrong
     return None
+
+
+def other_bits(got: Any, want: Any, what: Any) -> Wrong | None:
+    """Where a tensor is another one, bit by bit; both are on the CPU."""
+    if got.shape != want.shape:
+        return Wrong("shape", f"shape {tuple(want.shape)}", tuple(got.shape), what)
+    # Contiguous, a single element may have any stride, and then is no view of bytes.
+    dense = [t.clone(memory_format=torch.contiguous_format).view(-1) for t in (got, want)]
+    held, expected = (t.view(torch.uint8) for t in dense)
+    if torch.equal(held, expected):
+        return None
+    place = int((held != expected).nonzero()[0]) // want.element_size()
+    found, wanted = (t[place].item() for t in dense)
+    return Wrong("values", f"element {place} is {wanted}", found, what)
 
 
 def writes_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong | None:
@@ -180,14 +193,7 @@ def writes_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong 
     want = torch.where(flat % 3 == 1, other, base).to(getattr(torch, dtype)).view(shape)
     base, source = (t.to(want.dtype) for t in (base.view(shape), other[1::3]))
     got = back(op(move(base), move(source), tuple(source.shape), (3,), 1))
-    if got.shape != want.shape:
-        return Wrong("shape", f"shape {shape}", tuple(got.shape))
-    if torch.equal(got, want):
-        return None
-    [place, *_] = (got.reshape(-1) != want.reshape(-1)).nonzero().flatten().tolist()
-    found, wanted = (t.reshape(-1)[place].item() for t in (got, want))
-    what = f"each third element of shape {shape} from the second on"
-    return Wrong("values", f"element {place} is {wanted}", found, what)
+    return other_bits(got, want, f"each third element of shape {shape}, from the second on")
 
 
 def set_addresses(
