@@ -88,15 +88,17 @@ def _sampled(basis: Basis, base: Sample, shape: Shape, grid: Shape) -> Call:
 
 def _unpooled(basis: Basis, base: Sample, sides: Shape, *shape: int) -> Call:
     """What windows of these sides, which do not overlap, hold at most, put back in its place."""
-    pools = (torch.max_pool1d_with_indices, *_POOLS)
-    pool: Any = pools[len(sides) - 1]
+    pool = _POOLS[len(sides) - 1]
     whole = basis.distinct(shape) if basis.kind.is_floating_point else basis.fill(base, 0, shape)
     highest, places = pool(whole.float(), sides)
     given = {"kernel_size": sides, "stride": None, "padding": 0, "output_size": torch.Size(shape)}
     return Call((highest.to(basis.kind), places), {**base.call.kwargs, **given})
 
 
-_POOLS = (torch.ops.aten.max_pool2d_with_indices, torch.ops.aten.max_pool3d_with_indices)
+_ATEN = torch.ops.aten
+_POOLS: tuple[Any, ...] = (
+    *(_ATEN.max_pool1d_with_indices, _ATEN.max_pool2d_with_indices, _ATEN.max_pool3d_with_indices),
+)
 
 
 def _aligned(basis: Basis, base: Sample, times: int, batch: int, classes: int, most: int) -> Call:
