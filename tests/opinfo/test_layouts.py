@@ -105,6 +105,7 @@ DIRECTED = [
     "set_",
     "allocates",
     "of_view",
+    "of_base",
     "in_place",
     "preserve_format",
     "contiguous_format",
