@@ -23,7 +23,7 @@ Make = Callable[..., Call | None]
 def _written(basis: Basis) -> Variations:
     """The call of each size that the CPU takes and that is steady, made of samples with other arguments in turn."""
     bases = _by_arguments(basis)
-    for number, (make, sizes) in enumerate(_recipes(basis.op.id)):
+    for number, (make, sizes) in enumerate(recipes(basis.op.id)):
         for base in starting_at(bases, 3 * number):
             call = make(basis, base, *sizes)
             if call is None or basis.taken(call) is None:
@@ -33,7 +33,8 @@ def _written(basis: Basis) -> Variations:
                 break
 
 
-def _recipes(op: str) -> Iterator[tuple[Make, Sequence[Any]]]:
+def recipes(op: str) -> Iterator[tuple[Make, Sequence[Any]]]:
+    """What makes each call that is written for an op, and the sizes."""
     for pattern, (make, sizes) in _RECIPES.items():
         if fnmatchcase(op, pattern):
             yield from ((make, each) for each in sizes)
@@ -95,10 +96,8 @@ def _unpooled(basis: Basis, base: Sample, sides: Shape, *shape: int) -> Call:
     return Call((highest.to(basis.kind), places), {**base.call.kwargs, **given})
 
 
-_ATEN = torch.ops.aten
-_POOLS: tuple[Any, ...] = (
-    *(_ATEN.max_pool1d_with_indices, _ATEN.max_pool2d_with_indices, _ATEN.max_pool3d_with_indices),
-)
+#: By the number of dimensions.
+_POOLS = [getattr(torch.ops.aten, f"max_pool{count}d_with_indices") for count in (1, 2, 3)]
 
 
 def _aligned(basis: Basis, base: Sample, times: int, batch: int, classes: int, most: int) -> Call:

@@ -173,6 +173,7 @@ def _traced(say: Say) -> str:
     return "\n".join(lines)
 
 
+#: The trace without a mutant, once this process has made it.
 _CLEAN: list[str | None] = []
 
 

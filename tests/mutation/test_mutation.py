@@ -249,6 +249,7 @@ def test_conditions_that_no_call_of_the_suite_meets(monkeypatch: pytest.MonkeyPa
     # 7 is one of the suite's, 300 one of the probe's, and 11,111 nobody's.
     axes = {str(extent): of_extent(extent) for extent in (7, 300, 11_111)}
     monkeypatch.setattr(unmet, "AXES", axes)
+    assert {each.axis for each in unmet.unprobed("neg")} == {"300", "11111"}
     (found,) = unmet.unmet("neg")
     assert (found.op, found.axis, found.condition) == ("neg", "300", "an extent of 300")
     assert found.kernel.startswith("neg") and "(300, 300)" in found.call

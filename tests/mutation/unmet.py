@@ -1,7 +1,8 @@
 """``python -m tests.mutation.unmet``: the conditions of mutants that no call of plan quick meets, op by op.
 
 A seed draws a few mutants of each op, and what none reached is a sample. This asks for every condition that may be drawn
-for the kernels that have the op's name. What the probe does not meet either is left out: no call may be able to.
+for the kernels that have the op's name. What the probe does not meet either is left out: no call may be able to. Without
+the probe (``--unprobed``) all ops take minutes, and the ones with long lists are those that have hardly a sample.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ _ROUNDS, _SECONDS = 70, 12
 
 
 class Unmet(NamedTuple):
-    """A condition that no call of the suite met, and the probe's call that does, or that its time was over."""
+    """A condition that no call of the suite met; and, if it was asked, the probe's call that does, or that its time was
+    over."""
 
     op: str
     kernel: str
     axis: str
     condition: str
-    call: str
+    call: str = ""
 
 
 class _Late(BaseException):
@@ -73,8 +75,29 @@ def refusing(condition: Condition) -> Effect:
     return effect
 
 
+def unprobed(op: str) -> Iterator[Unmet]:
+    """The conditions that no call of an op's items in plan quick meets."""
+    for overloads, left in _left(op).items():
+        yield from (Unmet(op, "/".join(overloads), axis, label) for axis, label in left)
+
+
 def unmet(op: str) -> Iterator[Unmet]:
-    """The conditions that no call of an op's items in plan quick meets, and some call of the probe does."""
+    """Those of them that some call of the probe meets."""
+    dtypes = dtypes_of(op, "quick")
+    for overloads, left in _left(op).items():
+        known = conditions(op, overloads)  # anew: some count calls
+        for axis, label in left:
+            found = f"not known: the probe found none in {_SECONDS} seconds"
+            with _at_most(_SECONDS):
+                effect = refusing(known[axis, label])
+                found = observable(overloads, effect, op, dtypes, Random(1), _ROUNDS)
+            # An index out of range is refused whatever it is called with.
+            if found and "IndexError" not in found:
+                yield Unmet(op, "/".join(overloads), axis, label, found)
+
+
+def _left(op: str) -> dict[tuple[str, ...], dict[tuple[str, str], Condition]]:
+    """By the overloads of each kernel of an op, the conditions that its items in plan quick leave."""
     kernels = [each for each in named_targets(op) if not drawn_at_random(each)]
     left = {overloads: conditions(op, overloads) for overloads in kernels}
     for dtype in dtypes_of(op, "quick"):
@@ -84,17 +107,7 @@ def unmet(op: str) -> Iterator[Unmet]:
         # A condition that cannot be asked would hide those after it.
         if failures := [failure for run in runs for failure in run.failures]:
             raise RuntimeError(f"{op}: {failures[0]}")
-    dtypes = dtypes_of(op, "quick")
-    for overloads, of in left.items():
-        known = conditions(op, overloads)  # anew: some count calls
-        for axis, label in of:
-            found = f"not known: the probe found none in {_SECONDS} seconds"
-            with _at_most(_SECONDS):
-                effect = refusing(known[axis, label])
-                found = observable(overloads, effect, op, dtypes, Random(1), _ROUNDS)
-            # An index out of range is refused whatever it is called with.
-            if found and "IndexError" not in found:
-                yield Unmet(op, "/".join(overloads), axis, label, found)
+    return left
 
 
 @contextmanager
@@ -115,13 +128,16 @@ def _at_most(seconds: int) -> Iterator[None]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation.unmet", description=__doc__)
     parser.add_argument("ops", nargs="*", metavar="OP", help="of these ops only (default: all)")
+    parser.add_argument(
+        "--unprobed", action="store_true", help="list what no call at all may be able to meet, too"
+    )
     given = parser.parse_args()
     known = [op for op in catalogue() if dtypes_of(op, "quick")]
     if strange := sorted({*given.ops} - {*known}):
         parser.error(f"{strange[0]!r} is no op that plan quick runs on the simulated device")
     for op in given.ops or known:
-        for each in unmet(op):
-            print(" | ".join(each), flush=True)
+        for each in unprobed(op) if given.unprobed else unmet(op):
+            print(" | ".join(filter(None, each)), flush=True)
     return 0
 
 

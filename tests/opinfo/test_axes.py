@@ -12,6 +12,7 @@ import torch
 
 from opinfo.axes import AXES, FEW, by_axis, samples_of, table
 from opinfo.axes.basis import Basis
+from opinfo.axes.written import recipes
 from opinfo.catalog import catalogue
 from opinfo.compare import Call
 from opinfo.exceptions import exceptions
@@ -78,6 +79,20 @@ def test_every_op_that_takes_tensors_has_an_axis_or_a_reason(
         and any(map(taken, draw(catalogue()[name], "float32", limit=20)))
     ]
     assert unexplained == []
+
+
+def test_each_call_that_is_written_is_taken_and_is_steady(
+    everything: dict[str, list[Sample]],
+) -> None:
+    """Of the ops of that family, and of no others."""
+    of_family = {
+        op: len([*recipes(op)])
+        for op in everything
+        if "axes.written" in exceptions().families_of(op)
+    }
+    made = {op: sum(s.axis == "written" for s in samples) for op, samples in everything.items()}
+    assert {op: count for op, count in made.items() if count} == of_family
+    assert {op for op in everything if [*recipes(op)]} == set(of_family)
 
 
 def test_budgets_are_kept(everything: dict[str, list[Sample]]) -> None:
