@@ -154,9 +154,9 @@ def reads_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong |
     backwards, thirds = tuple(reversed(range(len(shape)))), flat[1:size:3]
     bases: dict[str, Any] = {
         "": lambda held: held[:size].view(shape),
-        " after an element": lambda held: held[1 : size + 1].view(shape),
+        " that begins after an element": lambda held: held[1 : size + 1].view(shape),
         " of every second element": lambda held: held[1:].view(*shape, 2)[..., 1],
-        ", transposed": lambda held: held[:size].view(shape[::-1]).permute(backwards),
+        " that is transposed": lambda held: held[:size].view(shape[::-1]).permute(backwards),
     }
     for given, want in (
         ((tuple(shape[::-1]), tuple(steps[::-1]), 0), flat[:size].view(shape).permute(backwards)),
@@ -164,7 +164,8 @@ def reads_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong |
     ):
         for how, base in bases.items():
             for name, call in (("", op), ("as_strided_: ", torch.Tensor.as_strided_)):
-                what = f"{name}size, stride and offset {given} of shape {shape}{how}"
+                asked = "{}size {}, stride {} and offset {}".format(name, *given)
+                what = f"{asked} of a tensor of shape {shape}{how}"
                 wrong = other_bits(back(call(base(move(flat)), *given)), want, what)
                 if wrong is not None:
                     return wrong
@@ -182,7 +183,7 @@ def other_bits(got: Any, want: Any, what: Any) -> Wrong | None:
         return None
     place = int((held != expected).nonzero()[0]) // want.element_size()
     found, wanted = (t[place].item() for t in dense)
-    return Wrong("values", f"element {place} is {wanted}", found, what)
+    return Wrong("values", wanted, found, f"{what}, element {place}")
 
 
 def writes_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong | None:
