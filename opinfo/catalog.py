@@ -96,9 +96,16 @@ class Op:
         return frozenset(map(dtype_name, self.info.dtypes))
 
     def dtypes_on(self, torch_type: str) -> frozenset[str]:
-        """Names of the dtypes that the database lists for a device type; the CPU's if it lists none."""
+        """Names of the dtypes that the database lists for a device type, none if it says that there are none; the CPU's for
+        a device type of which it says nothing."""
         listed = self.info.dtypesIf.get(torch_type) if torch_type != "cpu" else None
-        return frozenset(map(dtype_name, listed)) if listed else self.dtypes
+        return self.dtypes if listed is None else frozenset(map(dtype_name, listed))
+
+    @cached_property
+    def dtypes_anywhere(self) -> frozenset[str]:
+        """Names of the dtypes that the database lists for some device type, the CPU among them."""
+        lists = (self.info.dtypes, *self.info.dtypesIf.values())
+        return frozenset(dtype_name(dtype) for listed in lists for dtype in listed or ())
 
     @cached_property
     def gradient_dtypes(self) -> frozenset[str]:

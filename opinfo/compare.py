@@ -78,13 +78,20 @@ def on_device(kwargs: dict[str, Any], device: torch.device | str) -> dict[str, A
     return kwargs
 
 
+def _on(given: Any, device: torch.device) -> Any:
+    return device if isinstance(given, torch.device) else given
+
+
 class Call:
     """Positional and keyword arguments of one call, with the tensors taken out.
 
     ``bind(tensors)`` gives the arguments with these tensors in their places.
     """
 
-    __slots__ = ("_form", "_holding", "_in_kwargs", "_places", "args", "kwargs", "tensors")
+    __slots__ = (
+        *("_form", "_holding", "_in_kwargs", "_names_device", "_places"),
+        *("args", "kwargs", "tensors"),
+    )
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args = args
@@ -95,6 +102,7 @@ class Call:
         self._places = [n for n, a in enumerate(args) if isinstance(a, torch.Tensor)]
         self._holding = frozenset(n for n, each in enumerate(held) if each)
         self._in_kwargs = bool(in_kwargs)
+        self._names_device = any(isinstance(each, torch.device) for each in args)
         self._form: str | None = None
 
     @property
@@ -109,6 +117,10 @@ class Call:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with these tensors, and with this device if they name one."""
         args, kwargs = self.bind(tensors)
+        if (
+            self._names_device
+        ):  # where there is an accelerator, the database names it in some samples of `to`
+            args = tuple(_on(each, device) for each in args)
         return args, on_device(kwargs, device)
 
     def bind(self, tensors: list[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -360,6 +360,18 @@ class Device:
         return self.lays_out or layout == BY_VALUES[0] or (layout in BY_VALUES and self.slices)
 
     @cached_property
+    def draws(self) -> bool:
+        """Whether it drew a random number when it was first asked to."""
+        try:
+            self.draw()
+        except Exception:  # whatever the vendor's code raises: it is judged elsewhere
+            return False
+        return True
+
+    def draw(self) -> torch.Tensor:
+        return self.from_device(torch.rand(1, device=self.torch_device))
+
+    @cached_property
     def slices(self) -> bool:
         """Whether it makes views by slicing. Where it cannot, the cells of these ops say so, and other clauses are
         judged without views."""
@@ -626,7 +638,15 @@ class Survey(msgspec.Struct, frozen=True):
 
 def preflight(device: Device) -> None:
     """A tiny op there and back: an addition, in the first dtype in which the device adds. Where no addition is
-    implemented, a copy has to do. Raises DeviceUnusable."""
+    implemented, a copy has to do. And a random number, if the device drew one the first time: a capture that failed may
+    leave its generator unusable. Raises DeviceUnusable."""
+    _compute(device)
+    if device.draws:
+        with _unusable_if_raised(f"device {device.name!r} failed to draw a random number"):
+            device.draw()
+
+
+def _compute(device: Device) -> None:
     failures = []
     for dtype in _TINY:
         try:

@@ -6,7 +6,7 @@ import random
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -14,7 +14,14 @@ import numpy as np
 import torch
 
 from opinfo.catalog import Op, host_generator_kept
-from opinfo.compare import Call, fits_in, outputs_of, tensors_of
+from opinfo.compare import (
+    DEFAULT_TOLERANCES,
+    Call,
+    difference,
+    fits_in,
+    outputs_of,
+    tensors_of,
+)
 from opinfo.exceptions import Exceptions, exceptions
 from opinfo.layouts import EXPAND, Layout
 from opinfo.reference import value_answer
@@ -54,7 +61,7 @@ def direct_seeding(torch_type: str = "cpu") -> Iterator[None]:
 
 #: Part of the plan's hash: a change in how samples are drawn or chosen changes what a cell means.
 RECIPE = (
-    "3: op_db sample_inputs_func on cpu, seed 0 per op and dtype, greedy cover of shape classes, "
+    "4: op_db sample_inputs_func on cpu, seed 0 per op and dtype, greedy cover of shape classes, "
     "of equals one with at most 2^20 elements; samples by axis"
 )
 SEED = 0
@@ -104,15 +111,80 @@ class Sample:
 def draw(op: Op, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> list[Sample]:
     """Up to ``limit`` samples of an op, the same whenever they are drawn with this seed."""
     samples: list[Sample] = []
-    smaller = "samples.saturate" in exceptions().families_of(op.id)
+    families = exceptions().families_of(op.id)
+    smaller = "samples.saturate" in families
     with without_modes(), warnings.catch_warnings(), torch.no_grad(), direct_seeding():
         seed_everything(seed)
         warnings.simplefilter("ignore")
         for index, raw in enumerate(islice(op.raw_samples(getattr(torch, dtype)), limit)):
             call = Call((raw.input, *raw.args), dict(raw.kwargs))
             call = _plain(_smaller(call) if smaller else call)
-            samples.append(Sample(index, call, raw.output_process_fn_grad))
+            sample = Sample(index, call, raw.output_process_fn_grad)
+            if not ("values.drawn" in families and depends_on_seed(op, sample)):
+                samples.append(without_ties(sample, families))
     return samples
+
+
+def depends_on_seed(op: Op, sample: Sample) -> bool:
+    """Whether the CPU's answer to a call is another one with another seed: then it is not the one of a device with a
+    generator of its own, either. What raises depends on none."""
+    inner = torch.manual_seed
+    found = []
+    for shift in (0, 1):
+
+        def seeded(seed: int, shift: int = shift) -> torch.Generator:
+            return inner(int(seed) + shift)
+
+        torch.manual_seed = seeded
+        try:
+            seed_everything(SEED + shift)
+            found.append(value_answer(op.function, sample.call.on, sample.tensors, mutates=True))
+        finally:
+            torch.manual_seed = inner
+    if any(each.raises is not None for each in found):
+        return False
+    unique = sample.process or (lambda result: result)
+    one, other = (unique(each.result) for each in found)
+    return difference(one, other, DEFAULT_TOLERANCES) is not None
+
+
+def without_ties(sample: Sample, families: frozenset[str], family: str = "values.of_any") -> Sample:
+    """The sample, for an op that may take any of several equal elements, with an input of numbers that all differ."""
+    if family not in families or sample.call.kwargs.get("stable") or not sample.tensors:
+        return sample
+    first, *rest = sample.tensors
+    if (apart := untied(first)) is first:
+        return sample
+    return replace(sample, call=Call(*sample.call.bind([apart, *rest])))
+
+
+#: For each floating-point dtype the integers that hold its bits.
+_BITS = {
+    torch.float16: torch.int16, torch.bfloat16: torch.int16,
+    torch.float32: torch.int32, torch.float64: torch.int64,
+}  # fmt: skip
+
+
+def untied(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, with finite numbers that equal others made as much larger as needed for all to differ, in their order;
+    the tensor itself if none do, or if it holds no floating-point numbers."""
+    bits = _BITS.get(tensor.dtype)
+    finite = (
+        tensor[tensor.isfinite()] if bits is not None and tensor.layout == torch.strided else None
+    )
+    if bits is None or finite is None or finite.unique().numel() == finite.numel():
+        return tensor
+    # Consecutive numbers are consecutive integers, from the smallest normal one up on both sides of 0.
+    about = torch.finfo(tensor.dtype)
+    below = int(torch.tensor(about.tiny, dtype=tensor.dtype).view(bits)) - 1
+    ranks = (finite.abs().view(bits).long() - below).clamp(min=0) * finite.sign().long()
+    order = ranks.argsort(stable=True)
+    steps = torch.arange(len(ranks))
+    ranks[order] = (ranks[order] - steps).cummax(0).values + steps
+    sizes = torch.where(ranks == 0, 0, ranks.abs() + below).to(bits).view(tensor.dtype)
+    apart = tensor.clone()
+    apart[tensor.isfinite()] = torch.where(ranks < 0, -sizes, sizes)
+    return apart
 
 
 def _smaller(call: Call) -> Call:

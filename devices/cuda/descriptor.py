@@ -109,6 +109,7 @@ DESCRIPTOR = Descriptor(
         "set_rng_state": "set_rng_state",
         "graph": "CUDAGraph",
         "graph_callables": "make_graphed_callables",
+        "is_capturing": "is_current_stream_capturing",
     },
     workers_per_device=4,  # contexts of some hundred MiB each; a worker's own tensors are small
     facts=_facts,

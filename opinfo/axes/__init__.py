@@ -16,7 +16,7 @@ from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES
 from opinfo.axes.written import WRITTEN
 from opinfo.catalog import Op, dtype_name
 from opinfo.exceptions import exceptions
-from opinfo.samples import Sample, choose, draw
+from opinfo.samples import Sample, choose, depends_on_seed, draw, without_ties
 
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
@@ -109,7 +109,7 @@ def by_axis(
                 layouts = (*layouts[:-1], axis.mixed[number % len(axis.mixed)])
             if declared and not {dtype_name(t.dtype) for t in call.tensors} <= set(declared):
                 continue
-            yield Sample(
+            sample = Sample(
                 index=1000 * axis.number + number,
                 call=call,
                 process=base.process,
@@ -118,3 +118,5 @@ def by_axis(
                 reads_only=number >= axis.writes,
                 origin=base.index,
             )
+            if not ("values.drawn" in families and depends_on_seed(op, sample)):
+                yield without_ties(sample, families)

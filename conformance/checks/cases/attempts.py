@@ -15,6 +15,7 @@ from conformance.checks.cases.cases import Case
 from conformance.checks.cases.context import Attempt, Context, ProgramSearch, Where, in_process
 from devices.failure import Failure, Kind
 from opinfo.device import Device, DeviceUnusable, open_device
+from opinfo.float32 import ieee
 
 #: Milliseconds that work in flight takes, attempt by attempt. A device with a gate needs only the first.
 PATIENCE = (50.0, 250.0, 1000.0, 4000.0)
@@ -47,7 +48,7 @@ def here(
     for patience in PATIENCE:
         made, context = Attempt(), Context(device, seed, patience, where, search, default)
         try:
-            with as_it_was(context), collector_paused():
+            with as_it_was(context), collector_paused(), ieee():
                 torch.manual_seed(sum(map(ord, seed)))
                 check(context, *arguments)
                 context.settle()  # a failure of queued work belongs to the case that queued it

@@ -45,6 +45,9 @@ START_SECONDS = 120.0
 #: The module as which a fresh process imports a repro script.
 SCRIPT = "conform_repro"
 
+#: How much shorter the one of two holds is that ends first, where both take a time.
+_SHORTER = 8.0
+
 
 @dataclass(frozen=True, slots=True)
 class Where:
@@ -333,7 +336,14 @@ class Context:
 
     # -- work in flight
 
-    def hold(self, stream: Any = None, limit: float = LIMIT, *, needed: bool = True) -> Hold:
+    def hold(
+        self,
+        stream: Any = None,
+        limit: float = LIMIT,
+        *,
+        needed: bool = True,
+        released_first: bool = False,
+    ) -> Hold:
         """Work that occupies a stream (the current one by default) from now on until it is released,
         or for ``patience`` where the device has only a primitive that takes a time::
 
@@ -344,10 +354,12 @@ class Context:
         after ``limit`` seconds, which fails the case: the host was kept waiting.
 
         Where the device has neither, the case is unsupported by declaration. If a hold is not ``needed``, because
-        values are judged too, the block runs without one: ``hold.waits`` and ``hold.check`` then judge nothing.
+        values are judged too, the block runs without one: ``hold.waits`` and ``hold.check`` then judge nothing. Of two
+        holds one may be ``released_first``: where both take a time, it takes the shorter one.
         """
         limit *= self.descriptor.time_scale
-        hold = Hold(self.opened, self.patience, stream, limit, self.check)
+        milliseconds = self.patience / _SHORTER if released_first else self.patience
+        hold = Hold(self.opened, milliseconds, stream, limit, self.check)
         if not hold.holds and not needed and NOTHING_HELD not in self.notes:
             self.note(NOTHING_HELD)
         elif not hold.holds and needed:
@@ -357,6 +369,15 @@ class Context:
     def ends(self, what: Any, seconds: float = SOON) -> bool:
         """Whether a stream's or an event's work is done within that time, by its ``query``: nothing holds it."""
         return ends(what, seconds * self.descriptor.time_scale)
+
+    def is_capturing(self, stream: Any) -> bool:
+        """Whether a stream records a graph. Before torch 2.12 the generic stream does not say: the device's module does, of
+        the current one."""
+        said = getattr(stream, "is_capturing", None)
+        if said is not None:
+            return bool(said())
+        with stream:
+            return bool(self.own("is_capturing")())
 
     def current_stream(self, index: int = 0) -> Any:
         return torch.accelerator.current_stream(self.at(index))

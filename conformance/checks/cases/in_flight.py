@@ -41,6 +41,7 @@ class Hold:
     def __init__(
         self, opened: Device, milliseconds: float, stream: Any, limit: float, check: Check
     ) -> None:
+        """Without a gate the stream is occupied for this time, which ``release`` does not shorten."""
         self._device, self._milliseconds, self._limit = opened, milliseconds, limit
         self._check, self.stream = check, stream
         self.holds = opened.descriptor.gate is not None or opened.descriptor.busy is not None

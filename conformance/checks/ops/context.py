@@ -27,6 +27,7 @@ from conformance.checks.cells import VALUES, VARIANTS, CellRecord, Failed, Recor
 from conformance.checks.guard import INPUTS, UNWATCHED, Guard, allows
 from conformance.checks.ops.call_script import CallScript
 from conformance.checks.ops.calls import Ambiguous, Call, Judge, Laid, repeated
+from conformance.checks.ops.roundings import allowance
 from conformance.checks.ops.script import literal
 from devices.cell import CallKey
 from devices.errors import in_a_line
@@ -35,6 +36,7 @@ from opinfo.catalog import Op, drawn_sample
 from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Wrong
 from opinfo.device import ByValues, Device, Guarded
 from opinfo.exceptions import Exceptions
+from opinfo.float32 import ieee
 from opinfo.layouts import CONTIGUOUS, AnyLayout, Case, Geometry, covering_set, interned, uniform
 from opinfo.reference import (
     OutputSpec,
@@ -115,6 +117,10 @@ class Reference:
         if name == "process" and self.process is not None:
             drawn = f"drawn_sample({self.ctx.op.id!r}, {self.ctx.dtype!r}, {sample.drawn})"
             return f"{drawn}.output_process_fn_grad", (drawn_sample,)
+        if name == "allowed" and self.conditioned:
+            process, functions = self.source("process")
+            text = f"allowance(op, arguments, repeated(values, geometries), {process})"
+            return text, (allowance, repeated, *functions)
         found = getattr(self, name)
         classes = (OutputSpec,) if "OutputSpec(" in repr(found) else ()
         return literal(found), classes
@@ -132,6 +138,20 @@ class Reference:
     def process(self) -> Callable[[Any], Any] | None:
         """What gives the part of a result that is unique, where not all is."""
         return self.laid.sample.process if "values.not_unique" in self.families else None
+
+    @property
+    def conditioned(self) -> bool:
+        """Whether roundings of the operands may change the result by more than the tolerances."""
+        return "values.conditioned" in self.families
+
+    @property
+    def allowed(self) -> list[torch.Tensor]:
+        """How much each tensor of the result may be off by, where that is so; computed where it is asked for."""
+        if not self.conditioned:
+            return []
+        sample = self.laid.sample
+        values = repeated(sample.tensors, self.laid.geometries)
+        return allowance(self.ctx.op.function, sample.call.on, values, self.process)
 
     @property
     def families(self) -> frozenset[str]:
@@ -611,13 +631,11 @@ def run_checks(ctx: ItemContext, checks: Iterable[OpCheck]) -> None:
                 wanted.setdefault(function, check.grad)
     if not wanted:
         return
-    precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
     always = torch.is_warn_always_enabled()
     # A warning that torch gives once a process would be seen in one cell only.
     torch.set_warn_always(True)
     try:
-        with warnings.catch_warnings(), direct_seeding(ctx.device.torch_device.type):
+        with ieee(), warnings.catch_warnings(), direct_seeding(ctx.device.torch_device.type):
             warnings.simplefilter("ignore")
             for function, grad in wanted.items():
                 ctx.grad = grad
@@ -626,5 +644,4 @@ def run_checks(ctx: ItemContext, checks: Iterable[OpCheck]) -> None:
             # A failure of queued work belongs to the item that queued it, not to the next.
             ctx.device.synchronise()
     finally:
-        torch.set_float32_matmul_precision(precision)
         torch.set_warn_always(always)

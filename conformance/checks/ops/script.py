@@ -30,6 +30,7 @@ from conformance.checks.source import bound, names_of, text_of
 from opinfo.apart import LeftBehind
 from opinfo.catalog import Op, database_entry
 from opinfo.compare import Call, Wrong, raised, replace_tensors
+from opinfo.float32 import IEEE
 
 _OURS = ("conformance", "opinfo", "devices", "reports", "tests")
 
@@ -265,7 +266,7 @@ def written(
     apart = bool(around or (left and left.sorting))
     carried = (carried or Carried()).take_all([*functions, *([LeftBehind] if apart else [])])
     lines = ["torch.set_num_threads(1)", f"torch.set_grad_enabled({setting.grad})"]
-    lines += ['torch.set_float32_matmul_precision("highest")', 'warnings.simplefilter("ignore")']
+    lines += [*IEEE, 'warnings.simplefilter("ignore")']
     imports = {*carried.imports, "import torch", "import sys", "import warnings"}
     needed = [f"import {each}" for each in dict.fromkeys((descriptor.module, around)) if each]
     if apart:

@@ -31,7 +31,7 @@ def _comes_back(context: Context, size: int, before: int, text: str) -> None:
         others = [context.bytes_of(size) for _ in range(before)]
         block = context.bytes_of(size)
         place = span(block)
-        with context.hold(busy) as held, context.hold(free) as let_go:
+        with context.hold(busy) as held, context.hold(free, released_first=True) as let_go:
             for each in others:
                 each.record_stream(busy)
             block.record_stream(free)
@@ -72,7 +72,7 @@ def in_use(context: Context) -> None:
     size = 2 * MIB
     mine, busy, free = context.streams(3)
     fresh(context)
-    with mine, context.hold(busy) as held, context.hold(free) as let_go:
+    with mine, context.hold(busy) as held, context.hold(free, released_first=True) as let_go:
         before = context.counters().active
         waits, blocks = context.bytes_of(size), [context.bytes_of(size) for _ in range(3)]
         waits.record_stream(busy)

@@ -104,7 +104,7 @@ def of_several(context: Context) -> None:
         with mine:
             block = context.bytes_of(size)
             place = span(block)
-            with context.hold(first) as one, context.hold(second) as other:
+            with context.hold(first, released_first=True) as one, context.hold(second) as other:
                 for stream in marked:
                     block.record_stream(stream)
                 del block

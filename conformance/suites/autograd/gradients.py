@@ -14,14 +14,18 @@ import torch
 from torch.autograd import forward_ad
 
 from conformance.checks.ops.calls import Call, Found, address, damages, laid_out, repeated, views
+from conformance.checks.ops.roundings import (
+    DRAWS,
+    FACTOR,
+    ROUNDING,
+    jolted,
+    off,
+    wider,
+)
 from opinfo.compare import SUM_ROUNDINGS, Wrong, raised, tensor_difference, tensors_of
 from opinfo.device import Damage, Guarded, identity
 from opinfo.layouts import Geometry
 
-#: Draws of a perturbation, and how many times its largest effect a gradient may be off by.
-_DRAWS, _FACTOR = 3, 16.0
-#: What an error of rounding is at most, of the sum of the cotangent's elements or of the largest gradient.
-_ROUNDING = 2.0**-10
 #: One rounding of what sums are accumulated in.
 _ACCUMULATED = 2.0**-24
 
@@ -369,16 +373,6 @@ def as_the_cpu_does(
     return procedure(host, *given)
 
 
-def wider(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in the widest dtype of its kind."""
-    kind = torch.complex128 if tensor.is_complex() else torch.float64
-    return tensor.detach().to(kind, copy=True) if floats(tensor) else tensor.detach().clone()
-
-
-def floats(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
 def on_cpu(cotangents: Cotangents, outputs: Sequence[torch.Tensor]) -> Grads:
     """The cotangents as contiguous tensors on the CPU, in the outputs' dtypes."""
     found: Grads = []
@@ -544,40 +538,28 @@ def sensitivity(
     source = torch.Generator().manual_seed(0)
     jolt = partial(jolted, epsilon=epsilon, source=source)
     largest: Grads = [None if each is None else each.abs() * 0 for each in exact]
-    for _ in range(_DRAWS):
+    for _ in range(DRAWS):
         given = [v if n in fixed else jolt(wider(v)) for n, v in enumerate(values)]
         moved = compute(*about, given, places, cotangents)
         for place, (before, after) in enumerate(zip(exact, moved)):
             held = largest[place]
             if before is not None and after is not None and held is not None:
-                largest[place] = torch.maximum(held, _off(after, before))
+                largest[place] = torch.maximum(held, off(after, before))
     narrow = compute(*about, values, places, cotangents, False)
     sent = sum(_sum_of_sizes(each) for each in cotangents if each is not None)
     for place, (want, got) in enumerate(zip(exact, narrow)):
         held = largest[place]
         if want is not None and got is not None and held is not None and want.numel():
-            error = float(_off(got, want).max())
+            error = float(off(got, want).max())
             scale = max(sent, float(want.abs().nan_to_num(0.0, 0.0, 0.0).max()))
             added = min(epsilon, _ACCUMULATED) * sent / want.numel()
-            largest[place] = held * _FACTOR + min(_FACTOR * error, _ROUNDING * scale) + added
+            largest[place] = held * FACTOR + min(FACTOR * error, ROUNDING * scale) + added
     return largest
-
-
-def _off(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
-    return (got - want).abs().nan_to_num(0.0, 0.0, 0.0)
 
 
 def _sum_of_sizes(cotangent: Cotangent) -> float:
     (held,) = repeated([held_by(cotangent)], [cotangent.geometry])
     return float(seen(held, cotangent).abs().sum())
-
-
-def jolted(tensor: torch.Tensor, epsilon: float, source: torch.Generator) -> torch.Tensor:
-    """A tensor whose elements are changed by one rounding, up or down."""
-    if not floats(tensor):
-        return tensor
-    signs = torch.randint(0, 2, tensor.shape, generator=source) * 2 - 1
-    return tensor * (1 + epsilon * signs)
 
 
 # -- judging

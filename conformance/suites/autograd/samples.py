@@ -12,6 +12,7 @@ import torch
 
 from conformance.checks.ops.calls import Laid, repeated
 from conformance.checks.ops.context import ItemContext, Part
+from conformance.checks.ops.roundings import floats
 from conformance.checks.ops.script import literal
 from conformance.suites.autograd.gradients import (
     Compute,
@@ -21,7 +22,6 @@ from conformance.suites.autograd.gradients import (
     Grads,
     Graph,
     as_the_cpu_does,
-    floats,
     gradients,
     in_place,
     plain,
@@ -31,7 +31,7 @@ from opinfo.axes.basis import MOST
 from opinfo.axes.shapes import EQUAL, EXTENT, LONG, RANK, SIZE
 from opinfo.compare import tensors_of
 from opinfo.layouts import CONTIGUOUS, Geometry, parse_layout
-from opinfo.samples import Sample, choose
+from opinfo.samples import Sample, choose, without_ties
 
 #: Upstream's samples of an op and dtype, and those of axes of shapes.
 _UPSTREAM = 4
@@ -60,11 +60,13 @@ def chosen(ctx: ItemContext) -> list[Sample]:
     if "gradients" in ctx.kept:
         made: list[Sample] = ctx.kept["gradients"]
         return made
-    upstream = [each for each in ctx.common if not each.axis and _usable(ctx, each)]
+    apart = partial(without_ties, families=ctx.traits.families, family="gradients.of_any")
+    samples = list(map(apart, ctx.samples))
+    upstream = [s for s in samples if not s.axis and not s.reads_only and _usable(ctx, s)]
     found = choose(upstream, _UPSTREAM)
     if "gradients.not_smooth" not in ctx.traits.families:
         for axis, count in _AXES.items():
-            of_axis = [each for each in ctx.samples if each.axis == axis]
+            of_axis = [each for each in samples if each.axis == axis]
             if axis == LONG.name:  # the batch comes first, and what is long in the result last
                 of_axis = of_axis[::-1][:1] + of_axis[:-1]
             found += islice((each for each in of_axis if _usable(ctx, each)), count)

@@ -29,7 +29,8 @@ _REPRESENTATIVE = ("float32", "int64", "bool", "complex64")
 
 def once(traits: Traits) -> bool:
     """Whether this dtype is the one that stands for the op."""
-    dtypes = catalogue()[traits.op].dtypes
+    op = catalogue()[traits.op]
+    dtypes = op.dtypes or op.dtypes_anywhere  # some ops the CPU does not implement
     return traits.dtype == next((name for name in _REPRESENTATIVE if name in dtypes), min(dtypes))
 
 

@@ -396,7 +396,7 @@ def side_stream(context: Context, order: str) -> None:
         x.add_(1)
         then(stream, side)
         with side:
-            within = side.is_capturing()
+            within = context.is_capturing(side)
             x.mul_(2)
         y.add_(5)
         then(side, stream)
@@ -483,7 +483,9 @@ def unjoined(context: Context) -> None:
 
     raised = broken(stream, new_graph(context), fork)
     context.check(isinstance(raised, RuntimeError), "a fork that is not joined raises")
-    context.same([stream.is_capturing(), side.is_capturing()], [False] * 2, "is_capturing")
+    context.same(
+        [context.is_capturing(stream), context.is_capturing(side)], [False] * 2, "is_capturing"
+    )
     works(context, stream, "the capturing stream captures again")
     works(context, side, "the side stream captures")
 

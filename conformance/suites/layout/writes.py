@@ -136,16 +136,24 @@ def judge_kept(call: Call, answer: Answer, reference: Any) -> Found:
         if not takes_no_out(answer.raised):
             yield raised(answer.raised)
         return
-    wanted = wanted_outputs(reference) or []
-    for place, (target, want) in enumerate(zip(answer.targets, wanted)):
+    for place, target in enumerate(answer.targets):
         assert isinstance(target, Guarded)
         wrong = moved(call, target, answer.addresses[place])
-        if wrong is None and not reference.free:
-            wrong = differs(call.back(target.view), want, reference)
         if wrong is not None:
             yield wrong.about(f"out {place}")
             return
-    yield None
+    yield None if reference.free else written(call, answer, reference)
+
+
+def written(call: Call, answer: Answer, reference: Any) -> Wrong | None:
+    """How what is in the targets differs from the result."""
+    wanted = wanted_outputs(reference) or []
+    read = [call.back(each) for each, _ in zip(views(answer.targets), wanted)]
+    if len(read) < 2:
+        found = differs(read[0], wanted[0], reference) if read else None
+        return found.about("out 0") if found is not None else None
+    found = differs(read, wanted, reference)
+    return replace(found, subject=found.subject.replace("output", "out")) if found else None
 
 
 def moved(call: Call, target: Guarded, before: int | None) -> Wrong | None:
@@ -298,11 +306,11 @@ def judge_unfit(call: Call, answer: Answer, reference: Any) -> Found:
     ):
         if target.shape != want.shape:
             wrong = Wrong("shape", f"shape {tuple(want.shape)}", tuple(target.shape))
-        elif reference.free or (found := differs(call.back(target), want, reference)) is None:
-            continue
-        else:
-            wrong = found
-        yield wrong.about(f"out {place}")
+            yield wrong.about(f"out {place}")
+            return
+    other = None if reference.free else written(call, answer, reference)
+    if other is not None:
+        yield other
         return
     warned = how == "empty" or any("resized" in text for text in answer.warnings)
     if not warned and reference.warns:

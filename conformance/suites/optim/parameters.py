@@ -205,13 +205,21 @@ def given(arguments: dict[str, Any], device: torch.device | None) -> dict[str, A
     return {key: made(value) for key, value in arguments.items()}
 
 
+#: Optimisers that do not take a device type for fused steps, though others do (torch/optim/adagrad.py: cuda_unsupported).
+_NOT_FUSED = {"Adagrad": {"cuda"}}
+
+
 def optimiser(
     name: str, tensors: Any, arguments: dict[str, Any], way: str, device: torch.device | None
 ) -> Optimizer:
-    """An optimiser of torch.optim; ``tensors`` may be groups."""
+    """An optimiser of torch.optim; ``tensors`` may be groups. Ends the case as undeclared where this one does not take the
+    device for fused steps, though others do (Adagrad on CUDA)."""
     made = getattr(torch.optim, name)
     takes = inspect.signature(made).parameters
     flags = {flag: value for flag, value in FLAGS[way].items() if value or flag in takes}
+    kind = device.type if device is not None else "cpu"
+    if flags.get("fused") and kind in _NOT_FUSED.get(name, ()):
+        raise NotDeclared(f"torch.optim.{name} does not take {kind!r} for fused steps")
     found = made(tensors, **given(arguments, device), **flags)
     assert isinstance(found, Optimizer)
     return found

@@ -223,18 +223,6 @@ def on_device(context: Context, task: Task, flags: dict[str, bool]) -> Run:
     return trained(task, network, batches, flags)
 
 
-@contextmanager
-def exactly() -> Iterator[None]:
-    """Products and convolutions of float32 in float32."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 @cases(
     "optim.train",
     over={
@@ -245,8 +233,7 @@ def follows(context: Context, name: str, way: str) -> None:
     """Ten steps leave the losses, the parameters and the running statistics that they leave on the CPU."""
     must_be_taken(context, way)
     want = expected(name)
-    with exactly():
-        found = on_device(context, TASKS[name], FLAGS[way])
+    found = on_device(context, TASKS[name], FLAGS[way])
     _judge(context, found, want)
 
 
@@ -285,7 +272,7 @@ def deterministic() -> Iterator[None]:
 def twice(context: Context, name: str) -> None:
     """The same start and the same batches give the same losses and the same parameters, bit for bit."""
     task = TASKS[name]
-    with exactly(), deterministic():
+    with deterministic():
         one, two = (on_device(context, task, {}) for _ in range(2))
     context.same(two.losses, one.losses, "trained twice, the losses are the same")
     for key, first in one.state.items():

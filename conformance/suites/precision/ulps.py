@@ -36,6 +36,8 @@ def inputs(dtype: str, seed: int = 0, interval: tuple[float, float] | None = Non
         places = places[places % IN_A_BINADE >= len(_ENDS)]
         bits[places] = bits[places[torch.randperm(len(places), generator=source)]]
     found = bits.view(getattr(torch, dtype))
+    # What fmax makes of a signalling NaN is its library's choice, and programs have none.
+    bits[found.isnan()] |= 1 << (FORMATS[dtype][0] - 2)
     if interval is not None:
         limits = torch.finfo(found.dtype)
         low, high = max(interval[0], limits.min), min(interval[1], limits.max)

@@ -296,7 +296,7 @@ def still_read(context: Context, twice: bool) -> None:
     want = torch.arange(_BLOCK, dtype=torch.float32)
     first, there = (torch.zeros(_BLOCK - 7, device=context.device) for _ in range(2))
     _nothing_cached(context)
-    with context.hold(done) as one, context.hold(stream) as hold:
+    with context.hold(done, released_first=True) as one, context.hold(stream) as hold:
         block = want.pin_memory()
         for on, target in ((stream, there), (done, first))[: 1 + twice]:
             with on:
