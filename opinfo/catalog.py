@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import gc
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -89,6 +90,12 @@ class Op:
     #: whether the database allows conjugated, and negated, views as inputs of the op
     takes_conj_view = _Field[bool]("test_conjugated_samples")
     takes_neg_view = _Field[bool]("test_neg_view")
+
+    @property
+    def spatial(self) -> int:
+        """The number of spatial dimensions of an op that is named by it, as ``max_unpool2d`` is; else 0."""
+        named = re.search(r"(\d)d(?:\.|$)", self.id)
+        return int(named[1]) if named else 0
 
     @cached_property
     def dtypes(self) -> frozenset[str]:

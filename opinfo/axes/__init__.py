@@ -16,7 +16,7 @@ from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES
 from opinfo.axes.written import WRITTEN
 from opinfo.catalog import Op, dtype_name
 from opinfo.exceptions import exceptions
-from opinfo.samples import Sample, choose, depends_on_seed, draw, without_ties
+from opinfo.samples import Sample, choose, draw, is_settled, without_ties
 
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
@@ -118,5 +118,5 @@ def by_axis(
                 reads_only=number >= axis.writes,
                 origin=base.index,
             )
-            if not ("values.drawn" in families and depends_on_seed(op, sample)):
+            if is_settled(op, sample, families):
                 yield without_ties(sample, families)

@@ -138,8 +138,10 @@ def close(
     text: str,
     at: str,
     roundings: float = ROUNDINGS,
+    size: float = 0.0,
 ) -> None:
-    """A check that a tensor of the device is one of the CPU, which is in float64, but for rounding."""
+    """A check that a tensor of the device is one of the CPU, which is in float64, but for rounding: at the size of its largest
+    element, or at this one, if terms of that size may cancel."""
     context.same(tuple(found.shape), tuple(expected.shape), text, Kind.SHAPE, at)
     there = context.from_device(found.detach())
     want = expected.detach().to(there.dtype)
@@ -147,7 +149,11 @@ def close(
     looser = {
         name: (max(t.rtol, CHAINED.get(name, (0, 0))[0]), t.atol) for name, t in given.items()
     }
-    wrong = tensor_difference(there, want, CHAINED | looser, roundings)
+    allowed = {
+        name: (rtol, max(atol, roundings * rtol * size))
+        for name, (rtol, atol) in (CHAINED | looser).items()
+    }
+    wrong = tensor_difference(there, want, allowed, roundings)
     context.checks += 1
     if wrong is not None:
         where = Difference(wrong.count, wrong.total, wrong.first)
