@@ -238,6 +238,20 @@ def error_of_an_op(context: Context) -> None:
     works(context, stream, "the stream captures again")
 
 
+@cases("graphs.recovery", own_process=True, requires={"generator"})
+def random_numbers(context: Context) -> None:
+    """After a refused call has ended a capture, the default generator gives what it gave before with the same seed."""
+    x = there(context, counting(4))
+    torch.manual_seed(5)
+    want = torch.rand(8, device=context.device)
+    for name, call in WAITING.items():
+        stream = context.stream()
+        raised = broken(stream, new_graph(context), partial(_waits, call, x, stream))
+        context.must(raised is not None, f"{name} was refused")
+        torch.manual_seed(5)
+        context.equal(torch.rand(8, device=context.device), want, f"numbers drawn after {name}")
+
+
 @cases("graphs.recovery", own_process=True)
 def invalidated_capture(context: Context) -> None:
     """After a refused call has ended a capture the same stream captures, and so does another one."""

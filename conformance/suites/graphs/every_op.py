@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from operator import attrgetter
@@ -97,6 +98,7 @@ def called_in_graph(call: Call, seed: int, own: str) -> Replayed:
     except Exception as error:
         torch.accelerator.synchronize()
         made.error = chain(error)[-1]
+        end_capture(own, call.device)
         return made
     for each, value in zip(static, call.values):
         each.copy_(call.move(value))
@@ -111,6 +113,16 @@ def called_in_graph(call: Call, seed: int, own: str) -> Replayed:
     except Exception as error:
         made.error = chain(error)[-1]
     return made
+
+
+def end_capture(own: str, device: torch.device) -> None:
+    """After a capture that failed, make one that succeeds. Until then, a device may refuse to draw random numbers
+    (``graphs.recovery`` judges that), and the next call is not to blame."""
+    x = torch.zeros(1, device=device)
+    torch.accelerator.synchronize()
+    with suppress(Exception), torch.Stream(device=device), make_graph(own, device):
+        x.add_(1)
+    torch.accelerator.synchronize()
 
 
 def make_graph(own: str, device: torch.device) -> Any:

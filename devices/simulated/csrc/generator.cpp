@@ -5,6 +5,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <array>
+#include <atomic>
 
 #include "capture.h"
 #include "faults.h"
@@ -167,7 +168,13 @@ at::Generator made(int device, uint64_t seed) {
   return at::make_generator<SimulatedGenerator>(device, std::make_shared<State>(at::detail::createCPUGenerator(seed)));
 }
 
+std::atomic<bool> refuses_to_draw{false};
+
 }  // namespace
+
+void refuse_to_draw(bool refused) {
+  refuses_to_draw = refused;
+}
 
 const at::Generator& default_generator(int device) {
   static auto* all = [] {
@@ -204,6 +211,7 @@ at::Generator cpu_generator(const std::optional<at::Generator>& generator, Queue
       ours->device());
   const auto capture = queue.capture();
   if (capture == nullptr) {
+    TORCH_CHECK(!refuses_to_draw, "Offset increment outside graph capture encountered unexpectedly.");
     return ours->state()->settled();
   }
   const auto around = capture->around(

@@ -10,6 +10,7 @@
 
 #include "allocator.h"
 #include "faults.h"
+#include "generator.h"
 #include "replay.h"
 #include "runtime.h"
 
@@ -110,7 +111,9 @@ class SimulatedGraph final : public at::GraphImplInterface {
         forget_exception();
       }
       recorded_ = std::make_shared<const Recorded>(std::move(made));
+      refuse_to_draw(false);
     } catch (...) {
+      refuse_to_draw(on(Fault::graphs_failure_stops_drawing));
       has_pool_ = has_pool_ && !on(Fault::graphs_failed_pool_kept);
       release_pool();
       throw;
