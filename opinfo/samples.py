@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -121,7 +121,7 @@ def draw(op: Op, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> list[
             call = _plain(_smaller(call) if smaller else call)
             sample = Sample(index, call, raw.output_process_fn_grad)
             if is_settled(op, sample, families):
-                samples.append(without_ties(sample, families))
+                samples.append(specified(sample, families))
     return samples
 
 
@@ -168,6 +168,25 @@ def depends_on_seed(op: Op, sample: Sample) -> bool:
     unique = sample.process or (lambda result: result)
     one, other = (unique(each.result) for each in found)
     return difference(one, other, DEFAULT_TOLERANCES) is not None
+
+
+#: By family, what values become of which an op's answer is not specified.
+_TAMED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "values.converted": lambda t: t.nan_to_num(0.0, 0.0, 0.0).clamp(-128, 127),
+    "values.spread": lambda t: t.nan_to_num(0.0, 0.0, 0.0).clamp(-(2.0**60), 2.0**60),
+    "values.without_nan": lambda t: torch.where(t.isnan(), 0, t),
+}
+
+
+def specified(sample: Sample, families: frozenset[str]) -> Sample:
+    """The sample with values of which the answer is specified, for ops of which it is not for all."""
+    for tame in (tame for family, tame in _TAMED.items() if family in families):
+        tensors = [
+            tame(each) if each.is_floating_point() and each.dtype in _BITS else each
+            for each in sample.tensors
+        ]
+        sample = replace(sample, call=Call(*sample.call.bind(tensors)))
+    return without_ties(sample, families)
 
 
 def without_ties(sample: Sample, families: frozenset[str], family: str = "values.of_any") -> Sample:

@@ -16,7 +16,7 @@ from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES
 from opinfo.axes.written import WRITTEN
 from opinfo.catalog import Op, dtype_name
 from opinfo.exceptions import exceptions
-from opinfo.samples import Sample, choose, draw, is_settled, without_ties
+from opinfo.samples import Sample, choose, draw, is_settled, specified
 
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
@@ -119,4 +119,4 @@ def by_axis(
                 origin=base.index,
             )
             if is_settled(op, sample, families):
-                yield without_ties(sample, families)
+                yield specified(sample, families)

@@ -291,7 +291,7 @@ SPECIAL = Axis(
         basis.kind.is_floating_point
         and not basis.free
         and basis.dtype in DEFAULT_TOLERANCES
-        and not {"axes.loops", "axes.converts"} & basis.families
+        and not {"axes.loops", "values.converted", "values.spread"} & basis.families
     ),
     vary=_specials,
 )

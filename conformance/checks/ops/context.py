@@ -154,6 +154,11 @@ class Reference:
         return allowance(self.ctx.op.function, sample.call.on, values, self.process)
 
     @property
+    def any_index(self) -> bool:
+        """Whether the index beside a value may be that of any of several equal elements."""
+        return "values.any_index" in self.families
+
+    @property
     def families(self) -> frozenset[str]:
         return self.ctx.traits.families
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from conformance.checks.cases.context import Context, Counters
+from conformance.checks.cases.endings import NotDeclared
 
 KIB, MIB = 2**10, 2**20
 #: Bytes that no device has: 32 TiB, well below the exabyte above which torch itself refuses.
@@ -72,11 +73,16 @@ def fresh(context: Context) -> None:
 
 
 def empty_host(context: Context) -> None:
-    """Release cached pinned memory."""
+    """Release cached pinned memory. Ends the case as undeclared where neither the descriptor nor this torch has a way."""
     if "empty_host_cache" in context.descriptor.functions:
         context.own("empty_host_cache")()
-    else:
-        torch.accelerator.memory.empty_host_cache()
+        return
+    general: Any = getattr(torch.accelerator.memory, "empty_host_cache", None)  # not before 2.12
+    if general is None:
+        raise NotDeclared(
+            "this torch has no torch.accelerator.memory.empty_host_cache, and the descriptor names none"
+        )
+    general()
 
 
 def new_queue(context: Context) -> Any:

@@ -152,7 +152,7 @@ def written(call: Call, answer: Answer, reference: Any) -> Wrong | None:
     if len(read) < 2:
         found = differs(read[0], wanted[0], reference) if read else None
         return found.about("out 0") if found is not None else None
-    found = differs(read, wanted, reference)
+    found = differs(tuple(read), tuple(wanted), reference)
     return replace(found, subject=found.subject.replace("output", "out")) if found else None
 
 

@@ -95,8 +95,9 @@ def on_two_streams(context: Context, own: bool) -> None:
                 seed(8)
         return made
 
-    want = [context.from_device(each) for each in drawn(0, 0, 0, 0)]
-    context.settle()
+    there = drawn(0, 0, 0, 0)
+    context.settle()  # they are read on another stream
+    want = [context.from_device(each) for each in there]
     found = value_behind(context.hold(streams[0], needed=False), lambda: drawn(0, 1, 0, 1))
     context.settle()
     for place, (got, wanted) in enumerate(zip(found, want)):
