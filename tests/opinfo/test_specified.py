@@ -1,0 +1,131 @@
+"""Which calls are asked: those whose answer is fixed by their arguments, on any device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from conformance.checks.ops.roundings import allowance, within
+from opinfo.axes import samples_of
+from opinfo.catalog import catalogue
+from opinfo.compare import Call
+from opinfo.exceptions import exceptions
+from opinfo.float32 import ieee
+from opinfo.samples import Sample, depends_on_order, depends_on_seed, draw, specified, untied
+
+DRAWN = sorted(op for op in catalogue() if "values.drawn" in exceptions().families_of(op))
+
+
+@pytest.mark.parametrize("op", DRAWN)
+def test_a_call_that_draws_random_numbers_is_left_out(op: str) -> None:
+    """A device with a generator of its own draws other ones."""
+    entry = catalogue()[op]
+    samples = draw(entry, "float32")
+    assert samples
+    assert not any(depends_on_seed(entry, sample) for sample in samples[:8])
+
+
+def test_what_depends_on_the_seed_is_noticed() -> None:
+    entry, x = catalogue()["nn.functional.rrelu"], torch.linspace(-1, 1, 9)
+    drawn = [Sample(0, Call((x,), {"training": training}), None) for training in (True, False)]
+    assert [depends_on_seed(entry, sample) for sample in drawn] == [True, False]
+
+
+def test_what_depends_on_the_order_of_writes_is_noticed() -> None:
+    entry, x = catalogue()["nn.functional.max_unpool1d"], torch.tensor([[1.0, 2.0]])
+    calls = [Call((x, torch.tensor([[0, place]])), {"kernel_size": 2}) for place in (0, 3)]
+    assert [depends_on_order(entry, Sample(0, call, None)) for call in calls] == [True, False]
+    assert entry.spatial == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_numbers_are_made_to_differ_in_their_order(dtype: torch.dtype) -> None:
+    given = torch.tensor([3.0, -1, 3, 0, -0.0, 3, -1, torch.inf, torch.nan, 5], dtype=dtype)
+    found = untied(given)
+    finite = found[found.isfinite()]
+    assert finite.unique().numel() == finite.numel() == 8
+    assert torch.equal(found.isfinite(), given.isfinite())
+    before, after = given[given.isfinite()], finite
+    assert not ((before[:, None] < before) & (after[:, None] > after)).any()
+    assert torch.allclose(after.double(), before.double(), rtol=0.05, atol=1e-4)
+    assert untied(found) is found
+    assert untied(torch.tensor([1, 1])).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("op", ["sort", "kthvalue", "median", "topk"])
+def test_an_op_that_takes_any_of_equal_elements_is_given_none(op: str) -> None:
+    for sample in samples_of(catalogue()[op], "float32", 8):
+        first = sample.tensors[0]
+        if not sample.call.kwargs.get("stable"):
+            assert untied(first) is first, sample.call.form
+
+
+@pytest.mark.parametrize(
+    ("op", "least", "most"), [("char", -128.0, 127.0), ("fft.rfft", -(2.0**60), 2.0**60)]
+)
+def test_what_has_no_specified_answer_is_not_given(op: str, least: float, most: float) -> None:
+    given = torch.tensor([torch.nan, torch.inf, -torch.inf, 3e38, -3e38, 2.5])
+    sample = Sample(0, Call((given,), {}), None)
+    found = specified(sample, exceptions().families_of(op)).tensors[0]
+    assert found.tolist() == [0.0, 0.0, 0.0, most, least, 2.5]
+    for each in samples_of(catalogue()[op], "float32", 8):
+        values = each.tensors[0]
+        assert values.isfinite().all()
+        assert values.numel() == 0 or float(values.abs().max()) <= max(-least, most)
+
+
+def test_what_the_database_lists_as_nothing_is_nothing() -> None:
+    entry = catalogue()["histogram"]
+    assert entry.dtypes_on("cuda") == frozenset()  # only the CPU has kernels
+    assert entry.dtypes_on("privateuseone") == entry.dtypes
+    only = catalogue()["torch.ops.aten._efficient_attention_forward"]
+    assert only.dtypes == frozenset()
+    assert "float32" in only.dtypes_anywhere
+
+
+def test_a_device_among_the_arguments_is_replaced() -> None:
+    """Where there is an accelerator, the database names it in samples of ``to``."""
+    call = Call((torch.ones(2), torch.device("cpu"), 3), {"device": "cpu"})
+    args, kwargs = call.on(call.tensors, torch.device("meta"))
+    assert args[1:] == (torch.device("meta"), 3)
+    assert kwargs == {"device": torch.device("meta")}
+
+
+def test_float32_is_float32_within_the_block_and_as_before_after_it() -> None:
+    def state() -> tuple[str, bool]:
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+    before = state()
+    with ieee():
+        assert state() == ("highest", False)
+    assert state() == before
+
+
+# -- what roundings of the operands change
+
+
+def _allowed(values: list[torch.Tensor]) -> list[torch.Tensor]:
+    return allowance(lambda x: x.mean(), lambda t, device: ((t[0],), {}), values)
+
+
+def test_terms_that_cancel_allow_a_rounding_of_their_size() -> None:
+    big = torch.tensor([70_001.5, -70_001.5, 0.5])
+    (slack,) = _allowed([big])
+    assert 1e-4 < float(slack) < 1.0
+    want = big.mean()
+    assert within(want + 1e-4, want, [slack])
+    assert not within(want + 1.0, want, [slack])
+    assert not within(torch.tensor(torch.nan), want, [slack])
+
+
+def test_terms_that_do_not_cancel_allow_next_to_nothing() -> None:
+    (slack,) = _allowed([torch.tensor([1.0, 2.0, 4.0])])
+    assert float(slack) < 1e-5
+
+
+def test_no_answer_allows_nothing() -> None:
+    def refuses(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no")
+
+    assert allowance(refuses, lambda t, device: ((t[0],), {}), [torch.ones(2)]) == []
+    assert not within(torch.ones(2), torch.zeros(2), [])
