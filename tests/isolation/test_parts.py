@@ -21,7 +21,7 @@ from conformance.checks.cells import CellRecord
 from conformance.plan.selection import Machine
 from conformance.run.isolation import watch
 from conformance.run.isolation.controller import Watchdog, least_used, useful_workers
-from conformance.run.isolation.process import encode, read_lost, shortened
+from conformance.run.isolation.process import encode, place_of, read_lost, shortened
 from conformance.run.isolation.watch import (
     DeviceLock,
     Journal,
@@ -259,6 +259,14 @@ def test_a_stack_is_told_in_one_line_without_what_drives_it() -> None:
 
 def test_a_text_without_a_stack_is_none() -> None:
     assert shortened("") == "" and shortened("Fatal Python error: Aborted\n") == ""
+
+
+def test_an_end_in_the_reference_is_not_laid_at_the_devices_door() -> None:
+    stack = "kernel (torch/_ops.py:12) < value_answer (opinfo/reference.py:249) < _asked (axes/basis.py:284)"
+    assert place_of(stack).startswith(
+        "as the CPU, which is the reference, made the call: in kernel"
+    )
+    assert place_of("kernel (torch/_ops.py:12)") == "in kernel (torch/_ops.py:12)"
 
 
 # -- the watchdog

@@ -35,6 +35,7 @@ from conformance.run.isolation.process import (
     Unable,
     encode,
     note_path,
+    place_of,
     read_note,
     read_said,
     stack_of,
@@ -237,7 +238,7 @@ class Controller:
         else:
             end = Ended(_status(process)).how
         stack = stack_of(self.folder, node.name)
-        return [end, f"in {stack}"] if stack else [end]
+        return [end, place_of(stack)] if stack else [end]
 
     # -- workers on other machines: their journals cannot be read here, so they report what they begin
 

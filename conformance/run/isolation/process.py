@@ -167,6 +167,10 @@ def close_in_children(descriptors: Iterable[int]) -> None:
 # -- stacks
 
 
+#: The frame in which the CPU computes the reference.
+_OF_CPU: Final = "value_answer (opinfo/reference.py:"
+
+
 def leave_stacks(folder: Path, worker: str) -> None:
     """Have a fatal signal, and ``ASK``, write the stacks of all threads to the worker's file."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -187,6 +191,17 @@ def stack_of(folder: Path, worker: str) -> str:
         return shortened(_stack_path(folder, worker).read_text(errors="replace"))
     except OSError:
         return ""
+
+
+def place_of(stack: str) -> str:
+    """Where a process ended, as part of a sentence. The CPU may end it too, as it computes what the device is compared
+    with: then the device is not to blame."""
+    of_cpu = any(each.startswith(_OF_CPU) for each in stack.split(" < "))
+    return (
+        f"as the CPU, which is the reference, made the call: in {stack}"
+        if of_cpu
+        else f"in {stack}"
+    )
 
 
 def shortened(text: str) -> str:
