@@ -571,6 +571,30 @@ def test_one_that_waits_long_for_a_device_says_for_whom(
         assert f"by process {os.getpid()}: waiting until it is free" in text
 
 
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system does not list locks")
+def test_one_that_waits_for_another_worker_of_its_run_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_LONG", 0.01)
+    holding = os.open(tmp_path / "held", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(holding, fcntl.LOCK_EX)
+    said: list[str] = []
+    waiting = DeviceLock("d", 0, tmp_path, said.append)
+    for sibling in (True, False):
+        monkeypatch.setattr(watch, "_is_sibling", lambda pid, answer=sibling: answer)
+        waiting._tell(holding)
+    assert len(said) == 1 and f"process {os.getpid()}" in said[0]
+    monkeypatch.undo()
+    assert not watch._is_sibling(os.getpid()) and not watch._is_sibling(1)
+    brother = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    if (child := os.fork()) == 0:
+        os._exit(not watch._is_sibling(brother.pid))
+    _, status = os.waitpid(child, 0)
+    brother.communicate(b"\n", timeout=60)
+    assert status == 0
+    os.close(holding)
+
+
 def test_devices_have_locks_of_their_own(tmp_path: Path) -> None:
     DeviceLock("d", 0, tmp_path).take()
     DeviceLock("d", 1, tmp_path).take()  # would wait for ever

@@ -263,7 +263,10 @@ class DeviceLock:
             timer.cancel()
 
     def _tell(self, file: int) -> None:
-        if self._say is not None:
+        """Say whom it waits for, but not of another worker of its run: that has a case with a limit of its own."""
+        pids = pids_of(file)
+        of_this_run = bool(pids) and all(map(_is_sibling, pids))
+        if self._say is not None and not of_this_run:
             self._say(
                 f"{self._device} has been in use for {_LONG:g} s by {holders(file)}: waiting until it is free, "
                 "or until you end that process"
@@ -280,17 +283,29 @@ class DeviceLock:
             close_in_child((self._lock, self._gate))
 
 
-def holders(file: int) -> str:
-    """The processes that lock a file, for people; Linux lists them."""
+def pids_of(file: int) -> list[int]:
+    """The processes that lock a file, where the system lists them, as Linux does."""
     inode = os.fstat(file).st_ino
-    with contextlib.suppress(OSError):
+    try:
         locks = Path("/proc/locks").read_text(encoding="ascii")
-        found = re.findall(
-            rf"^\d+: FLOCK .* (\d+) [0-9a-f]+:[0-9a-f]+:{inode} ", locks, re.MULTILINE
-        )
-        if pids := sorted(set(found), key=int):
-            return f"process {', '.join(pids)}"
-    return "another process"
+    except OSError:
+        return []
+    found = re.findall(rf"^\d+: FLOCK .* (\d+) [0-9a-f]+:[0-9a-f]+:{inode} ", locks, re.MULTILINE)
+    return sorted(set(map(int, found)))
+
+
+def _is_sibling(pid: int) -> bool:
+    """Whether another process has the parent that this one has."""
+    with contextlib.suppress(OSError, IndexError):
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return pid != os.getpid() and int(after_name[1]) == os.getppid() != 1
+    return False
+
+
+def holders(file: int) -> str:
+    """The processes that lock a file, for people."""
+    pids = pids_of(file)
+    return f"process {', '.join(map(str, pids))}" if pids else "another process"
 
 
 def close_in_child(descriptors: Iterable[int]) -> None:
