@@ -48,6 +48,13 @@ def torch_lacks(library: str) -> str | None:
     )
 
 
+def torch_has_header(path: str) -> bool:
+    """Whether the installed torch comes with a C++ header, ``ATen/ATen.h`` for example. False without torch."""
+    spec = importlib.util.find_spec("torch") if is_installed("torch") else None
+    folders = spec.submodule_search_locations or () if spec is not None else ()
+    return any((Path(each) / "include" / path).exists() for each in folders)
+
+
 def _file_names(library: str) -> tuple[str, ...]:
     return (f"lib{library}.so", f"{library}.dll", f"lib{library}.dylib")
 

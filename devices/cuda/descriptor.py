@@ -88,6 +88,22 @@ DESCRIPTOR = Descriptor(
         "max_split_size_mb max_non_split_rounding_mb garbage_collection_threshold "
         "roundup_power2_divisions expandable_segments"
     ),
+    # For some arguments at least, they synchronise with the host or copy a number from it (the same notes, seen in a run).
+    not_captured=names(
+        "__getitem__ _segment_reduce.lengths cholesky cholesky_inverse cholesky_solve "
+        "combinations corrcoef histc index_fill index_put linalg.cholesky linalg.cond linalg.eig "
+        "linalg.eigh linalg.eigvals linalg.eigvalsh linalg.inv linalg.ldl_factor "
+        "linalg.ldl_factor_ex linalg.ldl_solve linalg.lu linalg.lu_factor linalg.lu_factor_ex "
+        "linalg.matrix_norm linalg.matrix_power linalg.matrix_rank linalg.matrix_rank.hermitian "
+        "linalg.norm linalg.norm.subgradients_at_zero linalg.pinv linalg.pinv.hermitian "
+        "linalg.pinv.singular linalg.solve linalg.svd linalg.svdvals linalg.tensorinv "
+        "linalg.tensorsolve linspace.tensor_overload logspace.tensor_overload lu masked.amax "
+        "masked.amin masked.argmax masked.argmin masked.cumprod masked.cumsum masked.log_softmax "
+        "masked.logaddexp masked.logsumexp masked.mean masked.median masked.norm masked.prod "
+        "masked.softmax masked.softmin masked.std masked.sum masked.var masked_fill matrix_exp "
+        "mode narrow nn.functional.ctc_loss nn.functional.gaussian_nll_loss norm.nuc normal "
+        "pca_lowrank pinverse searchsorted svd svd_lowrank unique"
+    ),
     captures_default_stream=False,  # docs/source/notes/cuda ("Constraints")
     functions={
         "record_history": "memory._record_memory_history",

@@ -9,7 +9,10 @@ import sysconfig
 
 from devices.cpu.descriptor import DESCRIPTOR as CPU
 from devices.descriptor import Descriptor, common_facts, names
-from devices.machine import lent
+from devices.machine import lent, torch_has_header
+
+#: The newest that it is built with: the interface of torch.accelerator.Graph.
+_HEADER = "ATen/core/GraphImplInterface.h"
 
 
 def _count() -> int:
@@ -21,6 +24,11 @@ def missing_tools() -> str | None:
     """One line about what the build is missing here and how to get it; None if nothing."""
     if not sys.platform.startswith("linux"):
         return f"the simulated device needs Linux (memfd_create), this is {sys.platform}"
+    if not torch_has_header(_HEADER):
+        return (
+            f"the simulated device needs torch 2.13: the installed one lacks a header that it is built with ({_HEADER}). "
+            "Install it, or test another device, such as --device cpu"
+        )
     compiler = os.environ.get("CXX", "c++")
     lacking = []
     if shutil.which(compiler.split()[0]) is None:

@@ -44,6 +44,15 @@ def test_a_build_without_tools_raises_what_is_missing(no_tools: None, tmp_path: 
         build._build(tmp_path)
 
 
+def test_a_torch_without_the_interface_of_graphs_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Torch 2.11 has none: the compiler's error was all that one saw."""
+    monkeypatch.setattr(descriptor, "torch_has_header", lambda path: False)
+    said = descriptor.missing_tools()
+    assert said is not None and "needs torch 2.13" in said and "--device cpu" in said
+
+
 def test_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptor.sys, "platform", "win32")
     assert descriptor.missing_tools() == (
