@@ -228,14 +228,8 @@ class Session:
         wanted = self._wanted(stopped=stopped)
         done = (self.outcomes[c] for c in wanted if c in self.outcomes)
         results = {found.cell: result_of(self.matcher, found) for found in done}
-        passed = all(result.outcome is Outcome.PASS for result in results.values())
-        if not self.cut_short and not passed:
-            results = with_examples(
-                results, self.bench, self.plan.families, self.folder, self.request.minimise, say
-            )
-        if not passed:
-            results = with_repros(results, self._unfinished(results), self.bench, self.folder)
-            results = {cell: _with_bugs(result) for cell, result in results.items()}
+        if any(result.outcome is not Outcome.PASS for result in results.values()):
+            results = self._explained(results, say)
         manifest = self.expectations.read_bytes() if self.expectations else b""
         run = write_run(
             self.folder,
@@ -252,6 +246,19 @@ class Session:
         if not self.cut_short:
             self._explore(wanted, say)
         return result
+
+    def _explained(self, results: dict[CellKey, CellResult], say: Say) -> dict[CellKey, CellResult]:
+        """The results with minimal examples, repro scripts and known bugs. An interruption ends this, and no more: the run is
+        written with what there is."""
+        try:
+            if not self.cut_short:
+                results = with_examples(
+                    results, self.bench, self.plan.families, self.folder, self.request.minimise, say
+                )
+            results = with_repros(results, self._unfinished(results), self.bench, self.folder)
+        except KeyboardInterrupt:
+            say("interrupted: the run is written, and some of its repro scripts are missing")
+        return {cell: _with_bugs(result) for cell, result in results.items()}
 
     def _plan_document(self, wanted: Iterable[CellKey]) -> PlanDocument:
         """The plan as the record holds it, so that reports need neither torch nor the suite."""

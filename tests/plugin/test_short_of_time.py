@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.running import ForkServer, Ran, run_conform
+from reports.run import load_run
+from tests.plugin.running import ForkServer, Ran, run_conform, run_pytest
 
 OPS = "neg,mm,median,tril,copysign"
 
@@ -64,3 +65,32 @@ def test_a_value_that_does_not_fit_is_told_in_one_line(
 ) -> None:
     ran = run(fork, tmp_path / "run", *arguments)
     assert ran.code == 4 and says in ran.text and "Traceback" not in ran.text
+
+
+#: The end of a run, in which somebody presses Ctrl-C.
+_INTERRUPTING = """\
+import conformance.run.session as session
+
+def interrupted(*given):
+    raise KeyboardInterrupt
+
+session.with_examples = interrupted
+"""
+
+
+def test_an_interruption_of_the_end_loses_no_outcome(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "interrupting.py").write_text(_INTERRUPTING)
+    folder = tmp_path / "run"
+    options = (
+        "-n",
+        "0",
+        "--device=cpu",
+        "--ops=median",
+        "--expectations=none",
+        f"--results={folder}",
+    )
+    ran = run_pytest("-p", "interrupting", *options, cache=cache, PYTHONPATH=str(tmp_path))
+    assert ran.code == 1 and "interrupted: the run is written" in ran.text, ran.text
+    assert "Traceback" not in ran.text and "INTERNALERROR" not in ran.text
+    outcomes = {result.outcome for result in load_run(folder).results.values()}
+    assert {"pass", "fail"} <= {str(each) for each in outcomes}
