@@ -8,12 +8,12 @@ accepted alternative on every other device.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import torch
@@ -275,3 +275,33 @@ def _decode(data: Any) -> StrideAnswer | None:
         return StrideAnswer(tuple(outputs))
     except (KeyError, TypeError, ValueError):
         return None
+
+
+# -- float32 in what is compared
+#
+# By default, torch lets cuDNN's convolutions and recurrent networks round their operands to TF32, which has the digits of
+# float16 (https://docs.pytorch.org/docs/stable/notes/cuda.html, TensorFloat-32).
+
+#: The same for a script.
+IEEE: Final = (
+    'torch.set_float32_matmul_precision("highest")',
+    "torch.backends.cudnn.allow_tf32 = False",
+)
+
+
+@contextmanager
+def ieee() -> Iterator[None]:
+    """Within the block, matrix products, convolutions and recurrent networks of float32 are computed in float32."""
+    matmuls, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+    torch.set_float32_matmul_precision("highest")
+    try:
+        # torch's op database leaves no other way to set them.
+        with cudnn.flags(
+            enabled=cudnn.enabled,
+            benchmark=cudnn.benchmark,
+            deterministic=cudnn.deterministic,
+            allow_tf32=False,
+        ):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(matmuls)

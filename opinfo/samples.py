@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
@@ -15,9 +15,7 @@ import torch
 
 from opinfo.catalog import Op, host_generator_kept
 from opinfo.compare import (
-    DEFAULT_TOLERANCES,
     Call,
-    difference,
     fits_in,
     outputs_of,
     tensors_of,
@@ -25,6 +23,7 @@ from opinfo.compare import (
 from opinfo.exceptions import Exceptions, exceptions
 from opinfo.layouts import EXPAND, Layout
 from opinfo.reference import value_answer
+from opinfo.specified import PARTLY, is_settled, specified
 from opinfo.torch_private import without_modes
 
 
@@ -64,6 +63,8 @@ RECIPE = (
     "4: op_db sample_inputs_func on cpu, seed 0 per op and dtype, greedy cover of shape classes, "
     "of equals one with at most 2^20 elements; samples by axis"
 )
+
+#: The seed with which samples are drawn, for each op and dtype.
 SEED = 0
 
 #: Drawing stops here: a few ops (max_pool2d: 1,440) offer thousands that differ in one argument.
@@ -112,120 +113,20 @@ def draw(op: Op, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> list[
     """Up to ``limit`` samples of an op, the same whenever they are drawn with this seed."""
     samples: list[Sample] = []
     families = exceptions().families_of(op.id)
-    smaller = "samples.saturate" in families
+    smaller, partly = "samples.saturate" in families, bool(families & PARTLY)
     with without_modes(), warnings.catch_warnings(), torch.no_grad(), direct_seeding():
         seed_everything(seed)
         warnings.simplefilter("ignore")
         for index, raw in enumerate(islice(op.raw_samples(getattr(torch, dtype)), limit)):
             call = Call((raw.input, *raw.args), dict(raw.kwargs))
             call = _plain(_smaller(call) if smaller else call)
-            sample = Sample(index, call, raw.output_process_fn_grad)
-            if is_settled(op, sample, families):
-                samples.append(specified(sample, families))
+            process = raw.output_process_fn_grad
+            if partly:
+                if not is_settled(op, call, process, families):
+                    continue
+                call = specified(call, families)
+            samples.append(Sample(index, call, process))
     return samples
-
-
-def is_settled(op: Op, sample: Sample, families: frozenset[str]) -> bool:
-    """Whether the answer to a call is fixed by its arguments."""
-    if "values.drawn" in families and depends_on_seed(op, sample):
-        return False
-    return not ("values.of_last" in families and depends_on_order(op, sample))
-
-
-def depends_on_order(op: Op, sample: Sample) -> bool:
-    """Whether the CPU's answer is another one if the first two operands, of which each element is written where an index
-    says, are gone through from the end: two elements have one place."""
-    found = []
-    for turned in (False, True):
-        tensors = list(sample.tensors)
-        if turned:
-            spatial = tuple(range(max(1, tensors[0].dim() - op.spatial), tensors[0].dim()))
-            tensors[:2] = [each.flip(spatial) for each in tensors[:2]]
-        found.append(value_answer(op.function, sample.call.on, tensors))
-    if any(each.raises is not None for each in found):
-        return False
-    return difference(found[0].result, found[1].result, {}) is not None
-
-
-def depends_on_seed(op: Op, sample: Sample) -> bool:
-    """Whether the CPU's answer to a call is another one with another seed: then it is not the one of a device with a
-    generator of its own, either. What raises depends on none."""
-    inner = torch.manual_seed
-    found = []
-    for shift in (0, 1):
-
-        def seeded(seed: int, shift: int = shift) -> torch.Generator:
-            return inner(int(seed) + shift)
-
-        torch.manual_seed = seeded
-        try:
-            seed_everything(SEED + shift)
-            found.append(value_answer(op.function, sample.call.on, sample.tensors, mutates=True))
-        finally:
-            torch.manual_seed = inner
-    if any(each.raises is not None for each in found):
-        return False
-    unique = sample.process or (lambda result: result)
-    one, other = (unique(each.result) for each in found)
-    return difference(one, other, DEFAULT_TOLERANCES) is not None
-
-
-#: By family, what values become of which an op's answer is not specified.
-_TAMED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "values.converted": lambda t: t.nan_to_num(0.0, 0.0, 0.0).clamp(-128, 127),
-    "values.spread": lambda t: t.nan_to_num(0.0, 0.0, 0.0).clamp(-(2.0**60), 2.0**60),
-    "values.without_nan": lambda t: torch.where(t.isnan(), 0, t),
-}
-
-
-def specified(sample: Sample, families: frozenset[str]) -> Sample:
-    """The sample with values of which the answer is specified, for ops of which it is not for all."""
-    for tame in (tame for family, tame in _TAMED.items() if family in families):
-        tensors = [
-            tame(each) if each.is_floating_point() and each.dtype in _BITS else each
-            for each in sample.tensors
-        ]
-        sample = replace(sample, call=Call(*sample.call.bind(tensors)))
-    return without_ties(sample, families)
-
-
-def without_ties(sample: Sample, families: frozenset[str], family: str = "values.of_any") -> Sample:
-    """The sample, for an op that may take any of several equal elements, with an input of numbers that all differ."""
-    if family not in families or sample.call.kwargs.get("stable") or not sample.tensors:
-        return sample
-    first, *rest = sample.tensors
-    if (apart := untied(first)) is first:
-        return sample
-    return replace(sample, call=Call(*sample.call.bind([apart, *rest])))
-
-
-#: For each floating-point dtype the integers that hold its bits.
-_BITS = {
-    torch.float16: torch.int16, torch.bfloat16: torch.int16,
-    torch.float32: torch.int32, torch.float64: torch.int64,
-}  # fmt: skip
-
-
-def untied(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, with finite numbers that equal others made as much larger as needed for all to differ, in their order;
-    the tensor itself if none do, or if it holds no floating-point numbers."""
-    bits = _BITS.get(tensor.dtype)
-    finite = (
-        tensor[tensor.isfinite()] if bits is not None and tensor.layout == torch.strided else None
-    )
-    if bits is None or finite is None or finite.unique().numel() == finite.numel():
-        return tensor
-    # Consecutive numbers are consecutive integers, from the smallest normal one up on both sides of 0.
-    about = torch.finfo(tensor.dtype)
-    below = int(torch.tensor(about.tiny, dtype=tensor.dtype).view(bits)) - 1
-    ranks = (finite.abs().view(bits).long() - below).clamp(min=0) * finite.sign().long()
-    order = ranks.argsort(stable=True)
-    steps = torch.arange(len(ranks))
-    ranks[order] = (ranks[order] - steps).cummax(0).values + steps
-    sizes = torch.where(ranks == 0, 0, ranks.abs() + below).to(bits).view(tensor.dtype)
-    apart = tensor.clone()
-    apart[tensor.isfinite()] = torch.where(ranks < 0, -sizes, sizes)
-    return apart
 
 
 def _smaller(call: Call) -> Call:

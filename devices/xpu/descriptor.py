@@ -32,7 +32,7 @@ def _facts() -> dict[str, str]:
 
 
 _AS_IN_CUDA = names(
-    "record_history snapshot set_fraction get_fraction change_allocator stream event properties "
+    "record_history snapshot set_fraction get_fraction stream event properties "
     "can_access_peer manual_seed_all get_rng_state set_rng_state"
 )
 
@@ -63,7 +63,6 @@ DESCRIPTOR = Descriptor(
         **{role: CUDA.functions[role] for role in _AS_IN_CUDA},
         "pool": "memory.MemPool",
         "use_pool": "memory.use_mem_pool",
-        "pluggable": "memory.XPUPluggableAllocator",
         "external_stream": "get_stream_from_external",
     },
     busy=None,  # torch.xpu has no _sleep

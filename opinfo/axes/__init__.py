@@ -16,7 +16,8 @@ from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES
 from opinfo.axes.written import WRITTEN
 from opinfo.catalog import Op, dtype_name
 from opinfo.exceptions import exceptions
-from opinfo.samples import Sample, choose, draw, is_settled, specified
+from opinfo.samples import Sample, choose, draw
+from opinfo.specified import PARTLY, is_settled, specified
 
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
@@ -109,7 +110,11 @@ def by_axis(
                 layouts = (*layouts[:-1], axis.mixed[number % len(axis.mixed)])
             if declared and not {dtype_name(t.dtype) for t in call.tensors} <= set(declared):
                 continue
-            sample = Sample(
+            if families & PARTLY:
+                if not is_settled(op, call, base.process, families):
+                    continue
+                call = specified(call, families)
+            yield Sample(
                 index=1000 * axis.number + number,
                 call=call,
                 process=base.process,
@@ -118,5 +123,3 @@ def by_axis(
                 reads_only=number >= axis.writes,
                 origin=base.index,
             )
-            if is_settled(op, sample, families):
-                yield specified(sample, families)

@@ -10,8 +10,9 @@ from opinfo.axes import samples_of
 from opinfo.catalog import catalogue
 from opinfo.compare import Call
 from opinfo.exceptions import exceptions
-from opinfo.float32 import ieee
-from opinfo.samples import Sample, depends_on_order, depends_on_seed, draw, specified, untied
+from opinfo.reference import ieee
+from opinfo.samples import draw
+from opinfo.specified import depends_on_order, depends_on_seed, specified, untied
 
 DRAWN = sorted(op for op in catalogue() if "values.drawn" in exceptions().families_of(op))
 
@@ -22,19 +23,19 @@ def test_a_call_that_draws_random_numbers_is_left_out(op: str) -> None:
     entry = catalogue()[op]
     samples = draw(entry, "float32")
     assert samples
-    assert not any(depends_on_seed(entry, sample) for sample in samples[:8])
+    assert not any(depends_on_seed(entry, each.call, each.process) for each in samples[:8])
 
 
 def test_what_depends_on_the_seed_is_noticed() -> None:
     entry, x = catalogue()["nn.functional.rrelu"], torch.linspace(-1, 1, 9)
-    drawn = [Sample(0, Call((x,), {"training": training}), None) for training in (True, False)]
-    assert [depends_on_seed(entry, sample) for sample in drawn] == [True, False]
+    calls = [Call((x,), {"training": training}) for training in (True, False)]
+    assert [depends_on_seed(entry, call) for call in calls] == [True, False]
 
 
 def test_what_depends_on_the_order_of_writes_is_noticed() -> None:
     entry, x = catalogue()["nn.functional.max_unpool1d"], torch.tensor([[1.0, 2.0]])
     calls = [Call((x, torch.tensor([[0, place]])), {"kernel_size": 2}) for place in (0, 3)]
-    assert [depends_on_order(entry, Sample(0, call, None)) for call in calls] == [True, False]
+    assert [depends_on_order(entry, call) for call in calls] == [True, False]
     assert entry.spatial == 1
 
 
@@ -65,8 +66,7 @@ def test_an_op_that_takes_any_of_equal_elements_is_given_none(op: str) -> None:
 )
 def test_what_has_no_specified_answer_is_not_given(op: str, least: float, most: float) -> None:
     given = torch.tensor([torch.nan, torch.inf, -torch.inf, 3e38, -3e38, 2.5])
-    sample = Sample(0, Call((given,), {}), None)
-    found = specified(sample, exceptions().families_of(op)).tensors[0]
+    found = specified(Call((given,), {}), exceptions().families_of(op)).tensors[0]
     assert found.tolist() == [0.0, 0.0, 0.0, most, least, 2.5]
     for each in samples_of(catalogue()[op], "float32", 8):
         values = each.tensors[0]

@@ -15,7 +15,7 @@ from conformance.checks.cases.cases import Case
 from conformance.checks.cases.context import Attempt, Context, ProgramSearch, Where, in_process
 from devices.failure import Failure, Kind
 from opinfo.device import Device, DeviceUnusable, open_device
-from opinfo.float32 import ieee
+from opinfo.reference import ieee
 
 #: Milliseconds that work in flight takes, attempt by attempt. A device with a gate needs only the first.
 PATIENCE = (50.0, 250.0, 1000.0, 4000.0)

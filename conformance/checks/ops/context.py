@@ -36,7 +36,6 @@ from opinfo.catalog import Op, drawn_sample
 from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Wrong
 from opinfo.device import ByValues, Device, Guarded
 from opinfo.exceptions import Exceptions
-from opinfo.float32 import ieee
 from opinfo.layouts import CONTIGUOUS, AnyLayout, Case, Geometry, covering_set, interned, uniform
 from opinfo.reference import (
     OutputSpec,
@@ -44,6 +43,7 @@ from opinfo.reference import (
     StrideReference,
     ValueAnswer,
     Where,
+    ieee,
     value_answer,
 )
 from opinfo.samples import Sample, Traits, direct_seeding, expand_rule, may_expand, mutates

@@ -30,7 +30,7 @@ from conformance.checks.source import bound, names_of, text_of
 from opinfo.apart import LeftBehind
 from opinfo.catalog import Op, database_entry
 from opinfo.compare import Call, Wrong, raised, replace_tensors
-from opinfo.float32 import IEEE
+from opinfo.reference import IEEE
 
 _OURS = ("conformance", "opinfo", "devices", "reports", "tests")
 

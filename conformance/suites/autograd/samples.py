@@ -31,7 +31,8 @@ from opinfo.axes.basis import MOST
 from opinfo.axes.shapes import EQUAL, EXTENT, LONG, RANK, SIZE
 from opinfo.compare import tensors_of
 from opinfo.layouts import CONTIGUOUS, Geometry, parse_layout
-from opinfo.samples import Sample, choose, without_ties
+from opinfo.samples import Sample, choose
+from opinfo.specified import without_ties
 
 #: Upstream's samples of an op and dtype, and those of axes of shapes.
 _UPSTREAM = 4
@@ -61,7 +62,7 @@ def chosen(ctx: ItemContext) -> list[Sample]:
         made: list[Sample] = ctx.kept["gradients"]
         return made
     apart = partial(without_ties, families=ctx.traits.families, family="gradients.of_any")
-    samples = list(map(apart, ctx.samples))
+    samples = [replace(each, call=apart(each.call)) for each in ctx.samples]
     upstream = [s for s in samples if not s.axis and not s.reads_only and _usable(ctx, s)]
     found = choose(upstream, _UPSTREAM)
     if "gradients.not_smooth" not in ctx.traits.families:

@@ -1,0 +1,125 @@
+"""Which calls are asked, and with which values: those whose answer is fixed by their arguments, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+
+from opinfo.catalog import Op
+from opinfo.compare import DEFAULT_TOLERANCES, Call, difference
+from opinfo.reference import value_answer
+
+#: The families of ops of which some calls have no specified answer: most ops have none of them.
+PARTLY = frozenset(
+    {
+        *("values.drawn", "values.of_last", "values.of_any"),
+        *("values.converted", "values.spread", "values.without_nan"),
+    }
+)
+
+#: Upstream's map from outputs to what is unique about them.
+Process: TypeAlias = "Callable[[Any], Any] | None"
+
+
+def is_settled(op: Op, call: Call, process: Process, families: frozenset[str]) -> bool:
+    """Whether the answer to a call, or what ``process`` finds unique about it, is fixed by its arguments."""
+    if "values.drawn" in families and depends_on_seed(op, call, process):
+        return False
+    return not ("values.of_last" in families and depends_on_order(op, call))
+
+
+def depends_on_order(op: Op, call: Call) -> bool:
+    """Whether the CPU's answer is another one if the first two operands, of which each element is written where an index
+    says, are gone through from the end: two elements have one place."""
+    found = []
+    for turned in (False, True):
+        tensors = list(call.tensors)
+        if turned:
+            spatial = tuple(range(max(1, tensors[0].dim() - op.spatial), tensors[0].dim()))
+            tensors[:2] = [each.flip(spatial) for each in tensors[:2]]
+        found.append(value_answer(op.function, call.on, tensors))
+    if any(each.raises is not None for each in found):
+        return False
+    return difference(found[0].result, found[1].result, {}) is not None
+
+
+def depends_on_seed(op: Op, call: Call, process: Process = None) -> bool:
+    """Whether the CPU's answer to a call is another one with another seed: then it is not the one of a device with a
+    generator of its own, either. What raises depends on none."""
+    inner = torch.manual_seed
+    found = []
+    for shift in (0, 1):
+
+        def seeded(seed: int, shift: int = shift) -> torch.Generator:
+            return inner(int(seed) + shift)
+
+        torch.manual_seed = seeded
+        try:
+            torch.default_generator.manual_seed(shift)
+            found.append(value_answer(op.function, call.on, call.tensors, mutates=True))
+        finally:
+            torch.manual_seed = inner
+    if any(each.raises is not None for each in found):
+        return False
+    unique = process or (lambda result: result)
+    one, other = (unique(each.result) for each in found)
+    return difference(one, other, DEFAULT_TOLERANCES) is not None
+
+
+#: By family, what values become of which an op's answer is not specified.
+_TAMED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "values.converted": lambda t: t.nan_to_num(0.0, 0.0, 0.0).clamp(-128, 127),
+    "values.spread": lambda t: t.nan_to_num(0.0, 0.0, 0.0).clamp(-(2.0**60), 2.0**60),
+    "values.without_nan": lambda t: torch.where(t.isnan(), 0, t),
+}
+
+
+def specified(call: Call, families: frozenset[str]) -> Call:
+    """The call with values of which the answer is specified, for ops of which it is not for all."""
+    for tame in (tame for family, tame in _TAMED.items() if family in families):
+        tensors = [
+            tame(each) if each.is_floating_point() and each.dtype in _BITS else each
+            for each in call.tensors
+        ]
+        call = Call(*call.bind(tensors))
+    return without_ties(call, families)
+
+
+def without_ties(call: Call, families: frozenset[str], family: str = "values.of_any") -> Call:
+    """The call, of an op that may take any of several equal elements, with an input of numbers that all differ."""
+    if family not in families or call.kwargs.get("stable") or not call.tensors:
+        return call
+    first, *rest = call.tensors
+    apart = untied(first)
+    return call if apart is first else Call(*call.bind([apart, *rest]))
+
+
+#: For each floating-point dtype the integers that hold its bits.
+_BITS = {
+    torch.float16: torch.int16, torch.bfloat16: torch.int16,
+    torch.float32: torch.int32, torch.float64: torch.int64,
+}  # fmt: skip
+
+
+def untied(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, with finite numbers that equal others made as much larger as needed for all to differ, in their order;
+    the tensor itself if none do, or if it holds no floating-point numbers."""
+    bits = _BITS.get(tensor.dtype)
+    finite = (
+        tensor[tensor.isfinite()] if bits is not None and tensor.layout == torch.strided else None
+    )
+    if bits is None or finite is None or finite.unique().numel() == finite.numel():
+        return tensor
+    # Consecutive numbers are consecutive integers, from the smallest normal one up on both sides of 0.
+    about = torch.finfo(tensor.dtype)
+    below = int(torch.tensor(about.tiny, dtype=tensor.dtype).view(bits)) - 1
+    ranks = (finite.abs().view(bits).long() - below).clamp(min=0) * finite.sign().long()
+    order = ranks.argsort(stable=True)
+    steps = torch.arange(len(ranks))
+    ranks[order] = (ranks[order] - steps).cummax(0).values + steps
+    sizes = torch.where(ranks == 0, 0, ranks.abs() + below).to(bits).view(tensor.dtype)
+    apart = tensor.clone()
+    apart[tensor.isfinite()] = torch.where(ranks < 0, -sizes, sizes)
+    return apart
