@@ -285,7 +285,8 @@ def _decode(data: Any) -> StrideAnswer | None:
 #: The same for a script.
 IEEE: Final = (
     'torch.set_float32_matmul_precision("highest")',
-    "torch.backends.cudnn.allow_tf32 = False",
+    # Not allow_tf32 = False: torch's op database, which some scripts import, forbids it.
+    "torch.backends.cudnn.set_flags(_allow_tf32=False)",
 )
 
 

@@ -68,10 +68,15 @@ def depends_on_seed(op: Op, call: Call, process: Process = None) -> bool:
     return difference(one, other, DEFAULT_TOLERANCES) is not None
 
 
+def _within(tensor: torch.Tensor, most: float) -> torch.Tensor:
+    most = min(most, torch.finfo(tensor.dtype).max)
+    return tensor.clamp(-most, most)
+
+
 #: By family, what values become of which an op's answer is not specified.
 _TAMED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "values.converted": lambda t: t.nan_to_num(0.0, 0.0, 0.0).clamp(-128, 127),
-    "values.spread": lambda t: t.nan_to_num(0.0, 0.0, 0.0).clamp(-(2.0**60), 2.0**60),
+    "values.spread": lambda t: _within(t.nan_to_num(0.0, 0.0, 0.0), 2.0**60),
     "values.without_nan": lambda t: torch.where(t.isnan(), 0, t),
 }
 

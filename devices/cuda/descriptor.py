@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through CUDA. Tried on an H100 with torch 2.11 (docs/found.md)."""
+"""NVIDIA GPUs through CUDA. Tried on an H100 with torch 2.11 (docs/cuda.md)."""
 
 from __future__ import annotations
 

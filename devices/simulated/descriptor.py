@@ -125,6 +125,7 @@ DESCRIPTOR = Descriptor(
         "get_rng_state": "get_rng_state",
         "set_rng_state": "set_rng_state",
         "graph_callables": "make_graphed_callables",
+        "is_capturing": "is_current_stream_capturing",
     },
     workers_per_device=max(1, CPU.workers_per_device // _count()),  # they share its processors
     facts=lambda: common_facts(device_name="Simulated device"),

@@ -107,6 +107,7 @@ def _folder(root: Path) -> Path:
     with suppress(OSError):
         found.mkdir(parents=True, exist_ok=True)
         found.touch()
-        for old in sorted(found.parent.iterdir(), key=lambda p: p.stat().st_mtime)[:-_KEPT]:
+        others = [each for each in found.parent.iterdir() if each != found]
+        for old in sorted(others, key=lambda p: p.stat().st_mtime)[: 1 - _KEPT]:
             shutil.rmtree(old, ignore_errors=True)
     return found

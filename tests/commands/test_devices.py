@@ -85,7 +85,7 @@ def test_a_device_that_is_not_here_says_so_without_torch(name: str) -> None:
     assert done.stdout.strip() != "None", "this machine has one: the test means machines without"
 
 
-@pytest.mark.parametrize("name", UNTRIED)
+@pytest.mark.parametrize("name", [each for each in UNTRIED if each != "cuda"])
 def test_an_untried_descriptor_says_so_and_names_its_sources(name: str) -> None:
     device = registry.get(name)
     assert device.folder is not None and device.expectations is not None

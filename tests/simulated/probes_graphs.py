@@ -256,6 +256,17 @@ def _() -> bool:
     return torch.simulated.memory_reserved() != before
 
 
+@probe("graphs.failure_stops_drawing")
+def _() -> bool:
+    failed_capture([])
+    refused = raises(lambda: torch.rand(1, device="simulated"))
+    x = settled(lambda: ones(2))
+    with captured(Graph()):
+        x.add_(1)
+    assert torch.rand(1, device="simulated").numel() == 1
+    return refused
+
+
 @probe("graphs.sync_allowed_in_capture")
 def _() -> bool:
     x, graph = settled(lambda: ones(2)), Graph()

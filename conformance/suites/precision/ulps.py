@@ -17,7 +17,7 @@ _ENDS: Final = (0, 1, 2**22, 2**23 - 1)
 
 
 def inputs(dtype: str, seed: int = 0, interval: tuple[float, float] | None = None) -> torch.Tensor:
-    """All values of a type of 16 bits. Of float32 2^16: in each binade of each sign both ends, the middle, and others
+    """All values of a type of 16 bits, but for signalling NaN. Of float32 2^16: in each binade of each sign both ends, the middle, and others
     at random. NaN, infinities, zeros and subnormals are among them. Another seed gives another order, too, in which one of
     32 values has kept its place: operands of two seeds are equal there.
 
