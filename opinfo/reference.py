@@ -282,13 +282,6 @@ def _decode(data: Any) -> StrideAnswer | None:
 # By default, torch lets cuDNN's convolutions and recurrent networks round their operands to TF32, which has the digits of
 # float16 (https://docs.pytorch.org/docs/stable/notes/cuda.html, TensorFloat-32).
 
-#: The same for a script.
-IEEE: Final = (
-    'torch.set_float32_matmul_precision("highest")',
-    # Not allow_tf32 = False: torch's op database, which some scripts import, forbids it.
-    "torch.backends.cudnn.set_flags(_allow_tf32=False)",
-)
-
 
 @contextmanager
 def ieee() -> Iterator[None]:
@@ -306,3 +299,11 @@ def ieee() -> Iterator[None]:
             yield
     finally:
         torch.set_float32_matmul_precision(matmuls)
+
+
+#: The same in the lines of a script.
+IEEE: Final = (
+    'torch.set_float32_matmul_precision("highest")',
+    # Not allow_tf32 = False: torch's op database, which some scripts import, forbids it.
+    "torch.backends.cudnn.set_flags(_allow_tf32=False)",
+)

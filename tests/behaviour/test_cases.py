@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -248,3 +249,24 @@ def test_every_plan_takes_a_part_of_what_core_takes() -> None:
     assert len(by_id) == len(every)
     assert [case.id for case in few if by_id.get(case.id) != case] == []
     assert {case.clause for case in few} == {case.clause for case in every}
+
+
+def test_of_a_stream_that_does_not_say_whether_it_captures_the_module_is_asked() -> None:
+    """As torch 2.11's streams do not: the module says it of the current one."""
+    entered: list[str] = []
+
+    class Silent:
+        def __enter__(self) -> None:
+            entered.append("stream")
+
+        def __exit__(self, *error: object) -> None:
+            entered.clear()
+
+    class Module:
+        def own(self, role: str) -> Any:
+            return lambda: [role, *entered] == ["is_capturing", "stream"]
+
+    ask: Any = Context.is_capturing
+    assert ask(Module(), Silent()) is True and not entered
+    Silent.is_capturing = lambda self: False  # type: ignore[attr-defined]
+    assert ask(Module(), Silent()) is False

@@ -1,4 +1,4 @@
-"""Streams and events of a device that has nothing which keeps a stream occupied."""
+"""Streams and events of a device that has nothing which keeps a stream occupied, or only work that takes a time."""
 
 from __future__ import annotations
 
@@ -64,3 +64,14 @@ def test_what_is_in_flight_is_not_judged_where_nothing_is_held(server: Server) -
         "streams.query_always_true", [CellKey("streams.query", "false_in_flight", "")], HOLDS
     ).values()
     assert found.outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    "cell", ["allocator.record_stream::of_several", "transfer.pinned::part_not_reused"]
+)
+def test_of_two_streams_that_work_keeps_busy_the_one_let_go_ends_first(
+    server: Server, cell: str
+) -> None:
+    """As on CUDA, which has no gate: nobody can end such work early, so that it has to be shorter."""
+    [found] = server.run("", [CellKey.parse(cell)], ("gate",)).values()
+    assert found.outcome is Outcome.PASS, found.message

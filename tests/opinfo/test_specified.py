@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
+from conformance import contract
+from conformance.checks.ops.calls import elements_named
 from conformance.checks.ops.roundings import allowance, within
+from conformance.suites import planned_op_checks
 from opinfo.axes import samples_of
 from opinfo.catalog import catalogue
-from opinfo.compare import Call
+from opinfo.compare import DEFAULT_TOLERANCES, Call, difference
 from opinfo.exceptions import exceptions
 from opinfo.reference import ieee
 from opinfo.samples import draw
 from opinfo.specified import depends_on_order, depends_on_seed, specified, untied
+from tests.faulty import FaultyDevice, Function, run_faulty
 
+OP_CHECKS = planned_op_checks(contract.load())
 DRAWN = sorted(op for op in catalogue() if "values.drawn" in exceptions().families_of(op))
 
 
@@ -99,6 +106,40 @@ def test_float32_is_float32_within_the_block_and_as_before_after_it() -> None:
     with ieee():
         assert state() == ("highest", False)
     assert state() == before
+
+
+# -- of several equal elements, any may be named
+
+
+def test_an_index_of_any_of_equal_elements_is_right_and_no_other() -> None:
+    given = torch.tensor([[3.0, 1.0, 3.0], [2.0, 5.0, 5.0]])
+    want = elements_named((torch.tensor([3.0, 5.0]), torch.tensor([0, 1])), given, -1)
+
+    def same(values: list[float], index: torch.Tensor) -> bool:
+        found = elements_named((torch.tensor(values), index), given, -1)
+        return difference(found, want, DEFAULT_TOLERANCES) is None
+
+    assert same([3.0, 5.0], torch.tensor([2, 2]))
+    assert not same([3.0, 5.0], torch.tensor([1, 2]))  # names another element
+    assert not same([3.0, 2.0], torch.tensor([0, 0]))  # another value, which it names
+    assert not same([3.0, 5.0], torch.tensor([2, 7]))  # out of range
+    assert not same([3.0, 5.0], torch.tensor([2, 2], dtype=torch.int32))
+    assert not same([3.0, 5.0], torch.tensor([[2, 2]]))
+
+
+@pytest.mark.parametrize(("moved", "outcome"), [(0, "pass"), (1, "fail")])
+def test_a_mode_whose_index_names_another_element_fails(moved: int, outcome: str) -> None:
+    def wrong(function: Function) -> Function:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            values, index = function(*args, **kwargs)
+            return values, index + moved
+
+        return called
+
+    samples = samples_of(catalogue()["mode"], "float32", 4)
+    recorder = run_faulty("mode", "float32", samples, OP_CHECKS, FaultyDevice(wrong))
+    record = recorder.get("layout.values")
+    assert record is not None and str(record.told().outcome) == outcome
 
 
 # -- what roundings of the operands change

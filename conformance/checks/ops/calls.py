@@ -139,10 +139,11 @@ def damages(call: Call, answer: Answer) -> list[Damage | None]:
 
 def differs(read: Any, want: Any, reference: Any) -> Wrong | None:
     """How what was read back differs from what the reference says. Where the answer is unique only up to signs or
-    phases, ``process`` gives what is unique about it; where roundings of the operands change it by more than the
+    phases, ``process`` gives what is unique about it; where an index may be that of any of several equal elements, ``named``
+    gives the elements; where roundings of the operands change it by more than the
     tolerances, it is as near as these leave it."""
-    if reference.any_index:
-        read, want = without_indices(read), without_indices(want)
+    if reference.named is not None:
+        read, want = reference.named(read), reference.named(want)
     found = difference(read, want, reference.tolerances, roundings=reference.roundings)
     if found is not None and reference.process is not None:
         read, want = reference.process(read), reference.process(want)
@@ -152,9 +153,16 @@ def differs(read: Any, want: Any, reference: Any) -> Wrong | None:
     return found
 
 
-def without_indices(result: Any) -> Any:
-    """The first tensor of a result, for an op whose second one is an index that is not specified."""
-    return result[0] if isinstance(result, (tuple, list)) else result
+def elements_named(result: Any, operand: torch.Tensor, dim: int) -> list[torch.Tensor]:
+    """The values of a result and, for an index that may be that of any of several equal elements, the elements that it names,
+    and where it is in range. An index that cannot be one is left as it is."""
+    values, index = result
+    if not operand.dim() or index.dtype != torch.int64 or index.shape != values.shape:
+        return [values, index]
+    along = index if index.dim() == operand.dim() else index.unsqueeze(dim)
+    last = operand.shape[dim] - 1
+    elements = operand.gather(dim, along.clamp(0, last))
+    return [values, elements, (along >= 0) & (along <= last)]
 
 
 def strided(result: Any) -> list[torch.Tensor]:

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,14 @@ from conformance.checks.cases.cases import OpCheck
 from conformance.checks.cells import VALUES, VARIANTS, CellRecord, Failed, Recorder, Unread
 from conformance.checks.guard import INPUTS, UNWATCHED, Guard, allows
 from conformance.checks.ops.call_script import CallScript
-from conformance.checks.ops.calls import Ambiguous, Call, Judge, Laid, repeated
+from conformance.checks.ops.calls import (
+    Ambiguous,
+    Call,
+    Judge,
+    Laid,
+    elements_named,
+    repeated,
+)
 from conformance.checks.ops.roundings import allowance
 from conformance.checks.ops.script import literal
 from devices.cell import CallKey
@@ -117,6 +124,10 @@ class Reference:
         if name == "process" and self.process is not None:
             drawn = f"drawn_sample({self.ctx.op.id!r}, {self.ctx.dtype!r}, {sample.drawn})"
             return f"{drawn}.output_process_fn_grad", (drawn_sample,)
+        if name == "named" and self.named is not None:
+            operand = "repeated(values, geometries)[0]"
+            text = f"lambda result: elements_named(result, {operand}, {self._along})"
+            return text, (elements_named, repeated)
         if name == "allowed" and self.conditioned:
             process, functions = self.source("process")
             text = f"allowance(op, arguments, repeated(values, geometries), {process})"
@@ -154,9 +165,18 @@ class Reference:
         return allowance(self.ctx.op.function, sample.call.on, values, self.process)
 
     @property
-    def any_index(self) -> bool:
-        """Whether the index beside a value may be that of any of several equal elements."""
-        return "values.any_index" in self.families
+    def named(self) -> Callable[[Any], Any] | None:
+        """What gives the elements that are named, where an index may be that of any of several equal ones."""
+        if "values.any_index" not in self.families:
+            return None
+        operand = repeated(self.laid.sample.tensors, self.laid.geometries)[0]
+        return partial(elements_named, operand=operand, dim=self._along)
+
+    @property
+    def _along(self) -> int:
+        """The dimension of a reduction, as its call says."""
+        args, kwargs = self.laid.sample.call.args, self.laid.sample.call.kwargs
+        return int(args[1] if len(args) > 1 else kwargs.get("dim", -1))
 
     @property
     def families(self) -> frozenset[str]:
