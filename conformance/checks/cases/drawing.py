@@ -27,8 +27,9 @@ from devices.errors import ConformError
 Program = tuple[Any, ...]
 _Given = ParamSpec("_Given")
 
-#: Seconds that random search takes to shrink a program.
-SHRINKING = 20.0
+#: Seconds that random search takes to shrink a program, at most. A program of thirty steps takes a few; half a minute on
+#: a machine with other work, and a finding that was given up there helps nobody.
+SHRINKING = 120.0
 
 
 def pinned(programs: int, **more: Any) -> Any:
