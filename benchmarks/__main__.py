@@ -21,6 +21,7 @@ except ModuleNotFoundError:
 from benchmarks import (
     dashboard,
     equal_work,
+    growth,
     manifest,
     matching,
     memory,
@@ -54,6 +55,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Figure]]] = {
     "dashboard": dashboard.measured,
     "workers": workers.measured,
     "full-plan": workers.measured_full,
+    "growth": growth.measured,
 }
 
 

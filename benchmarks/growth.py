@@ -1,0 +1,147 @@
+"""What a run costs as the work grows: processor time a check, the memory of a worker, and the controller's share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.figures import Figure
+from benchmarks.idle import CELLS
+from benchmarks.running import ROOT
+from conformance.contract import load
+from conformance.plan.planner import make_plan
+from devices import registry
+from opinfo.plan import plan_spec
+from reports.run import load_run
+
+#: One op in so many, in the database's order.
+_ONE_IN = (8, 4, 2, 1)
+_PLANS = ("quick", "core", "full")
+_MANY = (50_000, 500_000)
+_WORKERS = (8, 16)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run cost: processor seconds of all its processes and of the controller, and the largest worker."""
+
+    cells: int
+    checks: int
+    processor: float
+    controller: float
+    worker_bytes: int
+
+    @property
+    def controller_a_cell(self) -> float:
+        return self.controller / self.cells
+
+    def __str__(self) -> str:
+        return (
+            f"{self.cells:,} cells, {self.checks:,} checks: {self.processor:.0f} s of processor time, "
+            f"{self.controller:.1f} of them the controller's; largest worker {self.worker_bytes / 1e6:.0f} MB"
+        )
+
+
+def measured() -> Iterator[Figure]:
+    """More ops; more dtypes of some ops; then more cells, and more workers, for a controller whose workers are idle."""
+    ops = _ops()
+    by_ops = [_run(f"one op in {n}", "-n", "2", _named(ops[::n])) for n in _ONE_IN]
+    yield _marginal("the second half of ops / the second quarter", by_ops)
+    grown = by_ops[-1].worker_bytes / by_ops[-2].worker_bytes
+    yield Figure("largest worker: all ops / half of them", grown, 1.1, ratio=True)
+
+    some = _named(ops[::16])
+    by_plan = [_run(f"{plan}, one op in 16", "-n", "2", f"--plan={plan}", some) for plan in _PLANS]
+    yield _marginal("what full adds to core / what core adds to quick", by_plan)
+
+    few, many = _MANY
+    by_cells = {cells: _idle(cells, _WORKERS[0]) for cells in _MANY}
+    more_workers = _idle(few, _WORKERS[1])
+    grown = by_cells[many].controller_a_cell / by_cells[few].controller_a_cell
+    yield Figure(f"controller, a cell: {many:,} cells / {few:,}", grown, 1.25, ratio=True)
+    grown = more_workers.controller_a_cell / by_cells[few].controller_a_cell
+    yield Figure("controller, a cell: {1} workers / {0}".format(*_WORKERS), grown, 1.25, ratio=True)
+    half, whole = by_ops[-2:]
+    real = (whole.processor - half.processor) / (whole.cells - half.cells)
+    idle = by_cells[many].controller_a_cell
+    share = 100 * idle / (idle + real)
+    yield Figure(f"controller, share of {many:,} cells, %", share, 2, ratio=True)
+
+
+def _marginal(name: str, costs: Sequence[Cost]) -> Figure:
+    """The processor time of a check that the last of three runs adds, divided by that of one that the second adds:
+    starting, which costs the same, does not count."""
+    few, more, most = costs[-3:]
+    added = (most.processor - more.processor) / (most.checks - more.checks)
+    before = (more.processor - few.processor) / (more.checks - few.checks)
+    return Figure(f"processor time a check: {name}", added / before, 1.25, ratio=True)
+
+
+def _idle(cells: int, workers: int) -> Cost:
+    plugin, asked = ("-p", "benchmarks.idle"), {CELLS: str(cells)}
+    return _run(f"{workers} idle workers", "-n", str(workers), *plugin, environ=asked)
+
+
+def _named(ops: Sequence[str]) -> str:
+    return f"--ops={','.join(ops)}"
+
+
+def _ops() -> list[str]:
+    """The ops of plan quick."""
+    plan = make_plan(plan_spec("quick"), registry.get("cpu"), load())
+    return list(dict.fromkeys(cell.op for cell in plan.cells if cell.dtype))
+
+
+def _run(name: str, *arguments: str, environ: Mapping[str, str] | None = None) -> Cost:
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--device=cpu",
+            f"--results={scratch}/run",
+            *arguments,
+        ]
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **(environ or {})},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+        )
+        used: dict[int, float] = {}
+        peak = 0
+        while process.poll() is None:
+            for each in _family(process.pid):
+                try:
+                    times = each.cpu_times()
+                    used[each.pid] = times.user + times.system
+                    peak = max(peak, each.memory_info().rss if each.pid != process.pid else 0)
+                except psutil.NoSuchProcess:
+                    continue  # it ended between the listing and the look
+            time.sleep(0.1)
+        if process.returncode not in (0, 1):
+            raise RuntimeError(f"{' '.join(command)} exited {process.returncode}")
+        results = load_run(Path(scratch, "run")).results.values()
+        checks = sum(each.checks for each in results)
+        cost = Cost(len(results), checks, sum(used.values()), used[process.pid], peak)
+    print(f"{name}: {cost}", flush=True)
+    return cost
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    """A process and its descendants. Not all of them are waited for, so the system does not add up their times."""
+    try:
+        first = psutil.Process(pid)
+        return [first, *first.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
