@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import count, islice
 from typing import Any
 
+import pytest
+
 from conformance.checks.cells import Recorder
 from conformance.plan import planner
 from conformance.run.outcomes import ItemReport
@@ -45,5 +47,7 @@ def _do(worker: Worker, task: Task) -> tuple[ItemReport, list[str]]:
     return ItemReport(tuple(record.told() for record in recorder.cells.values())), []
 
 
-planner.make_plan = _plan
-Worker.do = _do  # type: ignore[method-assign]
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The first hook of all."""
+    planner.make_plan = _plan
+    Worker.do = _do  # type: ignore[method-assign]

@@ -214,7 +214,8 @@ def raised(error: BaseException, expected: str = "no exception", **more: Any) ->
     return Wrong("raised", expected, in_a_line(error), raises=name, said=line, **more)
 
 
-_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+#: Integers for which torch's CPU has no kernels of comparison.
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 #: How many roundings at the size of its largest element a sum of many terms may be off by.
 SUM_ROUNDINGS = 4.0
@@ -269,7 +270,7 @@ def tensor_difference(
         actual, expected = actual.to(torch.complex64), expected.to(torch.complex64)
     if not compared and torch.equal(actual, expected):
         return None
-    if actual.dtype in _UNSIGNED:  # no comparison kernels
+    if actual.dtype in UNSIGNED:
         actual, expected = _signed(actual), _signed(expected)
     if roundings and rtol:
         atol = max(atol, roundings * rtol * (_largest(expected) or 0.0))

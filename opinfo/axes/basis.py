@@ -19,6 +19,7 @@ from opinfo.catalog import Op
 from opinfo.compare import (
     DEFAULT_TOLERANCES,
     SUM_ROUNDINGS,
+    UNSIGNED,
     Call,
     difference,
     replace_tensors,
@@ -381,6 +382,8 @@ def is_sorted(tensor: torch.Tensor) -> bool:
         or tensor.dtype.itemsize < 2
     ):
         return False
+    if tensor.dtype in UNSIGNED:
+        tensor = tensor.to(torch.float64)
     return bool((tensor[..., 1:] >= tensor[..., :-1]).all()) and bool(
         (tensor[..., -1] > tensor[..., 0]).all()
     )

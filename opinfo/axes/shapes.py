@@ -290,6 +290,8 @@ def _empties_of(basis: Basis, bases: Sequence[Sample]) -> Variations:
             return
 
 
+#: The place of embedding_bag's offsets.
+_OFFSETS = 2
 #: Shapes without elements: a vector, a dimension in the middle, and one that broadcasts.
 _EMPTY = (((0,),), ((3, 0, 2),), ((1, 4), (0, 1)))
 
@@ -301,6 +303,8 @@ def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
         yield from (iter([shaped(basis, base, shapes)]) for shapes in _EMPTY)
         return
     dims = [(p, d) for p, t in enumerate(base.tensors) for d in range(t.dim())]
+    if "axes.offsets" in basis.families and basis.dtype == "float64":
+        dims = [(p, d) for p, d in dims if p != _OFFSETS]
     if op_family(basis.op.id, basis.op.ufunc) == "indexing":
         # An index alone, by which nothing is read then.
         indices = [p for p, t in enumerate(base.tensors) if p and t.dtype == torch.int64]

@@ -12,7 +12,7 @@ import torch
 
 from opinfo.axes.basis import Axis, Basis, Variations
 from opinfo.axes.shapes import starting_at
-from opinfo.compare import Call
+from opinfo.compare import UNSIGNED, Call
 from opinfo.samples import Sample
 
 Shape = tuple[int, ...]
@@ -131,7 +131,10 @@ def _repeating(basis: Basis, base: Sample, *shape: int) -> Call | None:
     """Few values, each of which is there often: of all dimensions together, and sorted, as others may come in any order."""
     if base.call.kwargs.get("dim") is not None or not base.call.kwargs.get("sorted"):
         return None
-    return basis.rebuilt(base, {0: basis.pool(base, 0)[:1] * basis.choice(7, shape)})
+    step, counts = basis.pool(base, 0)[:1], basis.choice(7, shape)
+    # Integers without kernels of multiplication are not stretched.
+    values = counts.to(step.dtype) if step.dtype in UNSIGNED else step * counts
+    return basis.rebuilt(base, {0: values})
 
 
 def _stepped(basis: Basis, base: Sample, steps: int) -> Call:

@@ -257,6 +257,19 @@ def test_dtypes_that_are_only_stored_keep_upstream_s_samples() -> None:
     assert found and not any(sample.axis for sample in found)
 
 
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        *product(("special.zeta", "unique"), ("uint16", "uint32", "uint64")),
+        ("nn.functional.embedding_bag", "float64"),
+    ],
+)
+def test_dtypes_with_few_kernels_have_samples_by_axis(op: str, dtype: str) -> None:
+    """Unsigned integers have no kernels of comparison or multiplication; without offsets embedding_bag of float64 would
+    end the process."""
+    assert "empty" in {sample.axis for sample in made(op, dtype)}
+
+
 @pytest.mark.skipif(mallopt() is None, reason="fresh memory can be filled over glibc only")
 def test_a_call_whose_answer_is_what_memory_held_is_not_taken() -> None:
     """The mean over an empty batch is never written (ATen/native/LossMultiMargin.cpp)."""
