@@ -9,20 +9,34 @@ from pathlib import Path
 from devices.descriptor import Autocast, Descriptor, common_facts, names
 
 
-def _model() -> str:
-    """The processor's name: from /proc/cpuinfo on Linux, else what Python knows."""
+def _cpuinfo(*names: str) -> str:
+    """What Linux says under the first of these names in /proc/cpuinfo; empty elsewhere."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")
-            if key.strip() in ("model name", "cpu model", "Model") and value.strip():
+            if key.strip() in names and value.strip():
                 return " ".join(value.split())
-    return platform.processor() or platform.machine()  # 64-bit Arm's cpuinfo names no model
+    return ""
+
+
+def _model() -> str:
+    """The processor's name: from /proc/cpuinfo on Linux, else what Python knows."""
+    named = _cpuinfo("model name", "cpu model", "Model")
+    return named or platform.processor() or platform.machine()  # 64-bit Arm's names no model
+
+
+def _instructions() -> str:
+    """The widest vectors for which oneDNN has kernels of their own: it takes bfloat16 from AVX-512 on."""
+    flags = _cpuinfo("flags").split()
+    if not {"avx512vl", "avx512bw", "avx512dq"} <= set(flags):
+        return "avx2" if "avx2" in flags else "other"
+    return "avx512_fp16" if "avx512_fp16" in flags else "avx512"
 
 
 def _facts() -> dict[str, str]:
     """No driver and no runtime: a CPU has neither, and a `when` that asks for one is an error."""
-    return common_facts(device_name=_model())
+    return common_facts(device_name=_model(), instructions=_instructions())
 
 
 def _workers() -> int:

@@ -315,7 +315,7 @@ class Basis:
     def _settles(self, call: Call) -> bool:
         found = self.answer(call)
         turned = [t.mT.contiguous().mT if t.dim() > 1 else t for t in call.tensors]
-        wide = [t.double() if t.dtype == self.kind else t for t in call.tensors]
+        wide = [exactly(t) if t.dtype == self.kind else t for t in call.tensors]
         for tensors in (turned, wide):
             other = self.answer(self.rebound(call, tensors))
             if found and other is None and tensors is turned:
@@ -371,6 +371,14 @@ def asking() -> Iterator[None]:
             yield
         finally:
             _ASKING.now = False
+
+
+def exactly(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in float64. One that is in float64 has its elements apart from each other, so that vectorised loops take them
+    one by one: where a vector of them has another answer, neither settles anything."""
+    if tensor.dtype == torch.float64:
+        return torch.stack((tensor, tensor), -1)[..., 0]
+    return tensor.double()
 
 
 def is_sorted(tensor: torch.Tensor) -> bool:

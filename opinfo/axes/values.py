@@ -9,7 +9,7 @@ from itertools import islice
 
 import torch
 
-from opinfo.axes.basis import Axis, Basis, Variations, asking
+from opinfo.axes.basis import Axis, Basis, Variations, asking, exactly
 from opinfo.axes.planting import planted
 from opinfo.axes.shapes import roomy, starting_at
 from opinfo.compare import DEFAULT_TOLERANCES, Call, tensors_of
@@ -203,7 +203,7 @@ def _agreed(basis: Basis, call: Call, places: Sequence[int]) -> torch.Tensor | N
     agreed = torch.ones(shape, dtype=torch.bool)
     for change in (_unchanged, _flushed, _rounded):
         tensors = [
-            change(each.double(), basis.kind) if each.dtype == basis.kind else each
+            change(exactly(each), basis.kind) if each.dtype == basis.kind else each
             for each in call.tensors
         ]
         args, kwargs = call.on(tensors, torch.device("cpu"))

@@ -49,7 +49,8 @@ def test_its_capabilities_are_known_ones_and_some() -> None:
 
 def test_its_facts_name_the_processor_and_no_driver() -> None:
     facts = CPU.facts()
-    assert set(facts) == {"torch", "os", "arch", "python", "device_name"}
+    assert set(facts) == {"torch", "os", "arch", "python", "device_name", "instructions"}
+    assert facts["instructions"] in ("avx2", "avx512", "avx512_fp16", "other")
     assert facts["torch"] == torch.__version__
 
 

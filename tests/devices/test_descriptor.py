@@ -90,7 +90,7 @@ def test_a_capability_states_in_a_sentence_what_it_means(name: str) -> None:
 
 
 def test_the_facts_are_those_of_the_design() -> None:
-    names = {"torch", "driver", "runtime", "os", "arch", "device_name", "python"}
+    names = {"torch", "driver", "runtime", "os", "arch", "device_name", "instructions", "python"}
     assert set(FACTS) == names
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from opinfo.axes import AXES, FEW, by_axis, samples_of, table
-from opinfo.axes.basis import Basis
+from opinfo.axes.basis import Basis, exactly
 from opinfo.axes.written import recipes
 from opinfo.catalog import catalogue
 from opinfo.compare import Call
@@ -221,6 +221,19 @@ def test_both_operands_of_a_comparison_hold_special_values() -> None:
         assert found.isnan().any()
         assert found.isinf().any()
         assert (found == 0.0).any()
+
+
+@pytest.mark.parametrize("name", ["fmod", "remainder"])
+def test_special_values_of_float64_are_those_on_which_the_cpu_s_loops_agree(name: str) -> None:
+    """A vector of subnormal divisors gives NaN, and one element alone is right: which of them a device takes is open."""
+    calls = [s.call for s in made(name, "float64") if s.axis == "special values"]
+    assert calls
+    for call in calls:
+        args, kwargs = call.bind([exactly(each) for each in call.tensors])
+        apart = catalogue()[name].function(*args, **kwargs)
+        args, kwargs = call.bind(call.tensors)
+        found = catalogue()[name].function(*args, **kwargs)
+        assert torch.equal(apart.isnan(), found.isnan())
 
 
 def test_integers_reach_past_what_float64_holds() -> None:

@@ -164,6 +164,21 @@ def test_terms_that_do_not_cancel_allow_next_to_nothing() -> None:
     assert float(slack) < 1e-5
 
 
+def test_integers_allow_what_the_order_in_memory_makes_of_their_sum() -> None:
+    values = [torch.arange(2 * 320).remainder(251).reshape(2, 320).to(torch.uint8)]
+
+    def far(x: torch.Tensor) -> torch.Tensor:
+        """The CPU adds the squares in another order where the rows are not contiguous."""
+        return (x.float() + 0.1).square().sum(-1) * 1e-3
+
+    (slack,) = allowance(far, lambda t, device: ((t[0],), {}), values)
+    want = far(values[0])
+    assert float(slack.max()) < 1e-4 * float(want.max())
+    assert not within(want * 1.001, want, [slack])
+    other = far(values[0].mT.contiguous().mT)
+    assert not torch.equal(other, want) and within(other, want, [slack])
+
+
 def test_no_answer_allows_nothing() -> None:
     def refuses(x: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("no")

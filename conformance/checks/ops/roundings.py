@@ -30,7 +30,8 @@ def allowance(
 ) -> list[torch.Tensor]:
     """How much each tensor of a result, or of what is unique about it, may be off by, element by element: some times the
     largest change where each operand changes by one rounding, and some times the largest error that the CPU makes in the
-    dtype of the operands, as far as that is one of rounding. Empty if the CPU does not say."""
+    dtype of the operands, as far as that is one of rounding. Of operands that are all integers, the difference that the order
+    of their dimensions in memory makes. Empty if the CPU does not say."""
 
     def found(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         answer = value_answer(function, arguments, given, mutates=True)
@@ -40,6 +41,8 @@ def allowance(
 
     source = torch.Generator().manual_seed(0)
     exact, narrow = found(list(map(wider, values))), found(values)
+    if not any(map(floats, values)):  # integers have no roundings: the CPU in another order
+        exact = found(list(map(turned, values)))
     moved = [found([jolted(wider(v), _EPSILON, source) for v in values]) for _ in range(DRAWS)]
     if any(len(each) != len(exact) for each in (narrow, *moved)):
         return []
@@ -83,6 +86,11 @@ def jolted(tensor: torch.Tensor, epsilon: float, source: torch.Generator) -> tor
         return tensor
     signs = torch.randint(0, 2, tensor.shape, generator=source) * 2 - 1
     return tensor * (1 + epsilon * signs)
+
+
+def turned(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy whose last two dimensions are in the other order in memory."""
+    return tensor.mT.contiguous().mT if tensor.dim() > 1 else tensor.clone()
 
 
 def wider(tensor: torch.Tensor) -> torch.Tensor:
