@@ -215,6 +215,18 @@ def test_one_dimension_is_long(name: str, least: int) -> None:
     assert max(n for call in shapes(name, "extent") for shape in call for n in shape) >= least
 
 
+def test_a_result_of_gigabytes_is_not_computed_to_be_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    op = catalogue()["diagflat"]
+    basis = Basis(op, "float32", draw(op, "float32"), exceptions().families_of("diagflat"))
+    small, large = Call((torch.ones(17, 17),), {}), Call((torch.ones(131, 137),), {})
+    answer = basis.answer(small)
+    assert answer is not None and answer[0].shape == (289, 289)
+    monkeypatch.setattr(Basis, "_asked", lambda basis, call: pytest.fail("the CPU computes it"))
+    assert basis.answer(large) is None
+
+
 def test_both_operands_of_a_comparison_hold_special_values() -> None:
     for place in (0, 1):
         found = values("maximum", "special values", place)
