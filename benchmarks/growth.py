@@ -62,18 +62,20 @@ def measured() -> Iterator[Figure]:
     by_plan = [_run(f"{plan}, one op in 16", "-n", "2", f"--plan={plan}", some) for plan in _PLANS]
     yield _marginal("what full adds to core / what core adds to quick", by_plan)
 
-    few, many = _MANY
-    by_cells = {cells: _idle(cells, _WORKERS[0]) for cells in _MANY}
-    more_workers = _idle(few, _WORKERS[1])
-    grown = by_cells[many].controller_a_cell / by_cells[few].controller_a_cell
-    yield Figure(f"controller, a cell: {many:,} cells / {few:,}", grown, 1.25, ratio=True)
-    grown = more_workers.controller_a_cell / by_cells[few].controller_a_cell
-    yield Figure("controller, a cell: {1} workers / {0}".format(*_WORKERS), grown, 1.25, ratio=True)
+    cells, many_cells = _MANY
+    workers, many_workers = _WORKERS
+    idle = _idle(cells, workers)
+    more_cells, more_workers = _idle(many_cells, workers), _idle(cells, many_workers)
+    for more, name in (
+        (more_cells, f"{many_cells:,} cells / {cells:,}"),
+        (more_workers, f"{many_workers} workers / {workers}"),
+    ):
+        grown = more.controller_a_cell / idle.controller_a_cell
+        yield Figure(f"controller, a cell: {name}", grown, 1.25, ratio=True)
     half, whole = by_ops[-2:]
     real = (whole.processor - half.processor) / (whole.cells - half.cells)
-    idle = by_cells[many].controller_a_cell
-    share = 100 * idle / (idle + real)
-    yield Figure(f"controller, share of {many:,} cells, %", share, 2, ratio=True)
+    share = 100 * more_cells.controller_a_cell / (more_cells.controller_a_cell + real)
+    yield Figure(f"controller, share of {many_cells:,} cells, %", share, 2, ratio=True)
 
 
 def _marginal(name: str, costs: Sequence[Cost]) -> Figure:

@@ -292,6 +292,11 @@ def tensor_difference(
     )
 
 
+def turned(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values with the last two dimensions in the other order in memory."""
+    return tensor.mT.contiguous().mT if tensor.dim() > 1 else tensor
+
+
 def bit_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether two CPU tensors hold the same bits: NaN at the same places, and zeros of the same sign."""
     if left.dtype != right.dtype or left.shape != right.shape:

@@ -27,11 +27,12 @@ def _model() -> str:
 
 
 def _instructions() -> str:
-    """The widest vectors for which oneDNN has kernels of their own: it takes bfloat16 from AVX-512 on."""
-    flags = _cpuinfo("flags").split()
-    if not {"avx512vl", "avx512bw", "avx512dq"} <= set(flags):
-        return "avx2" if "avx2" in flags else "other"
-    return "avx512_fp16" if "avx512_fp16" in flags else "avx512"
+    """What decides which dtypes torch gives to oneDNN: bfloat16 needs avx512bw, avx512vl and avx512dq, or avx_ne_convert;
+    float16 needs avx512_fp16, or avx_ne_convert (mkldnn_check_low_precision, ATen/native/mkldnn/Utils.h)."""
+    flags = set(_cpuinfo("flags").split())
+    if {"avx512bw", "avx512vl", "avx512dq"} <= flags:
+        return "avx512_fp16" if "avx512_fp16" in flags else "avx512"
+    return next((each for each in ("avx_ne_convert", "avx2") if each in flags), "other")
 
 
 def _facts() -> dict[str, str]:

@@ -24,6 +24,7 @@ from opinfo.compare import (
     difference,
     replace_tensors,
     tensors_of,
+    turned,
 )
 from opinfo.memory import fresh_memory
 from opinfo.reference import ValueAnswer, value_answer
@@ -327,11 +328,11 @@ class Basis:
 
     def _settles(self, call: Call) -> bool:
         found = self.answer(call)
-        turned = [t.mT.contiguous().mT if t.dim() > 1 else t for t in call.tensors]
+        in_columns = list(map(turned, call.tensors))
         wide = [exactly(t) if t.dtype == self.kind else t for t in call.tensors]
-        for tensors in (turned, wide):
+        for tensors in (in_columns, wide):
             other = self.answer(self.rebound(call, tensors))
-            if found and other is None and tensors is turned:
+            if found and other is None and tensors is in_columns:
                 continue  # a view that this layout does not have
             if not found or other is None or len(other) != len(found):
                 return False
@@ -349,13 +350,13 @@ class Basis:
 
     def _stays(self, call: Call) -> bool:
         found, step = self.answer(call), torch.finfo(self.kind).eps
-        turned = [
+        jolted = [
             t * (1 + step * (torch.arange(t.numel()).reshape(t.shape) % 3 - 1)).to(t.dtype)
             if t.dtype == self.kind
             else t
             for t in call.tensors
         ]
-        other = self.answer(self.rebound(call, turned))
+        other = self.answer(self.rebound(call, jolted))
         if not found or other is None:
             return False
         return difference(other, found, DEFAULT_TOLERANCES, roundings=SUM_ROUNDINGS) is None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from devices import registry
+from devices.cpu import descriptor
 from devices.descriptor import CAPABILITIES, DTYPES
 from devices.manifest import Manifest
 
@@ -50,8 +51,24 @@ def test_its_capabilities_are_known_ones_and_some() -> None:
 def test_its_facts_name_the_processor_and_no_driver() -> None:
     facts = CPU.facts()
     assert set(facts) == {"torch", "os", "arch", "python", "device_name", "instructions"}
-    assert facts["instructions"] in ("avx2", "avx512", "avx512_fp16", "other")
     assert facts["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize(
+    ("flags", "instructions"),
+    [
+        ("", "other"),
+        ("sse4_2 avx avx2 avx512f", "avx2"),
+        ("avx2 avx512f avx512bw avx512vl avx512dq", "avx512"),
+        ("avx512dq avx512bw avx512vl avx512_fp16 avx_ne_convert", "avx512_fp16"),
+        ("avx2 avx_ne_convert", "avx_ne_convert"),
+    ],
+)
+def test_the_instructions_are_those_that_onednn_asks_for(
+    flags: str, instructions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(descriptor, "_cpuinfo", lambda *names: flags)
+    assert CPU.facts()["instructions"] == instructions
 
 
 def test_its_manifest_can_be_read_and_holds_on_this_machine() -> None:

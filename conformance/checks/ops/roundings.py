@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from opinfo.compare import tensors_of
+from opinfo.compare import tensors_of, turned
 from opinfo.reference import value_answer
 
 #: Draws of a perturbation, and how many times its largest effect a result may be off by.
@@ -40,10 +40,10 @@ def allowance(
         return tensors_of(answer.result if process is None else process(answer.result))
 
     source = torch.Generator().manual_seed(0)
-    exact, narrow = found(list(map(wider, values))), found(values)
-    if not any(map(floats, values)):  # integers have no roundings: the CPU in another order
-        exact = found(list(map(turned, values)))
-    moved = [found([jolted(wider(v), _EPSILON, source) for v in values]) for _ in range(DRAWS)]
+    # Integers have no roundings: the CPU in another order says what they are.
+    better = list(map(wider if any(map(floats, values)) else turned, values))
+    exact, narrow = found(better), found(values)
+    moved = [found([jolted(each, _EPSILON, source) for each in better]) for _ in range(DRAWS)]
     if any(len(each) != len(exact) for each in (narrow, *moved)):
         return []
     slack = []
@@ -86,11 +86,6 @@ def jolted(tensor: torch.Tensor, epsilon: float, source: torch.Generator) -> tor
         return tensor
     signs = torch.randint(0, 2, tensor.shape, generator=source) * 2 - 1
     return tensor * (1 + epsilon * signs)
-
-
-def turned(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy whose last two dimensions are in the other order in memory."""
-    return tensor.mT.contiguous().mT if tensor.dim() > 1 else tensor.clone()
 
 
 def wider(tensor: torch.Tensor) -> torch.Tensor:
