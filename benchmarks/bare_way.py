@@ -7,18 +7,15 @@ it: for the expected result, for another layout, and with ``out=``. No layout is
 
 from __future__ import annotations
 
-import os
 import warnings
 from itertools import islice
 from typing import Any
 
 import torch
 
+from benchmarks.same_ops import LIMIT, same_ops
 from opinfo.catalog import Op, catalogue
-from opinfo.exceptions import exceptions
 from opinfo.samples import direct_seeding, seed_everything
-
-LIMIT = int(os.environ.get("BENCH_SAMPLES", "0")) or None
 
 
 def call(op: Op, sample: Any) -> None:
@@ -36,11 +33,8 @@ def call(op: Op, sample: Any) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    free = exceptions().ops_of("values.free")
     with torch.no_grad(), direct_seeding():
-        for op in catalogue().values():
-            if "float32" not in op.dtypes or op.id in free:
-                continue
+        for op in map(catalogue().__getitem__, same_ops()):
             seed_everything(0)
             for sample in islice(op.raw_samples(torch.float32), LIMIT):
                 call(op, sample)

@@ -50,4 +50,4 @@ def _do(worker: Worker, task: Task) -> tuple[ItemReport, list[str]]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The first hook of all."""
     planner.make_plan = _plan
-    Worker.do = _do  # type: ignore[method-assign]
+    Worker.do = _do  # type: ignore[method-assign, assignment]

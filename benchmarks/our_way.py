@@ -6,11 +6,10 @@ reference, as upstream's way has none.
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
+from benchmarks.same_ops import LIMIT, same_ops
 from conformance.checks.cells import Recorder
 from conformance.checks.ops.context import ItemContext
 from conformance.suites.layout.reads import reads
@@ -23,20 +22,17 @@ from opinfo.layouts import CONTIGUOUS, Layout, uniform
 from opinfo.reference import StrideReference
 from opinfo.samples import direct_seeding, draw, probe
 
-LIMIT = int(os.environ.get("BENCH_SAMPLES", "0")) or 10_000
 KNOWN = exceptions()
-FREE = set(KNOWN.ops_of("values.free"))
-OPS = [o.id for o in catalogue().values() if "float32" in o.dtypes and o.id not in FREE]
 DEVICE = open_device(registry.get("cpu"))
 CASE = uniform(Layout("contiguous", step="inner"))
 CLAUSES = ("layout.values", "layout.inputs_intact", "layout.bounds", "layout.out_kept")
 torch.set_num_threads(1)
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", same_ops())
 def test_layout(name: str) -> None:
     op = catalogue()[name]
-    samples = draw(op, "float32", LIMIT)
+    samples = draw(op, "float32", LIMIT or 10_000)
     context = ItemContext(
         op=op,
         dtype="float32",

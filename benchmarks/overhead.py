@@ -25,6 +25,7 @@ from conformance.run.outcomes import (
 )
 from conformance.run.progress import Finished, Progress
 from devices import registry
+from devices.cell import CallKey
 from devices.manifest import Manifest
 from devices.verdicts import Matcher
 from opinfo.plan import plan_hash
@@ -96,7 +97,7 @@ def _journal(folder: Path, items: list[Item]) -> None:
                 group = records[first : first + _GROUP]
                 watch.begin([record.key.clause for record in group], group)
                 for call in range(_CALLS * len(group)):
-                    watch.call(f"{call}/transposed+offset")
+                    watch.call(CallKey(call, "transposed+offset"))
                 watch.done()
 
 

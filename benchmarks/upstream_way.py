@@ -1,12 +1,11 @@
 """Upstream's way: device-type tests over op_db, float32 samples, one non-contiguous layout plus ``out=``.
 
-``BENCH_SAMPLES`` limits the samples of an op. What fails is counted and passed over, as in our_way.py.
+What fails is passed over, as in our_way.py.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 from typing import Any
 
 import torch
@@ -14,17 +13,16 @@ from torch.testing._internal.common_device_type import instantiate_device_type_t
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import TestCase
 
-from opinfo.exceptions import exceptions
+from benchmarks.same_ops import LIMIT, same_ops
 
-LIMIT = int(os.environ.get("BENCH_SAMPLES", "0")) or None
-FREE = set(exceptions().ops_of("values.free"))
+OPS = set(same_ops())
 torch.set_num_threads(1)
 
 
 class TestUpstreamWay(TestCase):
     samples = 0
 
-    @ops([o for o in op_db if o.full_name not in FREE], allowed_dtypes=(torch.float32,))
+    @ops([o for o in op_db if o.full_name in OPS], allowed_dtypes=(torch.float32,))  # type: ignore[untyped-decorator]
     def test_layout(self, device: str, dtype: torch.dtype, op: Any) -> None:
         for sample in itertools.islice(op.sample_inputs(device, dtype), LIMIT):
             try:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.figures import BadHistory, Figure, circumstances, compared, keep, read, table_of
+from tests.plugin.running import CHECKOUT, ForkServer
 
 SLOWER = Figure("ours / bare", 1.5, 1.4, ratio=True)
 FASTER = Figure("upstream / ours", 9, 8, at_least=True, ratio=True)
@@ -75,3 +76,12 @@ def test_a_damaged_history_is_refused_with_its_line(text: str, tmp_path: Path) -
         read(path)
     with pytest.raises(BadHistory, match="cannot be read"):
         read(tmp_path / "absent")
+
+
+def test_the_ways_of_equal_work_make_their_calls(fork: ForkServer) -> None:
+    few = {"BENCH_SAMPLES": "1", "BENCH_OPS": "exp,mul"}
+    for way in ("upstream_way.py", "our_way.py"):
+        ran = fork.pytest("-q", f"benchmarks/{way}", **few)
+        assert ran.code == 0 and "2 passed" in ran.text, ran.text
+    ran = fork.script(CHECKOUT / "benchmarks" / "bare_way.py", **few)
+    assert ran.code == 0, ran.text
