@@ -34,7 +34,7 @@ from conformance.checks.ops.calls import (
     elements_named,
     repeated,
 )
-from conformance.checks.ops.roundings import allowance
+from conformance.checks.ops.roundings import allowance, exact_answer
 from conformance.checks.ops.script import literal
 from devices.cell import CallKey
 from devices.errors import in_a_line
@@ -89,6 +89,10 @@ class Part:
     functions: tuple[Any, ...]
 
 
+#: Where nothing is computed.
+NO_ANSWER = ValueAnswer(None)
+
+
 class Reference:
     """What the answer to a call should be, in parts; each is computed when a judge first asks for it.
 
@@ -128,12 +132,17 @@ class Reference:
             operand = "repeated(values, geometries)[0]"
             text = f"lambda result: elements_named(result, {operand}, {self._along})"
             return text, (elements_named, repeated)
+        if name == "exact" and self.ctx.has_exact:
+            text = "exact_answer(op, arguments, repeated(values, geometries))"
+            return text, (exact_answer, repeated)
         if name == "allowed" and self.conditioned:
             process, functions = self.source("process")
             text = f"allowance(op, arguments, repeated(values, geometries), {process})"
             return text, (allowance, repeated, *functions)
         found = getattr(self, name)
         classes = (OutputSpec,) if "OutputSpec(" in repr(found) else ()
+        if found == NO_ANSWER:
+            return "ValueAnswer(None)", (ValueAnswer,)
         return literal(found), classes
 
     @property
@@ -163,6 +172,15 @@ class Reference:
         sample = self.laid.sample
         values = repeated(sample.tensors, self.laid.geometries)
         return allowance(self.ctx.op.function, sample.call.on, values, self.process)
+
+    @property
+    def exact(self) -> ValueAnswer:
+        """The CPU's result in float64; computed where it is asked for."""
+        if not self.ctx.has_exact:
+            return NO_ANSWER
+        sample = self.laid.sample
+        values = repeated(sample.tensors, self.laid.geometries)
+        return exact_answer(self.ctx.op.function, sample.call.on, values)
 
     @property
     def named(self) -> Callable[[Any], Any] | None:
@@ -276,6 +294,8 @@ class ItemContext:
         capabilities = self.device.descriptor.capabilities
         self._storage, self._pointers = "storage" in capabilities, "pointers" in capabilities
         self.mutates = mutates(self.traits.families)
+        kind: torch.dtype = getattr(torch, self.dtype)
+        self.has_exact = kind.is_floating_point or kind.is_complex
 
     @property
     def common(self) -> list[Sample]:
@@ -543,6 +563,18 @@ class ItemContext:
 
         code = f"value_answer(op, arguments, {make.__name__}({values}){more})"
         return Part(cache(answer), code, (value_answer, make))
+
+    def exact_for(self, sample: Sample, make: Callable[..., Any], *given: Any) -> Part:
+        """The same in float64."""
+        if not self.has_exact:
+            return Part(NO_ANSWER, "ValueAnswer(None)", (ValueAnswer,))
+
+        def answer() -> ValueAnswer:
+            return exact_answer(self.op.function, sample.call.on, make(sample.tensors, *given))
+
+        values = ", ".join(["values", *map(repr, given)])
+        code = f"exact_answer(op, arguments, {make.__name__}({values}))"
+        return Part(answer, code, (exact_answer, make))
 
     def stride_answer(
         self,

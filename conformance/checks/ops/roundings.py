@@ -6,13 +6,14 @@ Repro scripts contain these functions, which need only torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from opinfo.compare import tensors_of, turned
-from opinfo.reference import value_answer
+from opinfo.compare import Tolerances, tensors_of, turned
+from opinfo.reference import ValueAnswer, value_answer
 
 #: Draws of a perturbation, and how many times its largest effect a result may be off by.
 DRAWS, FACTOR = 3, 16.0
@@ -29,21 +30,27 @@ def allowance(
     process: Callable[[Any], Any] | None = None,
 ) -> list[torch.Tensor]:
     """How much each tensor of a result, or of what is unique about it, may be off by, element by element: some times the
-    largest change where each operand changes by one rounding, and some times the largest error that the CPU makes in the
+    largest change where each operand, and each number with a fraction, changes by one rounding, and some times the largest error that the CPU makes in the
     dtype of the operands, as far as that is one of rounding. Of operands that are all integers, the difference that the order
     of their dimensions in memory makes. Empty if the CPU does not say."""
 
-    def found(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        answer = value_answer(function, arguments, given, mutates=True)
+    def found(given: Sequence[torch.Tensor], argued: Any = arguments) -> list[torch.Tensor]:
+        answer = value_answer(function, argued, given, mutates=True)
         if answer.raises is not None:
             return []
         return tensors_of(answer.result if process is None else process(answer.result))
+
+    def argued(tensors: list[torch.Tensor], device: torch.device) -> Any:
+        args, kwargs = arguments(tensors, device)
+        jolts = {name: jolted_number(each, source) for name, each in kwargs.items()}
+        return tuple(jolted_number(each, source) for each in args), jolts
 
     source = torch.Generator().manual_seed(0)
     # Integers have no roundings: the CPU in another order says what they are.
     better = list(map(wider if any(map(floats, values)) else turned, values))
     exact, narrow = found(better), found(values)
-    moved = [found([jolted(each, _EPSILON, source) for each in better]) for _ in range(DRAWS)]
+    jolts = [[jolted(each, _EPSILON, source) for each in better] for _ in range(DRAWS)]
+    moved = [found(each, argued) for each in jolts]
     if any(len(each) != len(exact) for each in (narrow, *moved)):
         return []
     slack = []
@@ -76,6 +83,61 @@ def within(read: Any, want: Any, slack: Sequence[torch.Tensor]) -> bool:
     return True
 
 
+def exact_answer(
+    function: Callable[..., Any],
+    arguments: Callable[[list[torch.Tensor], torch.device], Any],
+    values: Sequence[torch.Tensor],
+) -> ValueAnswer:
+    """The CPU's result for the same values in float64, where it computes in that: no tensors where it does not. Of tensors
+    without elements neither: there is nothing to round, and embedding_bag ends the process."""
+    if not all(each.numel() for each in values):
+        return ValueAnswer(None)
+
+    def widened(tensors: list[torch.Tensor], device: torch.device) -> Any:
+        args, kwargs = arguments(tensors, device)
+        wide = {name: _widest(each) for name, each in kwargs.items()}
+        return tuple(map(_widest, args)), wide
+
+    return value_answer(function, widened, list(map(wider, values)), mutates=True)
+
+
+def _widest(given: Any) -> Any:
+    """A dtype that an argument names, in float64 or complex128."""
+    if not isinstance(given, torch.dtype) or given.itemsize == 1:
+        return given
+    if given.is_complex:
+        return torch.complex128
+    return torch.float64 if given.is_floating_point else given
+
+
+def as_exact(read: Any, want: Any, exact: Any, tolerances: Tolerances, roundings: float) -> bool:
+    """Whether each element is as near to the exact result as the CPU's is, or within the tolerances of it. Where the exact
+    result is finite no more, only the CPU's will do. An index beside floating-point results is the one or the other."""
+    three = tensors_of(read), tensors_of(want), tensors_of(exact)
+    if len({*map(len, three)}) != 1 or not any(map(floats, three[1])):
+        return False
+    for mine, theirs, true in zip(*three, strict=True):
+        if mine.dtype != theirs.dtype or not mine.shape == theirs.shape == true.shape:
+            return False
+        if not floats(theirs) or not floats(true):
+            if true.dtype != theirs.dtype or not bool(((mine == theirs) | (mine == true)).all()):
+                return False
+            continue
+        rtol, atol = tolerances.get(str(theirs.dtype).removeprefix("torch."), (0.0, 0.0))
+        got, cpus, rounded = (wider(each) for each in (mine, theirs, true.to(theirs.dtype)))
+        if roundings and rounded.numel():
+            size = float(rounded.abs().nan_to_num(0.0, 0.0, 0.0).max())
+            atol = max(atol, roundings * rtol * size)
+        near = torch.isclose(got, rounded, rtol=rtol, atol=atol, equal_nan=True)
+        # Beyond the ends of a dtype, or at a NaN, float64 may be asked another question (nan_to_num).
+        near &= rounded.isfinite() | ~cpus.isfinite()
+        no_further = (got - rounded).abs() <= (cpus - rounded).abs()  # False for NaN
+        same = torch.isclose(got, cpus, rtol=rtol, atol=atol, equal_nan=True)
+        if not bool((near | same | (no_further & got.isfinite() & cpus.isfinite())).all()):
+            return False
+    return True
+
+
 def off(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
     return (got - want).abs().nan_to_num(0.0, 0.0, 0.0)
 
@@ -86,6 +148,17 @@ def jolted(tensor: torch.Tensor, epsilon: float, source: torch.Generator) -> tor
         return tensor
     signs = torch.randint(0, 2, tensor.shape, generator=source) * 2 - 1
     return tensor * (1 + epsilon * signs)
+
+
+def jolted_number(given: Any, source: torch.Generator) -> Any:
+    """A number with a fraction changed by one rounding, up or down; the numbers of a list. Others as they are: what a
+    norm or a mode is called has no rounding."""
+    if isinstance(given, (list, tuple)) and all(type(each) is float for each in given):
+        return type(given)(jolted_number(each, source) for each in given)
+    if type(given) is not float or given.is_integer() or not math.isfinite(given):
+        return given
+    sign = int(torch.randint(0, 2, (), generator=source)) * 2 - 1
+    return given * (1 + _EPSILON * sign)
 
 
 def wider(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ import sys
 import textwrap
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -390,6 +390,12 @@ def literal(value: Any) -> str:
         return "torch.device(DEVICE)"
     if isinstance(value, torch.nn.Module):
         return f"torch.nn.{value!r}"
+    made = type(value)
+    if is_dataclass(made) and made.__module__.startswith("torch."):  # a bundle of options
+        given = [f"{each.name}={literal(getattr(value, each.name))}" for each in fields(value)]
+        return (
+            f'__import__("{made.__module__}", fromlist=["_"]).{made.__name__}({", ".join(given)})'
+        )
     return repr(value)
 
 

@@ -33,7 +33,7 @@ from opinfo.samples import Sample, Traits
 FIRST = "autograd.first"
 DTYPES = frozenset({"float32", "complex64"})
 #: Families of ops whose gradient is not settled, or that write to what it is asked of.
-UNSETTLED = frozenset({"values.free", "mutates.self", "values.not_unique"})
+UNSETTLED = frozenset({"values.free", "mutates.self", "values.not_unique", "gradients.unordered"})
 
 #: Samples that take every layout; the others take a few.
 _WHOLE = 1

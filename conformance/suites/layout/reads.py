@@ -112,13 +112,19 @@ def judge_values(call: Call, answer: Answer, reference: Any) -> Found:
     elif reference.free:
         yield other_form(answer.read, want.result)
     else:
-        wrong = differs(answer.read, want.result, reference)
+        wrong = differs(answer.read, want.result, reference, lambda: reference.exact.result)
         yield wrong or (other_zeros(answer.read, want.result) if reference.signed else None)
         for place in sorted(reference.mutable):
             given = call.inputs[place]
             if want.after and isinstance(given, Guarded):
-                wrong = differs(call.back(given.view), want.after[place], reference)
+                there, exact = call.back(given.view), partial(exact_after, reference, place)
+                wrong = differs(there, want.after[place], reference, exact)
                 yield wrong.about(f"input {place} after the call") if wrong is not None else None
+
+
+def exact_after(reference: Any, place: int) -> Any:
+    """An input after the call in float64, if that has an answer."""
+    return list(reference.exact.after)[place : place + 1]
 
 
 def other_zeros(read: Any, want: Any) -> Wrong | None:
@@ -470,7 +476,10 @@ def _turned(
             resolve(each.value().result)
     except NotImplementedError:
         return  # the CPU cannot read its own result: complex32 with both bits set
-    reference = Reference(ctx, ctx.first(sample), turn=turn, lazy=lazy, resolved=resolved)
+    exact = ctx.exact_for(sample, turned_and_resolved, turn, group)
+    reference = Reference(
+        *(ctx, ctx.first(sample)), turn=turn, lazy=lazy, resolved=resolved, resolved_exact=exact
+    )
     ctx.judge(judges, procedure, (turn, group), reference, layout=turn)
 
 
@@ -546,7 +555,8 @@ def judge_turned_values(call: Call, answer: Answer, reference: Any) -> Found:
         return
     if answer.result is None:
         return
-    wrong = differs(answer.read, resolve(reference.resolved.result), reference)
+    want = resolve(reference.resolved.result)
+    wrong = differs(answer.read, want, reference, lambda: reference.resolved_exact.result)
     yield wrong.about(what) if wrong is not None else None
 
 

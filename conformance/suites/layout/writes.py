@@ -149,10 +149,14 @@ def written(call: Call, answer: Answer, reference: Any) -> Wrong | None:
     """How what is in the targets differs from the result."""
     wanted = wanted_outputs(reference) or []
     read = [call.back(each) for each, _ in zip(views(answer.targets), wanted)]
+
+    def exact() -> Any:
+        return reference.exact.result
+
     if len(read) < 2:
-        found = differs(read[0], wanted[0], reference) if read else None
+        found = differs(read[0], wanted[0], reference, exact) if read else None
         return found.about("out 0") if found is not None else None
-    found = differs(tuple(read), tuple(wanted), reference)
+    found = differs(tuple(read), tuple(wanted), reference, exact)
     return replace(found, subject=found.subject.replace("output", "out")) if found else None
 
 
@@ -427,7 +431,8 @@ def judge_in_place(call: Call, answer: Answer, reference: Any) -> Found:
     else:
         wrong = None if reference.restrides else moved(call, target, answer.addresses[0])
         if wrong is None and not reference.free:
-            wrong = differs(call.back(target.view), want.result.to(dtype), reference)
+            read, wanted = call.back(target.view), want.result.to(dtype)
+            wrong = differs(read, wanted, reference, lambda: reference.exact.result)
         yield wrong.about("self") if wrong is not None else None
 
 

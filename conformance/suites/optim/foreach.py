@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.endings import NotShown
+from conformance.checks.ops.roundings import wider
 from conformance.suites.optim.lists import FILL, Piece, Tensors, apart, compare, packed
 from devices.failure import Kind
 from opinfo.torch_private import all_overloads, schema_of, storage_id, version_of
@@ -245,14 +247,14 @@ BUMPED = "what is written to has a new version, and nothing else"
 
 
 def judge(
-    context: Context,
-    overload: Any,
-    name: str,
-    lists: dict[str, Tensors],
-    made: Arguments,
-    want: Sequence[torch.Tensor],
-) -> None:
-    """Call an overload on the device with these lists, and compare with what the loop on the CPU gave."""
+    context: Context, op: str, overload: Any, name: str, lists: dict[str, Tensors], made: Arguments
+) -> bool:
+    """Call an overload on the device with these lists, and compare with what the loop on the CPU gives. False where the op
+    of one tensor takes no such list."""
+    values = {key: each.here for key, each in lists.items()}
+    want = loop(op, made, values, made.base[1])
+    if want is None:
+        return False
     at = f"{name_of(overload)}, list {name!r}"
     written = lists[made.lists[0]] if made.in_place else None
     there = context.to_device(made.base)[1]  # not at the start of its storage
@@ -261,13 +263,16 @@ def judge(
     results = overload(*given, **named)
     if written is not None:
         context.same(results, None, "what writes to its first list returns nothing", at=at)
+        values[made.lists[0]] = [each.clone() for each in written.here]
         for target, value in zip(written.here, want, strict=True):
             target.copy_(value)
         found, want = written.there, written.here
     else:
         found = list(results)
         _fresh(context, found, lists, at)
-    compare(context, found, want, EQUAL, at, strides=not made.in_place and name == "alike")
+    strides = not made.in_place and name == "alike"
+    exact = partial(exact_loop, op, made, values)
+    compare(context, found, want, EQUAL, at, strides=strides, exact=exact)
     for key, each in lists.items():
         _kept(context, each, each is written, at)
         if each.buffer is not None:
@@ -278,6 +283,7 @@ def judge(
                 where = f"{at}, {key}, tensor {number}"
                 wanted = "a write" if each is written else "0 writes"
                 context.check(False, BUMPED, expected=wanted, found=now, kind=Kind.STATE, at=where)
+    return True
 
 
 def _fresh(
@@ -314,18 +320,28 @@ def orders_of(overload: Any) -> tuple[Any, ...]:
     return (2, 1, float("inf"), 3) if takes else (None,)
 
 
-def loop(op: str, made: Arguments, lists: dict[str, Tensors]) -> list[torch.Tensor] | None:
+def loop(
+    op: str, made: Arguments, lists: dict[str, list[torch.Tensor]], factor: torch.Tensor
+) -> list[torch.Tensor] | None:
     """What the op of one tensor gives for each place of the lists, on the CPU; None where it takes no such list: for
     want of elements, or in these dtypes."""
     function = single(op)
-    given, named = made.of({key: each.here for key, each in lists.items()}, made.base[1])
+    given, named = made.of(lists, factor)
     try:
         found = [function(*one, **names) for one, names in made.each(given, named)]
     except (RuntimeError, IndexError, TypeError):
         return None
-    into = lists[made.lists[0]].here
+    into = lists[made.lists[0]]
     fits = all(_fits(a.dtype, b.dtype) for a, b in zip(found, into, strict=True))
     return found if fits or not made.in_place else None
+
+
+def exact_loop(
+    op: str, made: Arguments, lists: dict[str, list[torch.Tensor]]
+) -> list[torch.Tensor]:
+    """The same in float64; empty where that takes no such list."""
+    wide = {key: list(map(wider, each)) for key, each in lists.items()}
+    return loop(op, made, wide, wider(made.base[1])) or []
 
 
 def _fits(made: torch.dtype, into: torch.dtype) -> bool:
@@ -361,8 +377,7 @@ def lists_of_views(context: Context, op: str) -> None:
                     made = Arguments(overload, options)
                     lists = _built(context, op, overload, name, made, empty=empty)
                     made.count = len(lists[made.lists[0]].here)
-                    if (want := loop(op, made, lists)) is not None:
-                        judge(context, overload, name, lists, made, want)
+                    if judge(context, op, overload, name, lists, made):
                         break
                 else:
                     raise NotShown(
@@ -391,9 +406,7 @@ def _apart(
             away = number > 0 or key == "exponent"
             lists[key] = apart(context, sizes, kinds, 1000 * number, away=away, indices=indices)
         made.count = len(shapes)
-        if (want := loop(op, made, lists)) is not None:
-            judge(context, overload, name, lists, made, want)
-            tried += 1
+        tried += judge(context, op, overload, name, lists, made)
     return tried
 
 
@@ -463,12 +476,10 @@ def tensors_that_come_twice(context: Context) -> None:
                         one.there[2] = context.to_device(one.here[2].clone())
                     lists[key] = one
                 made.count = 3
-                want = loop(op, made, lists)
-                if want is None:
+                if not judge(context, op, overload, name, lists, made):
                     raise NotShown(
                         f"{name_of(overload)}: the op of one tensor takes no list {name!r}"
                     )
-                judge(context, overload, name, lists, made, want)
 
 
 EMPTY = "an op on lists refuses an empty list, or gives one"
@@ -546,7 +557,5 @@ def special_values(context: Context) -> None:
             for number, key in enumerate(made.lists):
                 lists[key] = _special_list(context, special.roll(3 * number))
             made.count = 4
-            want = loop(op, made, lists)
-            if want is None:
+            if not judge(context, op, overload, "special values", lists, made):
                 raise NotShown(f"{name_of(overload)}: the op of one tensor takes no special values")
-            judge(context, overload, "special values", lists, made, want)

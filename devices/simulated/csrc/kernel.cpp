@@ -15,6 +15,7 @@
 #include "hazard.h"
 #include "misbehave_graph.h"
 #include "runtime.h"
+#include "wider.h"
 #include "worker.h"
 
 namespace simulated {
@@ -56,6 +57,7 @@ Kernel::Kernel(const c10::OperatorHandle& op, const c10::OperatorHandle& runs)
   defect_ = defect_of(name_);
   in_place_ = !op.operator_name().name.empty() && op.operator_name().name.back() == '_';
   misbehaviours_ = misbehaviours_of(name_);
+  computes_wider_ = computes_wider(runs);
   may_be_queued_ = !defect_ && may_be_queued(op);
   why_not_capturable_ = why_op_not_capturable(op);
 }
@@ -148,14 +150,24 @@ void replace_result(c10::IValue& value, Aliases& aliases) {
 }
 
 void Kernel::run(torch::jit::Stack& call) const {
-  constexpr c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
   if (!defect_) {
-    runs_.redispatchBoxed(cpu, &call);
+    compute(call);
     return;
   }
   Staged staged(defect_, written_, in_place_, call);
-  runs_.redispatchBoxed(cpu, &call);
+  compute(call);
   staged.copy_back(call);
+}
+
+void Kernel::compute(torch::jit::Stack& call) const {
+  constexpr c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
+  if (!computes_wider_) {
+    runs_.redispatchBoxed(cpu, &call);
+    return;
+  }
+  Wider wider(runs_, written_, call);
+  runs_.redispatchBoxed(cpu, &call);
+  wider.round_into(call);
 }
 
 void Kernel::run_faulty(torch::jit::Stack& call) const {

@@ -40,6 +40,7 @@ class Kernel final : public c10::OperatorKernel {
   // Throws if a call cannot be captured: the call's own error, or why it cannot be captured.
   void check_capturable(Queue& queue, const CallGeometry& geometry, const torch::jit::Stack& call) const;
   void run(torch::jit::Stack& call) const;
+  void compute(torch::jit::Stack& call) const;
   void run_faulty(torch::jit::Stack& call) const;
 
   std::string name_;
@@ -49,6 +50,7 @@ class Kernel final : public c10::OperatorKernel {
   std::vector<bool> may_be_on_cpu_;   // by argument: of any size, where the op reads it on the host
   Defect defect_;
   bool in_place_;
+  bool computes_wider_;
   bool may_be_queued_;
   std::string why_not_capturable_;  // empty: its calls can be captured
   Geometries geometries_;

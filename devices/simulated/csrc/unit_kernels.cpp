@@ -4,6 +4,7 @@
 #include "alias.cpp"
 #include "geometry.cpp"
 #include "capturable.cpp"
+#include "wider.cpp"
 #include "kernel.cpp"
 #include "convolution.cpp"
 #include "defects.cpp"
