@@ -17,7 +17,7 @@ from opinfo.reference import ValueAnswer, value_answer
 
 #: Draws of a perturbation, and how many times its largest effect a result may be off by.
 DRAWS, FACTOR = 3, 16.0
-#: What an error of rounding is at most, of the size of what is computed.
+#: What an error of rounding is at most, of the size of what is computed; in bfloat16 a unit in the last place of that.
 ROUNDING = 2.0**-10
 #: A rounding of relative size in a number of float32, up to which the operands are known.
 _EPSILON = 2.0**-24
@@ -60,7 +60,9 @@ def allowance(
             most = torch.maximum(most, off(each[place], want))
         size = float(want.abs().nan_to_num(0.0, 0.0, 0.0).max()) if want.numel() else 0.0
         own = float(error.max()) if want.numel() else 0.0
-        slack.append(most * FACTOR + min(FACTOR * own, ROUNDING * size))
+        dtype = narrow[place].dtype
+        rounding = max(ROUNDING, torch.finfo(dtype).eps) if floats(narrow[place]) else ROUNDING
+        slack.append(most * FACTOR + min(FACTOR * own, rounding * size))
     return slack
 
 
