@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from conformance.checks.ops.context import ItemContext, failed
+from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.failures import failed
 from conformance.suites.layout import SUITE, reads
 from opinfo.compare import Wrong
 

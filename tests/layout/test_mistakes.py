@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from conformance.checks.ops.calls import Answer
-from conformance.checks.ops.context import Reference, from_device
+from conformance.checks.ops.context import Reference
+from conformance.checks.ops.failures import from_device
 from conformance.suites.layout import SUITE, reads
 from conformance.suites.layout.overlap import OVERLAP
 from devices.cell import CellOutcome, Outcome

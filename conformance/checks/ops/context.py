@@ -8,22 +8,19 @@ whose clause is wanted and counts the checks. It knows nothing about clauses, an
 
 from __future__ import annotations
 
-import os
 import time
-import traceback
 import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from conformance.checks.cases.cases import OpCheck
-from conformance.checks.cells import VALUES, VARIANTS, CellRecord, Failed, Recorder, Unread
+from conformance.checks.cells import VALUES, VARIANTS, CellRecord, Recorder, Unread
 from conformance.checks.guard import INPUTS, UNWATCHED, Guard, allows
 from conformance.checks.ops.call_script import CallScript
 from conformance.checks.ops.calls import (
@@ -34,13 +31,13 @@ from conformance.checks.ops.calls import (
     elements_named,
     repeated,
 )
+from conformance.checks.ops.failures import failed, from_device, spoken, traced
 from conformance.checks.ops.roundings import allowance, exact_answer
 from conformance.checks.ops.script import literal
 from devices.cell import CallKey
 from devices.errors import in_a_line
-from devices.failure import Difference, Failure, Kind
 from opinfo.catalog import Op, drawn_sample
-from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Wrong
+from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS
 from opinfo.device import ByValues, Device, Guarded
 from opinfo.exceptions import Exceptions
 from opinfo.layouts import CONTIGUOUS, AnyLayout, Case, Geometry, covering_set, interned, uniform
@@ -60,7 +57,6 @@ _KEPT_BYTES = 2**18
 #: Buffers of larger samples are dropped between two cases once they hold this many bytes: some devices have
 #: little memory.
 _MOST_BYTES = 2**23
-_OURS = tuple(str(Path(__file__).resolve().parents[3] / each) for each in ("conformance", "opinfo"))
 
 
 class NotPlaced(Exception):
@@ -141,7 +137,7 @@ class Reference:
             return text, (allowance, repeated, *functions)
         found = getattr(self, name)
         classes = (OutputSpec,) if "OutputSpec(" in repr(found) else ()
-        if found == NO_ANSWER:
+        if found is NO_ANSWER:
             return "ValueAnswer(None)", (ValueAnswer,)
         return literal(found), classes
 
@@ -335,9 +331,9 @@ class ItemContext:
                 if isinstance(exc, NotImplementedError):
                     record.refuse(exc)
                 elif from_device(exc):
-                    record.block(VALUES, _where(exc), spoken(exc))
+                    record.block(VALUES, traced(exc), spoken(exc))
                 else:
-                    record.error(_where(exc))
+                    record.error(traced(exc))
         finally:
             for record in wanted:
                 record.seconds += (time.perf_counter() - start) / len(wanted)
@@ -604,27 +600,6 @@ class ItemContext:
         return found | {name: (each.rtol, each.atol) for name, each in given.items()}
 
 
-def spoken(exc: BaseException) -> tuple[str, str]:
-    """The type of an exception and its text."""
-    return type(exc).__name__, str(exc)
-
-
-def _where(exc: Exception) -> str:
-    """What a check raised, and where: the line of ours that it came through last."""
-    ours = [f for f in traceback.extract_tb(exc.__traceback__) if f.filename.startswith(_OURS)]
-    place = f", at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
-    return f"a step of the check raised {in_a_line(exc)}{place}"
-
-
-def from_device(exc: Exception) -> bool:
-    """Whether an exception comes from the device and not from a mistake of ours: torch's kernels raise RuntimeError,
-    and a vendor's Python has frames of its own."""
-    frames = traceback.extract_tb(exc.__traceback__)
-    last = frames[-1].filename if frames else ""
-    known = [f"{folder}{os.sep}" for folder in (*_OURS, Path(torch.__file__).parent)]
-    return isinstance(exc, RuntimeError) or not last.startswith(tuple(known))
-
-
 class _One(Guard):
     """Allows one call, and what comes before it."""
 
@@ -650,33 +625,6 @@ def script_for_call(
     run_checks(ctx, checks)
     found = ctx.scripts.get(clause)
     return found.until_it_ends(seconds, judged=judged) if found is not None else ""
-
-
-def failed(
-    wrong: Wrong,
-    layout: str,
-    size: int,
-    repro: Callable[[], str] | None,
-    complete: Callable[[Failure], Failure] | None = None,
-    check: str = "inputs",
-) -> Failed:
-    """What is wrong, as a cell keeps it. ``check`` is the sort of check that found it."""
-    where = None
-    if wrong.count or wrong.error is not None:
-        where = Difference(wrong.count, wrong.total, wrong.first, wrong.error)
-    failure = Failure(
-        kind=Kind(wrong.kind),
-        subject=wrong.subject,
-        expected=str(wrong.expected),
-        found=str(wrong.found),
-        detail=wrong.detail,
-        where=where,
-        raises=wrong.raises,
-        said=wrong.said,
-        check=check,
-        layout=layout,
-    )
-    return Failed(failure, size, repro, complete)
 
 
 def run_checks(ctx: ItemContext, checks: Iterable[OpCheck]) -> None:

@@ -17,7 +17,8 @@ import msgspec
 import torch
 
 from conformance.checks.cells import Unread
-from conformance.checks.ops.context import ItemContext, NotPlaced, failed
+from conformance.checks.ops.context import ItemContext, NotPlaced
+from conformance.checks.ops.failures import failed
 from conformance.checks.ops.script import (
     NotApplicable,
     NotForThisDevice,

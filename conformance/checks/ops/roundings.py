@@ -30,9 +30,9 @@ def allowance(
     process: Callable[[Any], Any] | None = None,
 ) -> list[torch.Tensor]:
     """How much each tensor of a result, or of what is unique about it, may be off by, element by element: some times the
-    largest change where each operand, and each number with a fraction, changes by one rounding, and some times the largest error that the CPU makes in the
-    dtype of the operands, as far as that is one of rounding. Of operands that are all integers, the difference that the order
-    of their dimensions in memory makes. Empty if the CPU does not say."""
+    largest change where each operand, and each number with a fraction, changes by one rounding, and some times the largest
+    error that the CPU makes in the dtype of the operands, as far as that is one of rounding. Of operands that are all
+    integers, the difference that the order of their dimensions in memory makes. Empty if the CPU does not say."""
 
     def found(given: Sequence[torch.Tensor], argued: Any = arguments) -> list[torch.Tensor]:
         answer = value_answer(function, argued, given, mutates=True)

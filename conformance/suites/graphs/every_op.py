@@ -13,7 +13,8 @@ import torch
 
 from conformance.checks.cells import VALUES
 from conformance.checks.ops.calls import Call, differs
-from conformance.checks.ops.context import ItemContext, Reference, spoken
+from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.failures import spoken
 from conformance.suites.graphs.capturing import OwnGraph, chain, general_graph
 from devices.descriptor import Descriptor
 from opinfo.catalog import catalogue

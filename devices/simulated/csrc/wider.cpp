@@ -15,9 +15,18 @@ namespace {
 
 // What they compute depends on the width of their operands, or (embedding_bag without offsets) ends the process in float64.
 constexpr std::array<std::string_view, 11> kOfTheirWidth{
-    "aten::nextafter",     "aten::nan_to_num",        "aten::_embedding_bag", "aten::_embedding_bag_forward_only",
-    "aten::_fused_rms_norm", "aten::copy_",           "aten::_to_copy",       "aten::view",
-    "aten::_local_scalar_dense", "aten::frexp", "aten::resize"};
+    "aten::nextafter",
+    "aten::nan_to_num",
+    "aten::frexp",
+    "aten::_fused_rms_norm",
+    "aten::_embedding_bag",
+    "aten::_embedding_bag_forward_only",
+    "aten::copy_",
+    "aten::_to_copy",
+    "aten::_local_scalar_dense",
+    "aten::view",
+    "aten::resize",
+};
 
 at::ScalarType widest(at::ScalarType type) {
   if (at::isComplexType(type)) {

@@ -1,0 +1,65 @@
+"""What is told of a call that failed: what was raised, where, by whom, and what a judge says is wrong."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from conformance.checks.cells import Failed
+from devices.errors import in_a_line
+from devices.failure import Difference, Failure, Kind
+from opinfo.compare import Wrong
+
+_OURS = tuple(str(Path(__file__).resolve().parents[3] / each) for each in ("conformance", "opinfo"))
+
+
+def spoken(exc: BaseException) -> tuple[str, str]:
+    """The type of an exception and its text."""
+    return type(exc).__name__, str(exc)
+
+
+def traced(exc: Exception) -> str:
+    """What a check raised, and where: the line of ours that it came through last."""
+    ours = [f for f in traceback.extract_tb(exc.__traceback__) if f.filename.startswith(_OURS)]
+    place = f", at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
+    return f"a step of the check raised {in_a_line(exc)}{place}"
+
+
+def from_device(exc: Exception) -> bool:
+    """Whether an exception comes from the device and not from a mistake of ours: torch's kernels raise RuntimeError,
+    and a vendor's Python has frames of its own."""
+    frames = traceback.extract_tb(exc.__traceback__)
+    last = frames[-1].filename if frames else ""
+    known = [f"{folder}{os.sep}" for folder in (*_OURS, Path(torch.__file__).parent)]
+    return isinstance(exc, RuntimeError) or not last.startswith(tuple(known))
+
+
+def failed(
+    wrong: Wrong,
+    layout: str,
+    size: int,
+    repro: Callable[[], str] | None,
+    complete: Callable[[Failure], Failure] | None = None,
+    check: str = "inputs",
+) -> Failed:
+    """What is wrong, as a cell keeps it. ``check`` is the sort of check that found it."""
+    where = None
+    if wrong.count or wrong.error is not None:
+        where = Difference(wrong.count, wrong.total, wrong.first, wrong.error)
+    failure = Failure(
+        kind=Kind(wrong.kind),
+        subject=wrong.subject,
+        expected=str(wrong.expected),
+        found=str(wrong.found),
+        detail=wrong.detail,
+        where=where,
+        raises=wrong.raises,
+        said=wrong.said,
+        check=check,
+        layout=layout,
+    )
+    return Failed(failure, size, repro, complete)
