@@ -84,15 +84,15 @@ def _host(name: str, number: int, folder: Path) -> Iterator[Host]:
         _call("ip", "-n", space, "address", "add", f"{there}/30", "dev", "eth0")
         _call("ip", "-n", space, "link", "set", "eth0", "up")
         serve = f"hostname {name}; exec ip netns exec {space} /usr/sbin/sshd -D -f {folder}/sshd"
-        log = (folder / f"{name}.log").open("wb")
-        sshd = subprocess.Popen(["unshare", "--uts", "sh", "-c", serve], stdout=log, stderr=log)
+        told = folder / f"{name}.log"
+        with told.open("wb") as log:
+            sshd = subprocess.Popen(["unshare", "--uts", "sh", "-c", serve], stdout=log, stderr=log)
         try:
-            _wait_for(there, 22)
+            _wait_for(there, 22, sshd, told)
             yield Host(name, f"-i {folder}/user {_OPTIONS} root@{there}", folder)
         finally:
             sshd.terminate()
             sshd.wait(timeout=30)
-            log.close()
     finally:
         _call("ip", "netns", "del", space)  # its end of the link goes, and so does ours
 
@@ -142,13 +142,20 @@ def _call(*command: str) -> None:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
-def _wait_for(address: str, port: int) -> None:
-    deadline = time.monotonic() + 30
+def _wait_for(address: str, port: int, server: subprocess.Popen[bytes], told: Path) -> None:
+    """Until the server listens there. On a machine with much else to do, that has taken more than 30 seconds."""
+    deadline = time.monotonic() + 180
     while True:
         try:
             socket.create_connection((address, port), timeout=1).close()
             return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
+        except OSError as error:
+            why = None
+            if (code := server.poll()) is not None:
+                why = f"it ended with {code}"
+            elif time.monotonic() > deadline:
+                why = f"after 180 s: {error}"
+            if why:
+                wanted = f"no server on {address}:{port}, {why}"
+                raise RuntimeError(f"{wanted}\n{told.read_text()}") from error
             time.sleep(0.05)
