@@ -54,7 +54,7 @@ class Unread:
     @classmethod
     def of(cls, error: BaseException, by: str = VALUES) -> Unread:
         """A call that raised."""
-        kind, text = type(error).__name__, str(error)
+        kind, text = type(error).__name__, first_line(error)
         return cls(f"every call raised, the first {kind}: {text}", by, (kind, text))
 
 

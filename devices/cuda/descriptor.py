@@ -78,6 +78,7 @@ DESCRIPTOR = Descriptor(
         "float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float16 bfloat16 float32 float64 "
         "complex32 complex64 complex128"
     ),
+    dtypes_by_op={"sparse.mm.reduce": frozenset()},  # SparseCsrCPU alone registers a kernel
     alignment=512,  # every block begins at a multiple of kMinBlockSize
     granularity=512,
     # What is left of a block in a large segment is split off above 1 MiB alone (kSmallSize).
@@ -91,7 +92,7 @@ DESCRIPTOR = Descriptor(
     # For some arguments at least, they synchronise with the host or copy a number from it (the same notes, seen in a run).
     not_captured=names(
         "__getitem__ _segment_reduce.lengths cholesky cholesky_inverse cholesky_solve "
-        "combinations corrcoef histc index_fill index_put linalg.cholesky linalg.cond linalg.eig "
+        "combinations corrcoef cov histc index_fill index_put isin linalg.cholesky linalg.cond linalg.eig "
         "linalg.eigh linalg.eigvals linalg.eigvalsh linalg.inv linalg.ldl_factor "
         "linalg.ldl_factor_ex linalg.ldl_solve linalg.lu linalg.lu_factor linalg.lu_factor_ex "
         "linalg.matrix_norm linalg.matrix_power linalg.matrix_rank linalg.matrix_rank.hermitian "

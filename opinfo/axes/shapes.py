@@ -9,6 +9,7 @@ from itertools import groupby, islice, product, zip_longest
 from typing import Any
 
 import torch
+from packaging.version import Version
 
 from opinfo.axes.basis import MOST, Axis, Basis, Variations
 from opinfo.axes.growth import MOST_GROWN, TRIES, dims_of, groups_of, lengthened
@@ -292,6 +293,9 @@ def _empties_of(basis: Basis, bases: Sequence[Sample]) -> Variations:
 
 #: The place of embedding_bag's offsets.
 _OFFSETS = 2
+#: The dimension of the heads of attention, and the first torch of which the CPU takes it without elements.
+_HEADS = -3
+_WITHOUT_HEADS = Version("2.13")
 #: Shapes without elements: a vector, a dimension in the middle, and one that broadcasts.
 _EMPTY = (((0,),), ((3, 0, 2),), ((1, 4), (0, 1)))
 
@@ -305,6 +309,9 @@ def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
     dims = [(p, d) for p, t in enumerate(base.tensors) for d in range(t.dim())]
     if "axes.offsets" in basis.families and basis.dtype == "float64":
         dims = [(p, d) for p, d in dims if p != _OFFSETS]
+    if "axes.heads" in basis.families and Version(torch.__version__) < _WITHOUT_HEADS:
+        heads = {(p, base.tensors[p].dim() + _HEADS) for p, _ in dims}
+        dims = [each for each in dims if each not in heads]
     if op_family(basis.op.id, basis.op.ufunc) == "indexing":
         # An index alone, by which nothing is read then.
         indices = [p for p, t in enumerate(base.tensors) if p and t.dtype == torch.int64]

@@ -165,16 +165,19 @@ def differs(
     return found
 
 
-def elements_named(result: Any, operand: torch.Tensor, dim: int) -> list[torch.Tensor]:
+def elements_named(result: Any, operand: torch.Tensor, dim: int) -> Any:
     """The values of a result and, for an index that may be that of any of several equal elements, the elements that it names,
-    and where it is in range. An index that cannot be one is left as it is."""
-    values, index = result
-    if not operand.dim() or index.dtype != torch.int64 or index.shape != values.shape:
-        return [values, index]
+    whether it is in range, and whether no other names the same. An index that cannot be one is left as it is."""
+    values, index = (None, result) if isinstance(result, torch.Tensor) else result
+    alike = index.shape == (operand.shape if values is None else values.shape)
+    if not operand.dim() or index.dtype != torch.int64 or not alike:
+        return result
     along = index if index.dim() == operand.dim() else index.unsqueeze(dim)
     last = operand.shape[dim] - 1
     elements = operand.gather(dim, along.clamp(0, last))
-    return [values, elements, (along >= 0) & (along <= last)]
+    apart = along.sort(dim).values.diff(dim=dim) != 0
+    there = [elements, (along >= 0) & (along <= last), apart]
+    return there if values is None else [values, *there]
 
 
 def strided(result: Any) -> list[torch.Tensor]:

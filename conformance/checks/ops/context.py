@@ -51,6 +51,7 @@ from opinfo.reference import (
     value_answer,
 )
 from opinfo.samples import Sample, Traits, direct_seeding, expand_rule, may_expand, mutates
+from opinfo.specified import all_differ
 
 #: Samples up to this size keep their buffers and references for all clauses of an item.
 _KEPT_BYTES = 2**18
@@ -181,16 +182,23 @@ class Reference:
     @property
     def named(self) -> Callable[[Any], Any] | None:
         """What gives the elements that are named, where an index may be that of any of several equal ones."""
-        if "values.any_index" not in self.families:
+        if not self.families & {"values.any_index", "values.of_any"}:
             return None
         operand = repeated(self.laid.sample.tensors, self.laid.geometries)[0]
+        if "values.of_any" in self.families and (self._is_stable or all_differ(operand)):
+            return None
         return partial(elements_named, operand=operand, dim=self._along)
 
     @property
+    def _is_stable(self) -> bool:
+        return bool(self.laid.sample.call.kwargs.get("stable"))
+
+    @property
     def _along(self) -> int:
-        """The dimension of a reduction, as its call says."""
+        """The dimension of a reduction, as its call says: after the number of elements that are wanted, if there is one."""
         args, kwargs = self.laid.sample.call.args, self.laid.sample.call.kwargs
-        return int(args[1] if len(args) > 1 else kwargs.get("dim", -1))
+        place = 2 if "values.of_k" in self.families else 1
+        return int(args[place] if len(args) > place else kwargs.get("dim", -1))
 
     @property
     def families(self) -> frozenset[str]:
