@@ -17,6 +17,7 @@ from conformance.checks.cases.context import START_SECONDS, Where
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord, Recorder
 from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.checks.ops.script import NotCarried
 from conformance.contract import load
 from conformance.plan.planner import known_layouts, undeclared_clauses, untried_with
 from conformance.plan.selection import Item, Machine, is_case, named
@@ -286,7 +287,13 @@ class Worker:
         found, shown = self.watch.noted(record.told()), record.smallest
         if shown is None or shown.repro is None:
             return found
-        script = shown.repro()
+        try:
+            script = shown.repro()
+        except NotCarried as error:  # a fault of the suite, for which no outcome is lost
+            without = f"no script could be written: {error}"
+            return msgspec.structs.replace(
+                found, note="; ".join(filter(None, (found.note, without)))
+            )
         path = write_repro(self.folder, found.cell, script)
         # The controller writes it again if this folder is on another machine.
         sent = script if self.place.scripts is not None else None

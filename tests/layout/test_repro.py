@@ -8,8 +8,12 @@ import io
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
+from inspect import isfunction
 from pathlib import Path
+from pkgutil import iter_modules
 from random import Random
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,7 +21,9 @@ import torch
 
 from conformance import contract
 from conformance.checks.cells import Recorder
+from conformance.checks.ops.calls import elements_named, repeated
 from conformance.checks.ops.context import ItemContext, run_checks, script_for_call
+from conformance.checks.ops.roundings import allowance, exact_answer
 from conformance.checks.ops.script import Carried, NotCarried
 from conformance.plan.selection import is_case
 from conformance.plan.selection import is_case as other_name
@@ -25,11 +31,11 @@ from conformance.suites import planned_op_checks
 from conformance.suites.layout import SUITE, overlap, reads, writes
 from devices import registry
 from devices.cell import CallKey, CellKey, Outcome
-from opinfo.catalog import catalogue
+from opinfo.catalog import catalogue, drawn_sample
 from opinfo.compare import replace_tensors, tensors_of
 from opinfo.device import open_device
 from opinfo.exceptions import exceptions
-from opinfo.reference import StrideReference
+from opinfo.reference import OutputSpec, StrideReference, ValueAnswer, value_answer
 from opinfo.samples import choose, draw, probe
 from tests.conftest import WholeRun
 from tests.faulty import FaultyDevice, Function, Wrap, run_faulty
@@ -488,6 +494,36 @@ def test_the_script_of_a_judgement_that_died_judges_too(tmp_path: Path) -> None:
 def test_a_function_that_names_more_than_a_script_can_have_is_refused() -> None:
     with pytest.raises(NotCarried, match="is_case"):
         Carried().take_all([needs_another_name])
+
+
+@pytest.mark.parametrize("family", ["autograd", "dispatch", "layout", "precision"])
+def test_what_a_clause_calls_fits_into_one_script_with_all_that_references_are_made_with(
+    family: str,
+) -> None:
+    """Two modules that define one name would leave a failure without its script, and its item without outcomes."""
+    parts = (
+        *(ValueAnswer, OutputSpec, value_answer, repeated, exact_answer, allowance),
+        *(elements_named, drawn_sample),
+    )
+    tried = 0
+    for module in suite_modules(family):
+        for function in vars(module).values():
+            if getattr(function, "__module__", None) != module.__name__ or not isfunction(function):
+                continue
+            with contextlib.suppress(NotCarried, RecursionError):  # it is not made for scripts
+                Carried().take_all([function])
+                tried += 1
+                try:
+                    Carried().take_all([function, *parts])
+                except NotCarried as error:
+                    pytest.fail(f"{module.__name__}.{function.__name__}: {error}")
+    assert tried > 20
+
+
+def suite_modules(family: str) -> Iterator[ModuleType]:
+    package = import_module(f"conformance.suites.{family}")
+    for found in iter_modules(package.__path__):
+        yield import_module(f"{package.__name__}.{found.name}")
 
 
 def needs_another_name() -> object:

@@ -467,7 +467,7 @@ def _turned(
     procedure: Callable[..., Answer],
 ) -> None:
     lazy, resolved = (
-        ctx.answer_for(sample, make, turn, group) for make in (turned, turned_and_resolved)
+        ctx.answer_for(sample, make, turn, group) for make in (lazily_turned, turned_and_resolved)
     )
     if any(each.value().raises is not None for each in (lazy, resolved)):
         return
@@ -483,7 +483,9 @@ def _turned(
     ctx.judge(judges, procedure, (turn, group), reference, layout=turn)
 
 
-def turned(values: Sequence[torch.Tensor], turn: str, group: Sequence[int]) -> list[torch.Tensor]:
+def lazily_turned(
+    values: Sequence[torch.Tensor], turn: str, group: Sequence[int]
+) -> list[torch.Tensor]:
     """The tensors, some of them as views with the conj or neg bit set."""
     view = torch.conj if turn == "conj" else negated
     return [view(each) if place in group else each for place, each in enumerate(values)]
@@ -493,7 +495,7 @@ def turned_and_resolved(
     values: Sequence[torch.Tensor], turn: str, group: Sequence[int]
 ) -> list[torch.Tensor]:
     """The same values without the bits."""
-    return [each.resolve_conj().resolve_neg() for each in turned(values, turn, group)]
+    return [each.resolve_conj().resolve_neg() for each in lazily_turned(values, turn, group)]
 
 
 def resolve(result: Any) -> Any:
@@ -505,7 +507,7 @@ def called_turned(call: Call, turn: str, group: Sequence[int]) -> Answer:
     """Make the call with some tensors as such views; a device that makes no such view fails in it."""
     given = copies(call)
     try:
-        given = turned(given, turn, group)
+        given = lazily_turned(given, turn, group)
     except Exception as error:  # anything may come out of a kernel; it is judged, not swallowed
         return Answer(raised=error)
     return called_on(call, given)
@@ -516,7 +518,7 @@ def called_lazily(call: Call, turn: str, group: Sequence[int]) -> Answer:
     for layout.views to say."""
     given = copies(call)
     try:
-        given = turned(given, turn, group)
+        given = lazily_turned(given, turn, group)
     except Exception as error:
         return Answer(unjudged=error, judged_by="layout.views")
     kept = all(
