@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from opinfo.compare import DEFAULT_TOLERANCES, Call, difference, turned
 from opinfo.exceptions import exceptions
 from opinfo.reference import ieee
 from opinfo.samples import draw
-from opinfo.specified import depends_on_order, depends_on_seed, specified, untied
+from opinfo.specified import all_differ, depends_on_order, depends_on_seed, specified, untied
 from tests.faulty import FaultyDevice, Function, run_faulty
 
 OP_CHECKS = planned_op_checks(contract.load())
@@ -39,11 +40,25 @@ def test_what_depends_on_the_seed_is_noticed() -> None:
     assert [depends_on_seed(entry, call) for call in calls] == [True, False]
 
 
+def test_a_draw_for_negative_numbers_alone_is_noticed() -> None:
+    """A layout may hold a number as the negative of another."""
+    call = Call((torch.tensor(2.0),), {"training": True})
+    assert depends_on_seed(catalogue()["nn.functional.rrelu"], call)
+
+
+def test_a_draw_that_two_seeds_may_make_alike_is_noticed() -> None:
+    entry = catalogue()["nn.functional.feature_alpha_dropout.without_train"]
+    call = Call((torch.ones(2, 2),), {"p": 0.5, "training": True})
+    assert depends_on_seed(entry, call)
+
+
 def test_what_depends_on_the_order_of_writes_is_noticed() -> None:
     entry, x = catalogue()["nn.functional.max_unpool1d"], torch.tensor([[1.0, 2.0]])
     calls = [Call((x, torch.tensor([[0, place]])), {"kernel_size": 2}) for place in (0, 3)]
     assert [depends_on_order(entry, call) for call in calls] == [True, False]
     assert entry.spatial == 1
+    equal = Call((torch.ones(1, 2), torch.tensor([[0, 0]])), {"kernel_size": 2})
+    assert depends_on_order(entry, equal)  # their tangents differ
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -127,6 +142,74 @@ def test_an_index_of_any_of_equal_elements_is_right_and_no_other() -> None:
     assert not same([3.0, 5.0], torch.tensor([[2, 2]]))
 
 
+def test_an_element_is_named_once() -> None:
+    given = torch.tensor([[2.0, 2.0, 1.0]])
+    values = torch.tensor([[2.0, 2.0]])
+    right, other, twice = (
+        elements_named((values, torch.tensor([index])), given, -1)
+        for index in ([0, 1], [1, 0], [1, 1])
+    )
+    assert difference(other, right, DEFAULT_TOLERANCES) is None
+    assert difference(twice, right, DEFAULT_TOLERANCES) is not None
+
+
+def test_an_index_alone_names_elements_too() -> None:
+    given = torch.tensor([2.0, 1.0, 2.0])
+    right, other, wrong = (
+        elements_named(torch.tensor(index), given, -1)
+        for index in ([1, 0, 2], [1, 2, 0], [0, 1, 2])
+    )
+    assert difference(other, right, DEFAULT_TOLERANCES) is None
+    assert difference(wrong, right, DEFAULT_TOLERANCES) is not None
+    whole = torch.tensor(7)  # a median of integers, without a dimension
+    assert elements_named(whole, torch.tensor([7, 8]), -1) is whole
+
+
+def test_numbers_differ_where_at_most_one_is_nan() -> None:
+    assert all_differ(torch.tensor([1.0, torch.nan, torch.inf]))
+    assert not all_differ(torch.tensor([torch.nan, torch.nan]))
+    assert not all_differ(torch.tensor([1, 1]))
+
+
+#: What becomes of an index, and what such a device gets where an operand is expanded, and of NaN.
+NAMING: dict[str, tuple[Callable[[torch.Tensor, int], torch.Tensor], str]] = {
+    "the last of equal elements": (lambda index, size: size - 1 - index, "pass"),
+    "the next element": (lambda index, size: (size - index) % size, "fail"),
+    "the first element": (lambda index, size: index * 0, "fail"),
+}
+
+
+@pytest.mark.parametrize("naming", NAMING)
+@pytest.mark.parametrize("op", ["sort", "argsort", "topk", "kthvalue", "median", "nanmedian"])
+def test_a_device_that_takes_another_of_equal_elements_is_right(op: str, naming: str) -> None:
+    """It goes through them from the end."""
+    becomes, outcome = NAMING[naming]
+
+    def wrong(function: Function) -> Function:
+        def called(operand: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            place = 1 if op in ("topk", "kthvalue") else 0
+            dim = args[place] if len(args) > place else kwargs.get("dim", -1)
+            dim = -1 if isinstance(dim, bool) else dim
+            one = not operand.dim() or kwargs.get("stable")
+            if one or (op.endswith("median") and len(args) + len(kwargs) == 0):
+                return function(operand, *args, **kwargs)
+            result = function(operand.flip(dim), *args, **kwargs)
+            size = operand.shape[dim]
+            if isinstance(result, torch.Tensor):
+                return becomes(result, size)
+            return type(result)((result[0], becomes(result[1], size)))
+
+        return called
+
+    samples = samples_of(catalogue()[op], "float32", 4)
+    recorder = run_faulty(op, "float32", samples, OP_CHECKS, FaultyDevice(wrong))
+    found = {
+        clause: str(recorder.cells[clause].told().outcome)
+        for clause in ("layout.values", "layout.expanded_read")
+    }
+    assert found == dict.fromkeys(found, outcome)
+
+
 @pytest.mark.parametrize(("moved", "outcome"), [(0, "pass"), (1, "fail")])
 def test_a_mode_whose_index_names_another_element_fails(moved: int, outcome: str) -> None:
     def wrong(function: Function) -> Function:
@@ -197,3 +280,19 @@ def test_no_answer_allows_nothing() -> None:
 
     assert allowance(refuses, lambda t, device: ((t[0],), {}), [torch.ones(2)]) == []
     assert not within(torch.ones(2), torch.zeros(2), [])
+
+
+# -- attention, of which the CPU takes more than is specified
+
+
+@pytest.mark.parametrize("version", ["2.12.0", "2.13.0"])
+def test_there_is_a_value_for_each_key_and_a_head_where_the_cpu_needs_one(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    samples = samples_of(catalogue()["nn.functional.scaled_dot_product_attention"], "float32", 4)
+    taken = [each.tensors for each in samples if each.axis not in ("", "refused")]
+    assert len(taken) > 20
+    assert all(each[1].shape[-2] == each[2].shape[-2] for each in taken)
+    headless = [each for each in taken if each[0].dim() == 4 and not each[0].shape[1]]
+    assert bool(headless) == (version >= "2.13")
