@@ -309,6 +309,13 @@ def in_order(context: Context) -> None:
     context.same([(e["action"], e["addr"]) for e in events], wanted, "every event, in order")
 
 
+#: The states of the blocks that a segment of the snapshot counts, by the name of the sum.
+_STATES = {
+    "allocated_size": ("active_allocated",),
+    "active_size": ("active_allocated", "active_pending_free", "active_awaiting_free"),
+}
+
+
 def _segments(context: Context) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = context.own("snapshot")()["segments"]
     return [segment for segment in found if segment["device"] == 0]
@@ -316,7 +323,7 @@ def _segments(context: Context) -> list[dict[str, Any]]:
 
 @cases("allocator.history", requires={"allocator_statistics"})
 def sums(context: Context) -> None:
-    """The snapshot's segments sum to reserved, its blocks to allocated."""
+    """The snapshot's segments sum to reserved, its blocks to allocated; what a segment says of itself is its blocks' sum."""
     blocks = [context.bytes_of(size) for size in (1000, 90_000, 3 * MIB)]
     now, segments = context.counters(), _segments(context)
     context.must(len(blocks) == 3 and segments, "there are segments")
@@ -328,6 +335,10 @@ def sums(context: Context) -> None:
     parts = [sum(block["size"] for block in segment["blocks"]) for segment in segments]
     totals = [segment["total_size"] for segment in segments]
     context.same(parts, totals, "the blocks of each segment fill it")
+    for name, states in _STATES.items():
+        for segment in (each for each in segments if name in each):
+            held = sum(b["size"] for b in segment["blocks"] if b["state"] in states)
+            context.same(segment[name], held, f"`{name}` is the sum of its blocks")
 
 
 @cases("allocator.history", requires={"pointers"})
