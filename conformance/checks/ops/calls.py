@@ -145,9 +145,9 @@ def differs(
     gives the elements; where roundings of the operands change it by more than the tolerances, it is as near as these leave
     it. Where ``want`` is the CPU's and ``exact`` gives the same in float64, the CPU's own error is nobody's fault."""
     views = []
-    if reference.named is not None:
-        views.append(reference.named)
-        read, want = reference.named(read), reference.named(want)
+    if (named := reference.named) is not None:
+        views.append(named)
+        read, want = named(read), named(want)
     roundings = reference.roundings
     found = difference(read, want, reference.tolerances, roundings=roundings)
     if found is not None and reference.process is not None:
@@ -168,7 +168,11 @@ def differs(
 def elements_named(result: Any, operand: torch.Tensor, dim: int) -> Any:
     """The values of a result and, for an index that may be that of any of several equal elements, the elements that it names,
     whether it is in range, and whether no other names the same. An index that cannot be one is left as it is."""
-    values, index = (None, result) if isinstance(result, torch.Tensor) else result
+    values, index = None, result
+    if not isinstance(result, torch.Tensor):
+        if len(result) != 2:
+            return result
+        values, index = result
     alike = index.shape == (operand.shape if values is None else values.shape)
     if not operand.dim() or index.dtype != torch.int64 or not alike:
         return result

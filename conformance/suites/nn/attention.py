@@ -40,9 +40,9 @@ ALWAYS = ("default", "MATH")
 
 #: The orders in which (batch, head, time, channel) lie in memory; one head that stands for all.
 PERMUTED = "free:order=0.2.1.3"
+OF_ONE_HEAD = "free:order=0.1.2.3,expand=1"
 #: What is added to the product with a key that is not to be seen: the least number of float16.
 UNSEEN = -65504.0
-OF_ONE_HEAD = "free:order=0.1.2.3,expand=1"
 
 
 @contextmanager
