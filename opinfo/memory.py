@@ -30,22 +30,6 @@ def fresh_memory(device: torch.device, byte: int) -> Iterator[None]:
         perturb(M_PERTURB, 0)
 
 
-#: So much of a known byte lies behind an operand.
-BEHIND = 1 << 14
-
-
-def followed_by(tensor: torch.Tensor, byte: int) -> torch.Tensor:
-    """A copy of a tensor of which the first element begins its storage, and behind the last of which each byte is ``byte``,
-    where it is strided: what a kernel reads past the end."""
-    tensor = tensor.clone()  # dense
-    if tensor.layout != torch.strided or tensor.is_quantized or not tensor.numel():
-        return tensor
-    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    size = tensor.element_size()
-    memory = torch.full((((last + 1) * size + BEHIND) // size * size,), byte, dtype=torch.uint8)
-    return memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride()).copy_(tensor)
-
-
 M_PERTURB = -6  # malloc.h; fresh memory is filled with the complement of the value, 0 turns it off
 
 

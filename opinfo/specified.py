@@ -32,10 +32,10 @@ def is_settled(op: Op, call: Call, process: Process, families: frozenset[str]) -
 
 def depends_on_order(op: Op, call: Call) -> bool:
     """Whether the CPU's answer is another one if the first two operands, of which each element is written where an index
-    says, are gone through from the end: two elements have one place. Of the first all elements are made to differ, as
-    those of its tangent do, and what a call is later given in its place."""
+    says, are gone through from the end: two elements have one place. Of the first all elements are made to differ, in
+    float64, which has as many numbers: those of its tangent differ too."""
     first = call.tensors[0]
-    apart = torch.arange(1, first.numel() + 1, dtype=first.dtype).reshape(first.shape)
+    apart = torch.arange(1, first.numel() + 1, dtype=torch.float64).reshape(first.shape)
     found = []
     for turned in (False, True):
         tensors = [apart, *call.tensors[1:]]

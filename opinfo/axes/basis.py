@@ -26,7 +26,7 @@ from opinfo.compare import (
     tensors_of,
     turned,
 )
-from opinfo.memory import followed_by, fresh_memory
+from opinfo.memory import fresh_memory
 from opinfo.reference import ValueAnswer, value_answer
 from opinfo.samples import Sample, choose, direct_seeding, draw, mutates, seed_everything
 from opinfo.torch_private import without_modes
@@ -316,7 +316,7 @@ class Basis:
         answers: list[list[torch.Tensor]] = []
         for byte in (0x00, 0x7F):  # zeros, and the largest numbers
             with fresh_memory(torch.device("cpu"), byte):
-                again = self.rebound(call, [followed_by(each, byte) for each in call.tensors])
+                again = self.rebound(call, [each.clone() for each in call.tensors])
                 found = self.answer(again)
             if found is None:
                 return False
@@ -397,8 +397,7 @@ def asking() -> Iterator[None]:
 
 def _paired(call: Call) -> bool:
     """Whether there are as many values as keys."""
-    lengths = [each.shape[-2:-1] for each in call.tensors[1:3]]
-    return lengths[0] == lengths[1]
+    return len({each.shape[-2:-1] for each in call.tensors[1:3]}) == 1
 
 
 def exactly(tensor: torch.Tensor) -> torch.Tensor:

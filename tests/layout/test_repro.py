@@ -13,7 +13,7 @@ from inspect import isfunction
 from pathlib import Path
 from pkgutil import iter_modules
 from random import Random
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,10 +27,11 @@ from conformance.checks.ops.roundings import allowance, exact_answer
 from conformance.checks.ops.script import Carried, NotCarried
 from conformance.plan.selection import is_case
 from conformance.plan.selection import is_case as other_name
+from conformance.run.worker import Worker
 from conformance.suites import planned_op_checks
 from conformance.suites.layout import SUITE, overlap, reads, writes
 from devices import registry
-from devices.cell import CallKey, CellKey, Outcome
+from devices.cell import CallKey, CellKey, CellOutcome, Outcome
 from opinfo.catalog import catalogue, drawn_sample
 from opinfo.compare import replace_tensors, tensors_of
 from opinfo.device import open_device
@@ -518,6 +519,20 @@ def test_what_a_clause_calls_fits_into_one_script_with_all_that_references_are_m
                 except NotCarried as error:
                     pytest.fail(f"{module.__name__}.{function.__name__}: {error}")
     assert tried > 20
+
+
+def test_a_failure_whose_script_cannot_be_written_keeps_its_outcome() -> None:
+    def repro() -> str:
+        raise NotCarried("one is in a and in b")
+
+    failed = CellOutcome(
+        cell=CellKey("layout.values", "add", "float32"), outcome=Outcome.FAIL, note="seen"
+    )
+    record: Any = SimpleNamespace(told=lambda: failed, smallest=SimpleNamespace(repro=repro))
+    worker: Any = SimpleNamespace(watch=SimpleNamespace(noted=lambda told: told))
+    found = Worker._outcome(worker, record)
+    assert found.outcome is Outcome.FAIL and found.repro is None
+    assert found.note == "seen; no script could be written: one is in a and in b"
 
 
 def suite_modules(family: str) -> Iterator[ModuleType]:

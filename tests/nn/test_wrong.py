@@ -90,6 +90,41 @@ def _overwrites(function: Function, x: torch.Tensor, *rest: Any, **named: Any) -
     return out
 
 
+Changed = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _attention(
+    mask: Callable[[Any], Any] = lambda m: m,
+    result: Changed = lambda r, m: r,
+    gradient: Changed = lambda g, m: g,
+) -> Callable[..., Any]:
+    """Attention with another mask, and of which the result and the gradient of the query are changed, by the mask."""
+
+    def wrong(
+        function: Function, query: Any, key: Any, value: Any, given: Any, **named: Any
+    ) -> Any:
+        query.register_hook(lambda g: gradient(g, given))
+        return result(function(query, key, value, mask(given), **named), given)
+
+    return wrong
+
+
+def _blind_rows(value: float) -> Changed:
+    return lambda tensor, mask: tensor.masked_fill((mask < -1).all(-1, keepdim=True), value)
+
+
+def _rows_to(end: int, value: float) -> Changed:
+    return lambda tensor, mask: tensor.index_fill(-2, torch.arange(end), value)
+
+
+def _seen(key: int) -> Callable[[Any], Any]:
+    return lambda mask: mask.index_fill(-1, torch.tensor([key]), 0.0)
+
+
+def _unseen(key: int) -> Callable[[Any], Any]:
+    return lambda mask: mask.index_fill(-1, torch.tensor([key]), -65504.0)
+
+
 #: What is replaced, by what, and the case that must notice it.
 WRONG: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
     "momentum turned around": (
@@ -125,6 +160,22 @@ WRONG: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
         *(torch, "embedding", lambda function, w, i, p, *rest: function(w, i, -1, *rest)),
         "nn.modules::Embedding.indices",
     ),
+    **{
+        f"attention to the left of padding: {name}": (
+            torch.nn.functional, "scaled_dot_product_attention", wrong, "nn.attention::left_padding",
+        )
+        for name, wrong in {
+            "no number in a row that sees nothing": _attention(result=_blind_rows(torch.nan)),
+            "no number in its gradient": _attention(gradient=_blind_rows(torch.nan)),
+            "the mask ignored": _attention(mask=lambda m: None),
+            "a padded key seen": _attention(mask=_seen(0)),
+            "a key not seen": _attention(mask=_unseen(5)),
+            "a weak mask": _attention(mask=lambda m: m.clamp(min=-2.0)),
+            "that of the first batch": _attention(mask=lambda m: m[:1]),
+            "a row too many without numbers": _attention(result=_rows_to(4, torch.nan)),
+            "a row too many of zeros": _attention(result=_rows_to(4, 0.0)),
+        }.items()
+    },
     "dropout in eval": (
         *(torch.nn.functional, "dropout", lambda function, x, p, training, inplace: function(x, p, True, inplace)),
         "nn.modules::Dropout",

@@ -17,7 +17,7 @@ from opinfo.catalog import catalogue
 from opinfo.compare import Call
 from opinfo.exceptions import exceptions
 from opinfo.layouts import covering_set
-from opinfo.memory import followed_by, fresh_memory, mallopt
+from opinfo.memory import fresh_memory, mallopt
 from opinfo.samples import Sample, draw
 from tests.opinfo.test_samples import described
 
@@ -312,18 +312,6 @@ def test_a_call_whose_answer_is_what_memory_held_is_not_taken() -> None:
         left
     )  # by luck, memory that was not filled holds the zeros of a tensor that has just been freed
     assert basis.taken(call) is None
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.complex64])
-def test_what_a_kernel_reads_past_the_end_of_an_operand_is_known(dtype: torch.dtype) -> None:
-    given = torch.arange(12).reshape(3, 4).T.to(dtype)
-    for byte in (0x00, 0x7F):
-        found = followed_by(given, byte)
-        assert torch.equal(found, given) and found.stride() == given.stride()
-        behind = found.as_strided((64,), (1,), 12).view(torch.uint8)
-        assert behind.unique().tolist() == [byte]
-    for empty in (given[:0], given.to_sparse()):
-        assert torch.equal(followed_by(empty, 0x7F).to_dense(), empty.to_dense())
 
 
 def test_fresh_memory_refuses_the_byte_that_glibc_cannot_fill_in() -> None:
