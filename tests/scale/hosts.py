@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from tests.plugin.running import CHECKOUT
@@ -72,10 +74,23 @@ def hosts(names: Sequence[str], folder: Path) -> Iterator[list[Host]]:
         ]
 
 
+def _free_network() -> IPv4Network:
+    """A network for two that no link of this machine is in: of a test that was killed, the namespaces stay, and
+    what is sent to their addresses goes to them."""
+    links = json.loads(_call("ip", "-json", "-4", "address"))
+    taken = [IPv4Address(each["local"]) for link in links for each in link["addr_info"]]
+    for network in IPv4Network("198.51.100.0/24").subnets(new_prefix=30):  # TEST-NET-2, RFC 5737
+        if not any(address in network for address in taken):
+            return network
+    raise RuntimeError(
+        "every network of 198.51.100.0/24 is in use: `ip netns list`, `ip netns del NAME`"
+    )
+
+
 @contextmanager
 def _host(name: str, number: int, folder: Path) -> Iterator[Host]:
     space, link = f"{name}-{os.getpid()}", f"c{number}p{os.getpid()}"  # 15 characters at most
-    here, there = (f"198.51.100.{4 * number + end}" for end in (1, 2))  # TEST-NET-2, RFC 5737
+    here, there = (str(address) for address in _free_network().hosts())
     _call("ip", "netns", "add", space)
     try:
         _call("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", space)
@@ -83,7 +98,7 @@ def _host(name: str, number: int, folder: Path) -> Iterator[Host]:
         _call("ip", "link", "set", link, "up")
         _call("ip", "-n", space, "address", "add", f"{there}/30", "dev", "eth0")
         _call("ip", "-n", space, "link", "set", "eth0", "up")
-        serve = f"hostname {name}; exec ip netns exec {space} /usr/sbin/sshd -D -f {folder}/sshd"
+        serve = f"hostname {name}; exec ip netns exec {space} /usr/sbin/sshd -D -e -f {folder}/sshd"
         told = folder / f"{name}.log"
         with told.open("wb") as log:
             sshd = subprocess.Popen(["unshare", "--uts", "sh", "-c", serve], stdout=log, stderr=log)
@@ -136,10 +151,11 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait(timeout=30)
 
 
-def _call(*command: str) -> None:
+def _call(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _wait_for(address: str, port: int, server: subprocess.Popen[bytes], told: Path) -> None:

@@ -336,9 +336,10 @@ def sums(context: Context) -> None:
     totals = [segment["total_size"] for segment in segments]
     context.same(parts, totals, "the blocks of each segment fill it")
     for name, states in _STATES.items():
-        for segment in (each for each in segments if name in each):
-            held = sum(b["size"] for b in segment["blocks"] if b["state"] in states)
-            context.same(segment[name], held, f"`{name}` is the sum of its blocks")
+        told = [segment for segment in segments if name in segment]
+        held = [sum(b["size"] for b in s["blocks"] if b["state"] in states) for s in told]
+        found = [segment[name] for segment in told]
+        context.same(found, held, f"`{name}` of each segment is the sum of its blocks")
 
 
 @cases("allocator.history", requires={"pointers"})
