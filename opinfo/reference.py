@@ -134,6 +134,11 @@ class StrideReference:
         self.asked = 0
         self.missed = 0
 
+    @cached_property
+    def _mode(self) -> FakeTensorMode:
+        # It keeps nothing that an answer depends on, and each that is made walks through the whole stack.
+        return FakeTensorMode()
+
     def answer(
         self,
         name: str,
@@ -175,8 +180,7 @@ class StrideReference:
     ) -> StrideAnswer:
         if any(t.layout != torch.strided for t in call.tensors):
             return StrideAnswer(None, unavailable="an input is not strided")
-        mode = FakeTensorMode() if device is not _META else nullcontext()
-        with without_modes(), mode:
+        with without_modes(), nullcontext() if device is _META else self._mode:
             inputs = list(zip((t.dtype for t in call.tensors), geometries, strict=True))
             try:
                 fakes = [fake_strided(*each, device, with_offset) for each in inputs]

@@ -227,7 +227,7 @@ def not_whole(run: Run) -> list[str]:
         problems.append(
             f"a partial run{chosen}: {len(plan.selected):,} of "
             f"{number(len(plan.cells), 'planned cell')} were selected; only a run of all of them, "
-            "without --ops, --dtypes, --clauses, -k, --lf, -x or paths, can pass the gate or be published"
+            "without --ops, --dtypes, --clauses, --max-time, -k, --lf, -x or paths, can pass the gate or be published"
         )
     if origin.is_shard:
         problems.append(f"only shard {origin.shard}: join all shards with `conform merge` first")
