@@ -88,12 +88,7 @@ def out_kept(ctx: ItemContext) -> None:
     with ctx.running(*judges):
         for number, sample in enumerate(ctx.common):
             plain = Reference(ctx, ctx.plain(sample))
-            wanted = wanted_outputs(plain)
-            strided = plain
-            by_storage = "as_strided.read" in ctx.traits.families
-            if wanted is not None and ctx.device.takes(_STRIDED.id) and not by_storage:
-                strided = Reference(ctx, ctx.laid_as(sample, _STRIDED))
-                strided = plain if strided.raises else strided
+            wanted, strided = wanted_outputs(plain), None
             seen: set[tuple[Geometry, ...]] = set()
             targets = [each for each in ctx.targets if ctx.device.takes(each.id)]
             if shared and not sample.axis:
@@ -105,11 +100,21 @@ def out_kept(ctx: ItemContext) -> None:
                 seen.add(geometries)
                 specs = [(t.dtype, g) for t, g in zip(wanted or (), geometries, strict=True)]
                 given, name = (specs, form_of(plain.value.result)), f"out={layout.id}"
-                reference = strided if geometries[:1] and geometries[0].offset else plain
+                reference = plain
+                if geometries[:1] and geometries[0].offset:
+                    reference = strided = strided or _of_strided(ctx, sample) or plain
                 ctx.judge(
                     judges, called_into_guarded, given, reference, layout=name, check="target"
                 )
             ctx.release(sample)
+
+
+def _of_strided(ctx: ItemContext, sample: Sample) -> Reference | None:
+    """That of the call with strided operands; None where these cannot be given to it."""
+    if not ctx.device.takes(_STRIDED.id) or "as_strided.read" in ctx.traits.families:
+        return None
+    strided = Reference(ctx, ctx.laid_as(sample, _STRIDED))
+    return None if strided.raises else strided
 
 
 def called_into_guarded(
