@@ -122,7 +122,8 @@ def narrowed(
     unseen = [name for name in sorted(unseen_dtypes) if any_matches(block.dtype, name)]
     pairs = dict.fromkeys((key.clause, key.op) for key in covered)
     clauses = list(dict.fromkeys(clause for clause, _ in pairs))
-    if unseen:
+    of_cases = bool(covered) and not any(key.dtype for key in covered)  # these have none
+    if unseen or of_cases:
         cells.update({CellKey(*pair, dtype): None for pair in pairs for dtype in unseen})
         named = [op for op in strangers if any_matches(block.op, op)]
         both = (*unseen, *sorted({key.dtype for key in covered}))

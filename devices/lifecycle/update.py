@@ -278,6 +278,8 @@ class _Work:
         def overridden(key: CellKey) -> bool:
             return not _decides(self.matcher.match(key), block)
 
+        if covered and not any(key.dtype for key in covered):
+            unseen = ()  # of cases, which have no dtype
         gone = self.gone.get(block.line, set())
         bounds: dict[CellKey, Bounds] = {}
         for key in covered:

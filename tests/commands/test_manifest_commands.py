@@ -24,6 +24,7 @@ from tests.reports.builders import (
     CELLS,
     CONV,
     PROVENANCE,
+    QUERY,
     failed,
     failure,
     passed,
@@ -415,3 +416,13 @@ def test_a_result_that_is_no_evidence_is_not_used(tmp_path: Path, file: Path) ->
     result = call("update", write(tmp_path, unchecked), "--manifest", file)
     assert file.read_text() == BLOCK, result.output
     assert unchecked.outcome is Outcome.PASS
+
+
+def test_update_takes_a_case_out_of_its_block_whole_for_a_case_has_no_dtype(
+    tmp_path: Path, file: Path
+) -> None:
+    text = BLOCK.replace('dtype = "float32"\n', "").replace("layout.values", QUERY.clause)
+    file.write_text(text.replace('"add"', f'["another", "{QUERY.op}"]'))
+    result = call("update", write(tmp_path), "--manifest", file)
+    assert "dtypes of these blocks" not in result.stdout
+    assert file.read_text() == text.replace('"add"', '"another"')  # which no run planned

@@ -173,8 +173,8 @@ STRANGERS: tuple[Stranger, ...] = (
 
 @cache
 def calls_mul(op_id: str) -> bool:
-    """Whether the CPU's way of computing an op, or its gradient, multiplies by ``aten::mul``: a number is made a tensor on
-    the way."""
+    """Whether the CPU's way of computing an op, its gradient or that of the gradient multiplies by ``aten::mul``: a number
+    is made a tensor on the way."""
     if op_id == "mul":
         return True
     op, seen = catalogue()[op_id], set()
@@ -191,7 +191,12 @@ def calls_mul(op_id: str) -> bool:
         args, kwargs = sample.call.bind(given)
         with Calls(), suppress(Exception):  # some samples are refused: the others tell
             results = [t for t in tensors_of(op.function(*args, **kwargs)) if t.requires_grad]
-            torch.autograd.backward(results, [torch.rand_like(t) for t in results])
+            for _ in range(2):
+                asked, sent = [t for t in given if t.requires_grad], map(torch.rand_like, results)
+                found = torch.autograd.grad(
+                    results, asked, list(sent), create_graph=True, allow_unused=True
+                )
+                results = [t for t in found if t is not None and t.requires_grad]
     return not seen.isdisjoint({torch.ops.aten.mul.Tensor, torch.ops.aten.mul.Scalar})
 
 
