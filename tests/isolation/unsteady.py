@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.failures import failed
-from conformance.suites.layout import SUITE, reads
+from conformance.suites.layout import SUITE, determinism
 from opinfo.compare import Wrong
 
 _runs = 0
@@ -14,8 +14,8 @@ _runs = 0
 
 def _unsteady(ctx: ItemContext) -> None:
     global _runs
-    reads.determinism(ctx)
-    record = ctx.recorder.get(reads.DETERMINISM)
+    determinism.determinism(ctx)
+    record = ctx.recorder.get(determinism.DETERMINISM)
     assert record is not None
     _runs += 1
     if _runs % 3 == 0:
@@ -24,7 +24,7 @@ def _unsteady(ctx: ItemContext) -> None:
 
 
 _checks = (
-    replace(check, checks=(_unsteady,)) if check.clause == reads.DETERMINISM else check
+    replace(check, checks=(_unsteady,)) if check.clause == determinism.DETERMINISM else check
     for check in SUITE.op_checks
 )
 object.__setattr__(SUITE, "op_checks", tuple(_checks))

@@ -8,7 +8,15 @@ from functools import partial
 
 from conformance.checks.cases.cases import OpCheck, Suite
 from conformance.checks.cells import VARIANTS
-from conformance.suites.layout import as_strided, overlap, reads, rules, writes
+from conformance.suites.layout import (
+    as_strided,
+    determinism,
+    fp32_precision,
+    overlap,
+    reads,
+    rules,
+    writes,
+)
 from opinfo.samples import Traits
 
 _FLOATING = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -94,7 +102,7 @@ SUITE = Suite(
         _Unsampled(rules.SPECIAL_VALUES, _special, (rules.special_values,)),
         _Unsampled(rules.BETA_ZERO, _in_a_family("beta_zero."), (rules.beta_zero,)),
         _Unsampled(rules.EMPTY_REDUCE, lambda t: t.ufunc == "reduction", (rules.empty_reduce,)),
-        _Unsampled(reads.PRECISION, _fp32_precision, (reads.precision,)),
-        OpCheck(reads.DETERMINISM, lambda t: True, (reads.determinism,)),
+        _Unsampled(fp32_precision.PRECISION, _fp32_precision, (fp32_precision.precision,)),
+        OpCheck(determinism.DETERMINISM, lambda t: True, (determinism.determinism,)),
     ),
 )

@@ -11,7 +11,7 @@ import torch
 
 from conformance.checks.ops.calls import Answer, Call, Found, called
 from conformance.checks.ops.context import ItemContext, Reference
-from conformance.suites.layout.reads import doubled
+from conformance.suites.layout.fp32_precision import doubled
 from conformance.suites.precision.bounds import on_samples
 from conformance.suites.precision.samples import differing, mixed, off_by
 from conformance.suites.precision.ulps import ulps

@@ -9,7 +9,7 @@ import torch
 
 from conformance.checks.ops.calls import Answer, Call, Found, Laid, called
 from conformance.checks.ops.context import ItemContext, Part, Reference
-from conformance.suites.layout.reads import doubled
+from conformance.suites.layout.fp32_precision import doubled
 from conformance.suites.precision.bounds import on_samples
 from conformance.suites.precision.elementwise import ULP, variants
 from conformance.suites.precision.ulps import FORMATS

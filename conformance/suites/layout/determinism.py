@@ -1,0 +1,104 @@
+"""layout.determinism: with deterministic algorithms on, repeated calls are bit-equal or raise RuntimeError
+(https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html).
+
+A kernel that reads memory before it wrote it gives equal results by luck, as long as the allocator hands out the same bytes.
+So on the CPU the two calls are given different ones: see fresh_memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from conformance.checks.ops.calls import Answer, Call, Found, Judge, called
+from conformance.checks.ops.context import ItemContext, Reference
+from opinfo.compare import Wrong, bit_equal, replace_tensors, tensors_of
+from opinfo.device import Guarded
+from opinfo.memory import fresh_memory
+
+DETERMINISM = "layout.determinism"
+
+#: Layouts that take different paths through a kernel; more would only repeat them.
+_LAYOUTS = frozenset(
+    {
+        "contiguous",
+        "transposed+step_outer+offset",
+        "channels_last",
+        "contiguous+step_inner+offset",
+    }
+)
+
+
+def determinism(ctx: ItemContext) -> None:
+    with ctx.running(DETERMINISM), deterministic():  # once for all calls: switching is slow
+        for sample in ctx.common:
+            for laid in ctx.laid_out(sample, _LAYOUTS):
+                reference = Reference(ctx, laid)
+                mutable = bool(reference.mutable)
+                ctx.judge(_SAME_BITS, called_twice, (mutable,), reference)
+                if mutable:
+                    ctx.rebuild(sample)
+            ctx.release(sample)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Deterministic algorithms on, and off again as it was."""
+    settings: Any = torch.utils.deterministic  # a module whose class makes this a property
+    before, fill = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
+    if before and not fill:
+        yield
+        return
+    torch.use_deterministic_algorithms(True)
+    # Filling every fresh tensor with NaN would hide what this clause looks for: memory left unwritten.
+    settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        settings.fill_uninitialized_memory = fill
+
+
+def called_twice(call: Call, mutable: bool) -> list[Answer]:
+    """Make the call twice, over fresh memory that holds other bytes."""
+    answers = []
+    for byte in (0, 1):
+        with deterministic(), fresh_memory(call.device, byte):
+            answers.append(called(call))
+        if mutable:  # the result may be the input itself, which is put back
+            answers[-1].read = replace_tensors(answers[-1].read, torch.Tensor.clone)
+            for each in call.inputs:
+                if isinstance(each, Guarded):
+                    each.restore(call.move)
+                    each.lay_again()
+    return answers
+
+
+def judge_same_bits(call: Call, answer: Sequence[Answer], reference: Any) -> Found:
+    """Both of two equal calls raise, or give the same bits."""
+    first, second = answer
+    kind = "not_deterministic"
+    if first.raised is not None and second.raised is not None:
+        yield None  # a refusal, or what layout.values judges
+        return
+    if first.raised is not None or second.raised is not None:
+        which = "first" if first.raised is not None else "second"
+        yield Wrong(kind, "the same of two equal calls", f"an exception from the {which}")
+        return
+    pairs = list(zip(tensors_of(first.read), tensors_of(second.read)))
+    for place, (one, other) in enumerate(pairs):
+        if one.layout != torch.strided:
+            one, other = one.to_dense(), other.to_dense()
+        if not bit_equal(one, other):
+            yield Wrong(kind, "the same bits from two equal calls", "other bits", f"output {place}")
+            return
+    if not pairs and first.read != second.read and first.read == first.read:
+        yield Wrong(kind, f"{first.read!r} from two equal calls", repr(second.read))
+        return
+    yield None
+
+
+_SAME_BITS: dict[str, Judge] = {DETERMINISM: judge_same_bits}

@@ -1,0 +1,53 @@
+"""layout.fp32_precision: matrix products in float32 are as precise as float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from conformance.checks.ops.calls import Answer, Call, Found, called
+from conformance.checks.ops.context import ItemContext, Reference
+from opinfo.compare import Wrong, raised, tensors_of
+
+PRECISION = "layout.fp32_precision"
+
+#: Largest relative error (Frobenius norm) that float32 arithmetic leaves: measured errors lie near 1e-7; TF32 leaves
+#: 3e-4, bfloat16 3e-3.
+FLOAT32_LEVEL = 1e-5
+
+
+def precision(ctx: ItemContext) -> None:
+    """Compare every sample with the CPU in float64, at matmul precision "highest", which every check has."""
+    with ctx.running(PRECISION):
+        for sample in ctx.common:
+            laid = ctx.plain(sample)
+            wide = ctx.answer_for(sample, doubled, mutates=True)
+            if wide.value().raises is not None or ctx.expected(laid).raises is not None:
+                continue
+            reference, judges = Reference(ctx, laid, wide=wide), {PRECISION: judge_precision}
+            ctx.judge(judges, called, (), reference, layout="highest")
+
+
+def doubled(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The values with floating-point tensors in float64."""
+    return [each.double() if each.is_floating_point() else each for each in values]
+
+
+def judge_precision(call: Call, answer: Answer, reference: Any) -> Found:
+    """Each floating-point output is as near to the result in float64 as float32 arithmetic leaves it."""
+    if answer.raised is not None:
+        if isinstance(answer.raised, NotImplementedError):
+            yield raised(answer.raised)
+        return  # layout.values judges other exceptions
+    for got, want in zip(tensors_of(answer.read), tensors_of(reference.wide.result)):
+        if not want.is_floating_point() or not want.isfinite().all():
+            continue  # layout.values judges what is not finite
+        norm = float(want.norm())
+        error = float((got.double() - want).norm()) / norm if norm else float(got.double().norm())
+        if error <= FLOAT32_LEVEL:
+            yield None
+            continue
+        expected = f"a relative error of at most {FLOAT32_LEVEL:g} against float64"
+        yield Wrong("precision", expected, f"{error:.3g}", error=error)

@@ -1,0 +1,161 @@
+"""Calls whose operands are lazily conjugated or negated views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import torch
+
+from conformance.checks.ops.calls import Answer, Call, Found, Judge, called, copies, differs
+from conformance.checks.ops.context import ItemContext, Reference
+from conformance.suites.layout.views import other_bits
+from opinfo.compare import raised, replace_tensors, tensors_of
+from opinfo.layouts import covering_set
+from opinfo.samples import Sample
+from opinfo.torch_private import negated
+
+
+def lazy_bits(ctx: ItemContext) -> None:
+    """Give the op conjugated and negated views: the bits are the CPU's, and so are the values."""
+    for turn, sample in product(_turns(ctx), ctx.common):
+        first = sample.call.args[0]
+        if isinstance(first, torch.Tensor) and first.numel():
+            _turned(ctx, sample, turn, (0,), {"layout.views": judge_turned}, called_turned)
+
+
+def lazy_operands(ctx: ItemContext) -> None:
+    """Give an op that is no view each operand as such a view, and all of them: some kernels read them as they are. Of
+    one sample of each number of operands, as the bits are read, or resolved, before anything that depends on the
+    sample."""
+    if ctx.cases[:1] != covering_set().cases[:1]:
+        return  # one layout is asked for: that of a pinned or minimised call
+    if ctx.mutates or "values.free" in ctx.traits.families:
+        return
+    kind, seen = getattr(torch, ctx.dtype), set()
+    for sample in ctx.common:
+        places = [p for p, t in enumerate(sample.tensors) if t.dtype == kind and t.numel()]
+        strided = all(t.layout == torch.strided for t in sample.tensors)
+        if not places or len(places) in seen or not strided or ctx.mutable_inputs(sample):
+            continue
+        seen.add(len(places))
+        groups = dict.fromkeys([*((place,) for place in places), tuple(places)])
+        for turn, group in product(_turns(ctx), groups):
+            _turned(ctx, sample, turn, group, _LAZY_OPERANDS, called_lazily)
+
+
+def _turns(ctx: ItemContext) -> list[str]:
+    """The bits that operands may have: the CPU's op takes them."""
+    kind = getattr(torch, ctx.dtype)
+    turns = ["conj"] if kind.is_complex and ctx.op.takes_conj_view else []
+    real = kind.is_complex or kind.is_floating_point
+    return [*turns, "neg"] if real and ctx.op.takes_neg_view else turns
+
+
+def _turned(
+    ctx: ItemContext,
+    sample: Sample,
+    turn: str,
+    group: tuple[int, ...],
+    judges: dict[str, Judge],
+    procedure: Callable[..., Answer],
+) -> None:
+    lazy, resolved = (
+        ctx.answer_for(sample, make, turn, group) for make in (lazily_turned, turned_and_resolved)
+    )
+    if any(each.value().raises is not None for each in (lazy, resolved)):
+        return
+    try:
+        for each in (lazy, resolved):
+            resolve(each.value().result)
+    except NotImplementedError:
+        return  # the CPU cannot read its own result: complex32 with both bits set
+    exact = ctx.exact_for(sample, turned_and_resolved, turn, group)
+    reference = Reference(
+        *(ctx, ctx.first(sample)), turn=turn, lazy=lazy, resolved=resolved, resolved_exact=exact
+    )
+    ctx.judge(judges, procedure, (turn, group), reference, layout=turn)
+
+
+def lazily_turned(
+    values: Sequence[torch.Tensor], turn: str, group: Sequence[int]
+) -> list[torch.Tensor]:
+    """The tensors, some of them as views with the conj or neg bit set."""
+    view = torch.conj if turn == "conj" else negated
+    return [view(each) if place in group else each for place, each in enumerate(values)]
+
+
+def turned_and_resolved(
+    values: Sequence[torch.Tensor], turn: str, group: Sequence[int]
+) -> list[torch.Tensor]:
+    """The same values without the bits."""
+    return [each.resolve_conj().resolve_neg() for each in lazily_turned(values, turn, group)]
+
+
+def resolve(result: Any) -> Any:
+    """A result whose tensors have no bits set."""
+    return replace_tensors(result, lambda t: t.resolve_conj().resolve_neg())
+
+
+def called_turned(call: Call, turn: str, group: Sequence[int]) -> Answer:
+    """Make the call with some tensors as such views; a device that makes no such view fails in it."""
+    given = copies(call)
+    try:
+        given = lazily_turned(given, turn, group)
+    except Exception as error:  # anything may come out of a kernel; it is judged, not swallowed
+        return Answer(raised=error)
+    return called_on(call, given)
+
+
+def called_lazily(call: Call, turn: str, group: Sequence[int]) -> Answer:
+    """The same of operands that have their bits; nothing where the device makes no such view, or loses the bits: that is
+    for layout.views to say."""
+    given = copies(call)
+    try:
+        given = lazily_turned(given, turn, group)
+    except Exception as error:
+        return Answer(unjudged=error, judged_by="layout.views")
+    kept = all(
+        given[place].is_conj() if turn == "conj" else given[place].is_neg() for place in group
+    )
+    return called_on(call, given) if kept else Answer()
+
+
+def called_on(call: Call, given: list[torch.Tensor]) -> Answer:
+    """Make the call with these inputs, and read its result without their bits."""
+    answer = called(replace(call, inputs=given), False)
+    if answer.raised is None:
+        answer.read = resolve(replace_tensors(answer.result, call.back))
+    return answer
+
+
+def judge_turned(call: Call, answer: Answer, reference: Any) -> Found:
+    """The result of a call with a lazily conjugated or negated input has the CPU's bits and values."""
+    if answer.raised is None:
+        pairs = zip(tensors_of(answer.result), tensors_of(reference.lazy.result))
+        wrong = next(filter(None, (other_bits(out, cpu) for out, cpu in pairs)), None)
+        if wrong is not None:
+            yield wrong.about(f"{reference.turn} view as input")
+            return
+    yield from judge_turned_values(call, answer, reference)
+
+
+def judge_turned_values(call: Call, answer: Answer, reference: Any) -> Found:
+    """The result of a call with lazily conjugated or negated inputs has the CPU's values."""
+    what = f"{reference.turn} view as input"
+    if answer.raised is not None:
+        if isinstance(answer.raised, NotImplementedError) or not reference.raises:
+            yield raised(answer.raised).about(what)
+        else:  # FakeTensor raises too: the call is not one for this device
+            yield None
+        return
+    if answer.result is None:
+        return
+    want = resolve(reference.resolved.result)
+    wrong = differs(answer.read, want, reference, lambda: reference.resolved_exact.result)
+    yield wrong.about(what) if wrong is not None else None
+
+
+_LAZY_OPERANDS: dict[str, Judge] = {"layout.values": judge_turned_values}
