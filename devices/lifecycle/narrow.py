@@ -101,6 +101,11 @@ class Bounds:
     may: frozenset[str]
 
 
+def of_cases(cells: Collection[CellKey]) -> bool:
+    """Whether these are cells of cases: a plan may leave out a case, but never one of its dtypes, for it has none."""
+    return bool(cells) and not any(key.dtype for key in cells)
+
+
 def narrowed(
     block: Block,
     covered: Collection[CellKey],
@@ -122,8 +127,7 @@ def narrowed(
     unseen = [name for name in sorted(unseen_dtypes) if any_matches(block.dtype, name)]
     pairs = dict.fromkeys((key.clause, key.op) for key in covered)
     clauses = list(dict.fromkeys(clause for clause, _ in pairs))
-    of_cases = bool(covered) and not any(key.dtype for key in covered)  # these have none
-    if unseen or of_cases:
+    if unseen or of_cases(covered):
         cells.update({CellKey(*pair, dtype): None for pair in pairs for dtype in unseen})
         named = [op for op in strangers if any_matches(block.op, op)]
         both = (*unseen, *sorted({key.dtype for key in covered}))

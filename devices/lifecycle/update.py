@@ -26,7 +26,7 @@ from devices.lifecycle.evidence import (
     judged,
     weigh,
 )
-from devices.lifecycle.narrow import Bounds, Forbidden, decompose, narrowed
+from devices.lifecycle.narrow import Bounds, Forbidden, decompose, narrowed, of_cases
 from devices.lifecycle.text import Editing
 from devices.manifest import AXES, Block, CauseKind, ExpectedOutcome, Manifest
 from devices.verdicts import Expectation, Match, Matcher, any_matches, conflict_text, describes
@@ -278,8 +278,8 @@ class _Work:
         def overridden(key: CellKey) -> bool:
             return not _decides(self.matcher.match(key), block)
 
-        if covered and not any(key.dtype for key in covered):
-            unseen = ()  # of cases, which have no dtype
+        if of_cases(covered):  # they have no dtype
+            unseen = ()
         gone = self.gone.get(block.line, set())
         bounds: dict[CellKey, Bounds] = {}
         for key in covered:

@@ -336,7 +336,8 @@ def sums(context: Context) -> None:
     totals = [segment["total_size"] for segment in segments]
     context.same(parts, totals, "the blocks of each segment fill it")
     for name, states in _STATES.items():
-        told = [segment for segment in segments if name in segment]
+        if not (told := [segment for segment in segments if name in segment]):
+            continue
         held = [sum(b["size"] for b in s["blocks"] if b["state"] in states) for s in told]
         found = [segment[name] for segment in told]
         context.same(found, held, f"`{name}` of each segment is the sum of its blocks")

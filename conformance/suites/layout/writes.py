@@ -110,7 +110,7 @@ def out_kept(ctx: ItemContext) -> None:
 
 
 def _of_strided(ctx: ItemContext, sample: Sample) -> Reference | None:
-    """That of the call with strided operands; None where these cannot be given to it."""
+    """The reference of the call with strided operands; None where it takes none."""
     if not ctx.device.takes(_STRIDED.id) or "as_strided.read" in ctx.traits.families:
         return None
     strided = Reference(ctx, ctx.laid_as(sample, _STRIDED))
