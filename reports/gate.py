@@ -373,7 +373,8 @@ class Level(msgspec.Struct, frozen=True):
         if self.unplanned:
             text += f"; {self.unplanned:,} are not in this plan"
         if self.open:
-            text += f"; {self.open} of its {self.clauses} clauses are not checked yet"
+            are = "is" if self.open == 1 else "are"
+            text += f"; {self.open} of its {self.clauses} clauses {are} not checked yet"
         return text
 
 
