@@ -29,7 +29,7 @@ from conformance.plan.selection import is_case
 from conformance.plan.selection import is_case as other_name
 from conformance.run.worker import Worker
 from conformance.suites import planned_op_checks
-from conformance.suites.layout import SUITE, overlap, reads, writes
+from conformance.suites.layout import SUITE
 from devices import registry
 from devices.cell import CallKey, CellKey, CellOutcome, Outcome
 from opinfo.catalog import catalogue, drawn_sample
@@ -269,10 +269,16 @@ def copies(function: Function) -> Function:
     return faulty
 
 
+def suite_modules(family: str) -> Iterator[ModuleType]:
+    package = import_module(f"conformance.suites.{family}")
+    for found in iter_modules(package.__path__):
+        yield import_module(f"{package.__name__}.{found.name}")
+
+
 #: Every judge of a call, and what makes directed checks in a script.
 JUDGES = {
     name
-    for module in (overlap, reads, writes)
+    for module in suite_modules("layout")
     for name, function in vars(module).items()
     if name.startswith("judge_") and function.__module__ == module.__name__
 } | {"report_check"}
@@ -533,12 +539,6 @@ def test_a_failure_whose_script_cannot_be_written_keeps_its_outcome() -> None:
     found = Worker._outcome(worker, record)
     assert found.outcome is Outcome.FAIL and found.repro is None
     assert found.note == "seen; no script could be written: one is in a and in b"
-
-
-def suite_modules(family: str) -> Iterator[ModuleType]:
-    package = import_module(f"conformance.suites.{family}")
-    for found in iter_modules(package.__path__):
-        yield import_module(f"{package.__name__}.{found.name}")
 
 
 def needs_another_name() -> object:
