@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -104,17 +105,21 @@ def little_to_collect() -> Iterator[None]:
         gc.unfreeze()
 
 
-def growth(window: Callable[[], None]) -> Held:
-    """By how much the memory grows while something runs."""
+def growths(window: Callable[[], None]) -> Iterator[Held]:
+    """By how much the memory grows while something runs, again and again. What is held after one window is what was held
+    before the next, so that each measures once."""
     before = held()
-    window()
-    return held().since(before)
+    while True:
+        window()
+        after = held()
+        yield after.since(before)
+        before = after
 
 
 def bound_of(window: Callable[[], None], floor: Held) -> Held:
     """What a window may grow by: the most in twenty windows of something sound, or the floor where that is more."""
     window()
-    found = [growth(window) for _ in range(_SOUND)]
+    found = islice(growths(window), _SOUND)
     return Held(*map(max, zip(floor, *found)))
 
 
@@ -123,9 +128,11 @@ def grown(window: Callable[[], None], bound: Held) -> Held | None:
     it does not leak."""
     found: list[Held] = []
     leaking = set(range(len(bound)))
-    while leaking and len(found) < _WINDOWS:
-        found.append(growth(window))
+    for growth in islice(growths(window), _WINDOWS):
+        found.append(growth)
         last = found[-_TOGETHER:]
         if len(last) == _TOGETHER:
             leaking = {way for way in leaking if sum(x[way] for x in last) > _TOGETHER * bound[way]}
-    return Held(*map(sum, zip(*found))) if leaking else None
+        if not leaking:
+            return None
+    return Held(*map(sum, zip(*found)))
