@@ -196,17 +196,23 @@ class Op:
     def takes_memory_format(self) -> bool:
         return any(a.name == "memory_format" for schema in self.schemas for a in schema.arguments)
 
-    def tolerance(self, dtype: str) -> tuple[float, float] | None:
-        """The database's own (rtol, atol) for the comparisons that we make, or None.
+    def tolerance(self, dtype: str, torch_type: str) -> tuple[float, float] | None:
+        """The database's own (rtol, atol) for the comparisons that we make on a type of device, or None.
+
+        An override for one type of device is that one's. The CPU's is everyone's, as the CPU is the reference; CUDA's is
+        every accelerator's, as upstream has none for most.
 
         An override loosens the dtype's default and never tightens it: upstream's assertEqual takes the
         larger of the two (torch/testing/_internal/common_utils.py, ``rtol_override``).
         """
         found: list[tuple[float, float]] = []
         target = getattr(torch, dtype)
+        types = {None, "cpu", torch_type, *(["cuda"] if torch_type != "cpu" else [])}
         for decorator in self.info.decorators:
             cls, test = getattr(decorator, "cls_name", None), getattr(decorator, "test_name", None)
             if cls not in (None, "TestCommon") or test not in _TOLERANCE_TESTS:
+                continue
+            if getattr(decorator, "device_type", None) not in types:
                 continue
             for inner in getattr(decorator, "decorators", [decorator]):
                 override = getattr(inner, "d", None)

@@ -63,9 +63,10 @@ def _ordinary(basis: Basis, bases: list[Sample]) -> Variations:
     """Zeros of both signs, halves, numbers that are large, a subnormal one: in all operands, or else in one at a time.
     Where the CPU's answer is not settled, smaller numbers."""
     subnormal = torch.finfo(basis.kind).tiny / 4
-    wide = [-0.0, 0.5, _WIDE, -_WIDE, 2.5, 0.0, subnormal]
-    ordinary = [subnormal, 0.5, -0.0, 2.5, -101.5, 0.0, 101.5]
-    small = [0.5, subnormal, 0.0, 2.5, -0.0]
+    # Zero last, in what vectors leave over.
+    wide = [-0.0, 0.5, _WIDE, -_WIDE, 2.5, subnormal, 0.0]
+    ordinary = [subnormal, 0.5, -0.0, 2.5, -101.5, 101.5, 0.0]
+    small = [0.5, subnormal, 2.5, -0.0, 0.0]
     among = [wide, ordinary, small] if torch.finfo(basis.kind).max > _WIDE else [ordinary, small]
     every = (
         _plant(basis, None, each, turn, starting_at(bases, n))

@@ -216,23 +216,35 @@ def test_whether_an_op_gives_floats_for_integers_is_read() -> None:
 
 
 def test_a_tolerance_override_of_a_comparison_that_we_make_is_taken() -> None:
-    assert catalogue()["addbmm"].tolerance("float32") == (1e-5, 1.5e-5)
+    assert catalogue()["addbmm"].tolerance("float32", "cpu") == (1e-5, 1.5e-5)
+
+
+def test_an_override_for_a_type_of_device_is_that_one_s_and_the_reference_s() -> None:
+    """grid_sampler_3d has one for MPS, linalg.solve one for the CPU, conv_transpose1d one for CUDA."""
+    known = catalogue()
+    assert known["grid_sampler_3d"].tolerance("float32", "mps") == (5e-4, 5e-5)
+    assert known["grid_sampler_3d"].tolerance("float32", "cuda") is None
+    solve = known["linalg.solve"].tolerance("float32", "cpu")
+    assert solve is not None and known["linalg.solve"].tolerance("float32", "xpu") == solve
+    transposed = known["nn.functional.conv_transpose1d"]
+    assert transposed.tolerance("float32", "xpu") == transposed.tolerance("float32", "cuda")
+    assert transposed.tolerance("float32", "cpu") is None
 
 
 def test_an_override_of_precision_alone_keeps_the_relative_tolerance() -> None:
     rtol, _ = DEFAULT_TOLERANCES["float16"]
-    assert catalogue()["acos"].tolerance("float16") == (rtol, 1e-2)
+    assert catalogue()["acos"].tolerance("float16", "cpu") == (rtol, 1e-2)
 
 
 def test_no_override_is_tighter_than_the_dtype_s_default() -> None:
     for op in catalogue().values():
         for dtype in op.dtypes & DEFAULT_TOLERANCES.keys():
-            rtol, atol = op.tolerance(dtype) or DEFAULT_TOLERANCES[dtype]
+            rtol, atol = op.tolerance(dtype, "cuda") or DEFAULT_TOLERANCES[dtype]
             assert rtol >= DEFAULT_TOLERANCES[dtype][0] and atol >= DEFAULT_TOLERANCES[dtype][1]
 
 
 def test_an_op_without_overrides_has_no_tolerance_of_its_own() -> None:
-    assert catalogue()["add"].tolerance("float32") is None
+    assert catalogue()["add"].tolerance("float32", "cpu") is None
 
 
 def test_dtypes_are_named_without_torch() -> None:

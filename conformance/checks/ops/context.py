@@ -72,6 +72,8 @@ class EndsProcess(Exception):
     """What comes next ended a process before, and is not done again."""
 
 
+#: The widest (rtol, atol) of gradients that upstream's database has a say in.
+_MOST_OF_GRADIENTS = {"float32": (1e-5, 1e-4), "complex64": (1e-5, 1e-4)}
 #: One in so many calls has its strides from FakeTensor even where the meta device has an answer.
 _SPOT = 50
 
@@ -145,6 +147,10 @@ class Reference:
     @property
     def tolerances(self) -> dict[str, tuple[float, float]]:
         return self.ctx.tolerances
+
+    @property
+    def gradient_tolerances(self) -> dict[str, tuple[float, float]]:
+        return self.ctx.gradient_tolerances
 
     @property
     def roundings(self) -> float:
@@ -605,11 +611,21 @@ class ItemContext:
     def tolerances(self) -> dict[str, tuple[float, float]]:
         """dtype defaults, then the database's, then the descriptor's: the last one that is set wins."""
         found = dict(DEFAULT_TOLERANCES)
-        if (own := self.op.tolerance(self.dtype)) is not None:
+        if (own := self.op.tolerance(self.dtype, self.device.torch_device.type)) is not None:
             component = {"complex64": "float32", "complex128": "float64"}
             found |= {self.dtype: own, component.get(self.dtype, self.dtype): own}
         given = self.device.descriptor.tolerances
         return found | {name: (each.rtol, each.atol) for name, each in given.items()}
+
+    @cached_property
+    def gradient_tolerances(self) -> dict[str, tuple[float, float]]:
+        """The same for gradients. Their reference is of higher precision, and is told what roundings of the operands change: so
+        much as the database allows for TensorFloat-32, and for errors of the CPU, is not needed."""
+        found = dict(self.tolerances)
+        for name, (rtol, atol) in _MOST_OF_GRADIENTS.items():
+            if name not in self.device.descriptor.tolerances:
+                found[name] = min(found[name][0], rtol), min(found[name][1], atol)
+        return found
 
 
 class _One(Guard):

@@ -190,7 +190,7 @@ def judge_accumulated(call: Call, answer: Gradients, reference: Any) -> Found:
         given = call.inputs[place]
         leaf = given.view if isinstance(given, Guarded) else given
         wrong = misplaced(tuple(leaf.shape), tuple(leaf.stride()), one.stride)
-        wrong = wrong or unkept(one, two, three, reference.tolerances)
+        wrong = wrong or unkept(one, two, three, reference.gradient_tolerances)
         yield wrong.about(f"the gradient of input {place}") if wrong is not None else None
     yield from judge_gradients(call, answer, reference)
 

@@ -583,10 +583,10 @@ def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
             continue
         kind, slack = reference.kinds[place], partial(slack_of, reference, place)
         over = partial(summed, along=reference.shared.get(place))
-        wrong = other_gradient(over(got), over(want), kind, slack, reference.tolerances)
+        wrong = other_gradient(over(got), over(want), kind, slack, reference.gradient_tolerances)
         if wrong is not None and alike is not None and alike.raised is None and alike.read:
             near = over(alike.read[place])
-            same = other_gradient(over(got), near, kind, slack, reference.tolerances)
+            same = other_gradient(over(got), near, kind, slack, reference.gradient_tolerances)
             wrong = wrong if same is not None else None
         yield wrong.about(reference.subjects[place]) if wrong is not None else None
     for place, (made, device) in enumerate(zip(answer.grads, answer.devices)):
