@@ -179,3 +179,12 @@ def test_another_arithmetic_is_refused(cache: Path) -> None:
     assert ran.code == 3 and "SIMULATED_ARITHMETIC: expected cpu or float64, found 'float8'" in (
         ran.text
     )
+
+
+def test_sparse_results_are_compared_with_all_their_elements() -> None:
+    right = torch.eye(3)
+    wrong = right.clone()
+    wrong[1, 2] = 1.0
+    want, true = right.to_sparse_csr(), [right.double().to_sparse_csr()]
+    assert as_exact(right.to_sparse_csr(), want, true, DEFAULT_TOLERANCES, 0.0)
+    assert not as_exact(wrong.to_sparse_csr(), want, true, DEFAULT_TOLERANCES, 0.0)

@@ -247,6 +247,17 @@ def test_terms_that_do_not_cancel_allow_next_to_nothing() -> None:
     assert float(slack) < 1e-5
 
 
+def test_a_number_that_an_extent_is_computed_of_stays_as_it_is() -> None:
+    """One rounding less than a third of 51 rows are 16 of them and not 17."""
+
+    def shrunk(x: torch.Tensor, scale: float) -> torch.Tensor:
+        return x[: int(len(x) * scale)] * scale
+
+    scale = 17 / 51 + 2**-30
+    (slack,) = allowance(shrunk, lambda t, device: ((t[0], scale), {}), [torch.ones(51)])
+    assert slack.shape == (17,) and 0 < float(slack.max()) < 1e-5
+
+
 def test_integers_allow_what_the_order_in_memory_makes_of_their_sum() -> None:
     values = [torch.arange(2 * 320).remainder(251).reshape(2, 320).to(torch.uint8)]
 
