@@ -38,7 +38,7 @@ def allowance(
         answer = value_answer(function, argued, given, mutates=True)
         if answer.raises is not None:
             return []
-        return dense(answer.result if process is None else process(answer.result))
+        return densified(answer.result if process is None else process(answer.result))
 
     def argued(tensors: list[torch.Tensor], device: torch.device) -> Any:
         args, kwargs = arguments(tensors, device)
@@ -70,7 +70,7 @@ def allowance(
 
 def within(read: Any, want: Any, slack: Sequence[torch.Tensor]) -> bool:
     """Whether each element is as near to the reference's as its allowance says. What is not finite is the same."""
-    got, wanted = dense(read), dense(want)
+    got, wanted = densified(read), densified(want)
     if not len(got) == len(wanted) == len(slack):
         return False
     for mine, theirs, allowed in zip(got, wanted, slack, strict=True):
@@ -117,7 +117,7 @@ def _widest(given: Any) -> Any:
 def as_exact(read: Any, want: Any, exact: Any, tolerances: Tolerances, roundings: float) -> bool:
     """Whether each element is as near to the exact result as the CPU's is, or within the tolerances of it. Where the exact
     result is finite no more, only the CPU's will do. An index beside floating-point results is the one or the other."""
-    three = dense(read), dense(want), dense(exact)
+    three = densified(read), densified(want), densified(exact)
     if len({*map(len, three)}) != 1 or not any(map(floats, three[1])):
         return False
     for mine, theirs, true in zip(*three, strict=True):
@@ -142,7 +142,7 @@ def as_exact(read: Any, want: Any, exact: Any, tolerances: Tolerances, roundings
     return True
 
 
-def dense(result: Any) -> list[torch.Tensor]:
+def densified(result: Any) -> list[torch.Tensor]:
     """The tensors of a result, sparse ones with all their elements."""
     return [t if t.layout == torch.strided else t.to_dense() for t in tensors_of(result)]
 
