@@ -34,7 +34,7 @@ from opinfo.compare import DEFAULT_TOLERANCES
 from opinfo.device import identity
 from opinfo.exceptions import exceptions
 from opinfo.layouts import CONTIGUOUS, Geometry, Layout
-from tests.autograd import trust
+from tests.autograd import off, trust
 from tests.mutation import gradients as mutants
 from tests.mutation.items import subject
 
@@ -117,6 +117,13 @@ def test_values_that_the_cpu_does_not_differentiate_are_not_asked_for() -> None:
 def test_gradients_of_zeros_would_be_noticed(op: str) -> None:
     """``python -m tests.autograd.trust`` looks at every op."""
     assert trust.noticed(op) and trust.told(op) == []
+
+
+@pytest.mark.parametrize("op", ["__rmatmul__", "nn.functional.conv3d", "linalg.solve", "ceil"])
+def test_gradients_that_are_off_by_a_ten_thousandth_would_be_noticed(op: str) -> None:
+    """``python -m tests.autograd.off`` looks at every op."""
+    assert off.told(op) == []
+    assert (off.passing(op) != []) is (op == "ceil")
 
 
 class _NoneAgain(torch.autograd.Function):
