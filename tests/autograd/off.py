@@ -1,5 +1,5 @@
 """Whether a gradient that is off by a ten-thousandth or a thousandth would be noticed: ``python -m tests.autograd.off [OP…]``
-lists the ops of which it would not. Takes five minutes for all ops.
+lists the ops of which it would not. Takes four minutes for all ops.
 
 A sample in a layout is enough: each gradient of an op is off, by the same part of itself.
 """

@@ -55,6 +55,12 @@ def zeros_lose_their_sign(call: Invocation) -> object:
     return result
 
 
+def rows_of_the_first_rolled(call: Invocation) -> object:
+    result: tuple[torch.Tensor, ...] = call.honest()
+    result[0].copy_(result[0].roll(1, -2))
+    return result
+
+
 def conjugation_lost(call: Invocation) -> object:
     first = call.operands[0]
     return call.honest_with(first, first.tensor.conj()) if first.tensor.is_conj() else NOT_MET
@@ -294,6 +300,8 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     ("index_reduce.mean", ("index_reduce",), conditioned(one_left_over, raises()), "layout.values"),
     ("narrow_copy", ("narrow_copy",), conditioned(deep, raises()), "layout.values"),
     ("linalg.lu_factor", ("linalg_lu_factor_ex",), conditioned(one_row, raises()), "layout.values"),
+    # The permutation of a factorisation is an output, too.
+    ("linalg.lu", ("linalg_lu",), rows_of_the_first_rolled, "layout.values"),
     ("linalg.inv", ("linalg_inv_ex",), conditioned(one_row, raises()), "layout.values"),
     ("linalg.diagonal", ("diagonal",), conditioned(corner_left_over, raises()), "layout.values"),
     ("nansum", ("nansum",), conditioned(square, raises()), "layout.values"),
