@@ -69,8 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more workers than cores: much of their time, tests wait for limits, and for processes that they have started."""
-    return (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1) + 2
+    """One more worker than cores: some tests wait for limits, and for hosts. With it no core idles; two more take longer."""
+    return (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(scope="session")
