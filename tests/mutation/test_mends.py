@@ -61,6 +61,14 @@ def rows_of_the_first_rolled(call: Invocation) -> object:
     return result
 
 
+def transposed_where_strided_alone(call: Invocation) -> object:
+    first, second = call.operands[:2]
+    t = first.tensor
+    if t.dim() < 2 or t.is_contiguous() or not second.tensor.is_contiguous():
+        return NOT_MET
+    return call.honest_with(first, t.mT.contiguous().view(t.shape))
+
+
 def conjugation_lost(call: Invocation) -> object:
     first = call.operands[0]
     return call.honest_with(first, first.tensor.conj()) if first.tensor.is_conj() else NOT_MET
@@ -273,6 +281,7 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     ("randint_like", ("randint_like.low_dtype",), same_in_squares(), "random.distribution"),
     ("nn.functional.dropout", ("native_dropout",), expanded_read_as_dense, "random.distribution"),
     ("normal", ("normal.Tensor_Tensor",), first_of_the_second, "random.distribution"),
+    ("normal", ("normal.Tensor_Tensor",), transposed_where_strided_alone, "random.distribution"),
     ("bernoulli", ("bernoulli.out",), drawn_before(), "random.distribution"),
     ("randint", ("randint.low",), drawn_before(), "random.reproducible"),
     ("cauchy", ("cauchy_",), of_few_digits, "random.distribution"),

@@ -174,6 +174,12 @@ def _laid(context: Context, how: str, tensor: torch.Tensor) -> torch.Tensor:
 
 _ROOMY = ("contiguous", "transposed", "every second", "after one element")
 _LAYOUTS = (*_ROOMY, "one row for all", "one column for all")
+#: Layouts of two parameters, each in its own: a kernel may walk through both with the strides of one.
+_DIFFERENT = (
+    ("contiguous", "transposed"),
+    ("transposed", "contiguous"),
+    ("every second", "transposed"),
+)
 
 
 def _held(how: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -187,17 +193,19 @@ def of_each(context: Context, name: str) -> None:
     """What is drawn for an element follows the parameters of that element, however they lie in memory."""
     about = OF_EACH[name]
     torch.manual_seed(20_248)
-    for how in _LAYOUTS:
-        if about.by_row and how == "one column for all":
+    count = len(about.parameters(0))
+    for layouts in (*((how,) * count for how in _LAYOUTS), *(_DIFFERENT if count > 1 else ())):
+        if about.by_row and "one column for all" in layouts:
             continue  # all weights of a row would be the same
         for turn in (0, 1):
             given = about.parameters(turn)
-            drawn = about.draw(*(_laid(context, how, each) for each in given))
-            text = f"{name} of parameters that lie {how}"
-            about.judge(context, text, context.from_device(drawn), *(_held(how, g) for g in given))
+            drawn = about.draw(*(_laid(context, how, each) for how, each in zip(layouts, given)))
+            text = f"{name} of parameters that lie {' and '.join(dict.fromkeys(layouts))}"
+            held = (_held(how, each) for how, each in zip(layouts, given))
+            about.judge(context, text, context.from_device(drawn), *held)
     for turn in (0, 1):
         _of_other_ranks(context, name, turn)
-    if len(about.parameters(0)) > 1:
+    if count > 1:
         _broadcast(context, name)
 
 
