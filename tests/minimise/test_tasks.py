@@ -78,6 +78,18 @@ def test_a_process_that_does_not_start_says_why() -> None:
         list(minimised(Bench("raise", None, 3), tasks("a")))
 
 
+@pytest.mark.usefixtures("stand_in")
+def test_a_device_that_cannot_be_opened_after_a_crash_is_tried_once_more(tmp_path: Path) -> None:
+    device = tmp_path / "device"
+    device.touch()
+    bench, given = Bench(str(device), None, 3), tasks("a", "unwell!", "b", "unwell!!", "c")
+    got = []
+    with pytest.raises(ChildDied, match="killed by SIGSEGV"):
+        for answer in minimised(bench, given):
+            got.append((answer.task.cell.op, answer.example is not None))
+    assert got == [("a", True), ("unwell!", False), ("b", True), ("unwell!!", False)]
+
+
 # -- at the end of a run
 
 

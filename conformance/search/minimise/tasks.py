@@ -75,9 +75,10 @@ def in_turn(
     """Each task with the one message that a subprocess sends for it, or with how it Ended the subprocess. Such a
     task costs only itself.
 
-    Raises ChildDied if the device cannot be opened, or after too many ``restarts``.
+    Raises ChildDied if the device cannot be opened, or after too many ``restarts``. One that was opened before is
+    tried once more: a driver may need a moment after a crash.
     """
-    left = list(tasks)
+    left, attempts = list(tasks), 1
     while left:
         done = 0
         orders = msgspec.to_builtins(Orders(bench, left))
@@ -86,11 +87,14 @@ def in_turn(
                 yield left[done - 1], message
             if done < len(left):
                 child.wait()
+        attempts = 2 if child.ready else attempts - 1  # to open the device, in a row
         if done < len(left):
-            if not child.ready or not restarts:
+            if not attempts or not restarts:
                 raise ChildDied(child.ended)
-            yield left[done], child.ended
-        left, restarts = left[done + 1 :], restarts - 1
+            if child.ready:
+                yield left[done], child.ended
+                done += 1
+        left, restarts = left[done:], restarts - 1
 
 
 def minimised(bench: Bench, tasks: Sequence[Task]) -> Iterator[Answer]:
