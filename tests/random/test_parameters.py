@@ -116,7 +116,9 @@ def test_a_parameter_read_wrongly_in_one_form_is_seen(
         return draw(*given[:-1], last, **named)
 
     monkeypatch.setitem(OF_EACH, name, OF_EACH[name]._replace(draw=wrong))
-    with pytest.raises(AssertionError):
+    # A row that is left without its only weight is refused.
+    refused = [RuntimeError] if OF_EACH[name].by_row and where == "after one element" else []
+    with pytest.raises((AssertionError, *refused)):
         of_each(There(), name)  # type: ignore[arg-type]
 
 
