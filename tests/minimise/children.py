@@ -15,20 +15,23 @@ from reports.model import Example
 
 
 def serve(given: object, tell: Tell) -> None:
-    """Do the tasks ``crash``, ``exit``, ``hang`` and ``print``; answer all others. ``unwell!!`` crashes,
-    and then the device, which is a file, cannot be opened as often as it has exclamation marks."""
+    """Do the tasks ``crash``, ``exit``, ``hang`` and ``print``; answer all others.
+
+    ``unwell!!`` crashes, too. After it the device cannot be opened as often as there are exclamation marks, which are kept
+    in the file that the device is named after.
+    """
     orders = msgspec.convert(given, Orders[Task])
     if orders.bench.device == "raise":
         raise RuntimeError("no such device")
-    unwell = Path(orders.bench.device)
-    if unwell.is_file() and (times := unwell.read_text()):
-        unwell.write_text(times[1:])
+    marks = Path(orders.bench.device)
+    if marks.is_file() and (left := marks.read_text()):
+        marks.write_text(left[1:])
         os.kill(os.getpid(), signal.SIGSEGV)
     tell.ready()
     for task in orders.tasks:
         op = task.cell.op
         if op.startswith("unwell"):
-            unwell.write_text(op.removeprefix("unwell"))
+            marks.write_text(op.removeprefix("unwell"))
         if op == "crash" or op.startswith("unwell"):
             os.kill(os.getpid(), signal.SIGSEGV)
         if op == "exit":
