@@ -122,6 +122,37 @@ def test_a_parameter_read_wrongly_in_one_form_is_seen(
         of_each(There(), name)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("other", ["contiguous", "strided"])
+@pytest.mark.parametrize(
+    "name", [n for n, about in OF_EACH.items() if len(about.parameters(0)) == 2]
+)
+def test_of_two_parameters_one_that_is_read_transposed_is_seen(
+    name: str, other: str, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where the other one lies in another way."""
+    draw, met = OF_EACH[name].draw, []
+
+    def wrong(*given: torch.Tensor) -> torch.Tensor:
+        read, beside = list(given), given[1 - place]
+        t = given[place]
+        strides = [each.stride() for each in given]
+        if (
+            t.shape == beside.shape
+            and strides[0] != strides[1]
+            and not t.is_contiguous()
+            and beside.is_contiguous() == (other == "contiguous")
+        ):
+            met.append(strides)
+            read[place] = t.mT.contiguous().view(t.shape)
+        return draw(*read)
+
+    monkeypatch.setitem(OF_EACH, name, OF_EACH[name]._replace(draw=wrong))
+    with pytest.raises(AssertionError):
+        of_each(There(), name)  # type: ignore[arg-type]
+    assert met
+
+
 @pytest.mark.parametrize("name", [name for name, about in OF_EACH.items() if about.out])
 @pytest.mark.parametrize(
     "fault", ["nothing", "the draw before", "contiguous", "last row", "after one element"]
