@@ -300,7 +300,8 @@ def verdict_line(judged: GateResult) -> str:
     if counts.declared:
         parts.append(f"{counts.declared:,} more are unsupported by declaration")
     parts.append(f"{counts.expected:,} fail as expected")
-    parts.append(f"{counts.regressions:,} regressions, {counts.improvements:,} improvements")
+    found = number(counts.regressions, "regression"), number(counts.improvements, "improvement")
+    parts.append(", ".join(found))
     if judged.provisional:
         parts[-1] += f" ({len(judged.provisional):,} of provisional clauses, which do not gate)"
     return f"{code.label} (exit {code.value}): " + "; ".join(parts)

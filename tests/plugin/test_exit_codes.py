@@ -49,7 +49,7 @@ def test_a_failure_of_a_provisional_clause_is_reported_and_fails_nothing(
         f"--results={tmp_path / 'run'}",
     )
     assert ran.code == 0 and "1 passed" in ran.text and "failed" not in ran.text, ran.text
-    assert "1 regressions, 0 improvements (1 of provisional clauses, which do not gate)" in ran.text
+    assert "1 regression, 0 improvements (1 of provisional clauses, which do not gate)" in ran.text
     assert "provisional, not gating regression: 1 cell" in ran.text
     assert "autograd.forward_ad::view_copy[float32]" in ran.text
 

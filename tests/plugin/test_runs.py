@@ -336,7 +336,7 @@ def test_another_outcome_than_the_expected_one_is_a_regression(
     ran = with_manifest(
         fork, tmp_path, "median", block("layout.expanded_read", "median", "unsupported")
     )
-    assert ran.code == 1 and "1 regressions" in ran.text
+    assert ran.code == 1 and "; 1 regression, 0 improvements" in ran.text
     cell = cells_of(tmp_path / "run")[CellKey("layout.expanded_read", "median", "float32")]
     assert cell.verdict is Verdict.REGRESSION and "expected 'unsupported'" in cell.why
 
