@@ -105,11 +105,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 def _begin_loading(config: pytest.Config) -> None:
     """Load what workers need, while this process prepares the run."""
+    from conformance.checks.child import use_copier
     from conformance.run.fork_client import ForkServer
     from conformance.run.xdist_adapter import has_workers_here
 
     if _SERVER not in config.stash and has_workers_here(config.option):
         server = config.stash[_SERVER] = ForkServer()
+        use_copier(server)
         config.add_cleanup(server.close)
 
 

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Protocol
 
 #: Of any time this part counts at least, so that what spins for ever is ended on any machine.
 LEAST = 1 / 30
@@ -25,6 +26,16 @@ LEAST_ELSEWHERE = 1 / 5
 _LOOK, _GAP = 0.5, 1.0
 #: Seconds for which something is watched that must not come to be; and so many times longer while a thread has not run.
 TURN, _TURNS = 0.01, 20
+
+
+class Process(Protocol):
+    """A process that was started, as ``subprocess.Popen`` shows it."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
 
 
 def could_run(seconds: float, before: Mapping[int, float], now: Mapping[int, float]) -> float:
@@ -183,12 +194,12 @@ def comes_to_be(done: Callable[[], bool], seconds: float = TURN) -> bool:
     return True
 
 
-def ends_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
+def ends_within(child: Process, seconds: float) -> bool:
     """Whether a process ends before it could run for so many seconds from now on."""
 
     def has_ended(waiting: float) -> bool:
         with suppress(subprocess.TimeoutExpired):
             child.wait(waiting)
-        return child.returncode is not None
+        return child.poll() is not None
 
     return Clock(child.pid).wait(has_ended, seconds)

@@ -13,7 +13,9 @@ import execnet
 from execnet.gateway_base import Popen2IO
 from execnet.gateway_bootstrap import HostNotFound, bootstrap
 
-from conformance.run.fork_client import ForkServer, Process, ServerGone
+from conformance.checks.child import NoCopy
+from conformance.checks.clock import Process
+from conformance.run.fork_client import ForkServer
 from conformance.run.isolation.controller import Controller
 
 __all__ = ["HostNotFound"]
@@ -52,14 +54,14 @@ def pipes_of(channel: Any) -> list[int]:
 
 
 class WorkerIO(Popen2IO):
-    """The pipes to a worker that the server starts. ``popen`` is its process, as on execnet's own. Raises ServerGone."""
+    """The pipes to a worker that the server starts. ``popen`` is its process, as on execnet's own. Raises NoCopy."""
 
     def __init__(self, server: ForkServer, execmodel: Any) -> None:
         its_stdin, to_worker = os.pipe()
         from_worker, its_stdout = os.pipe()
         try:
             self.popen = server.start(its_stdin, its_stdout, 2)
-        except ServerGone:
+        except NoCopy:
             os.close(to_worker)
             os.close(from_worker)
             raise
@@ -91,7 +93,7 @@ def start_through(server: ForkServer, group: Any, watcher: Controller) -> None:
             spec.execmodel = group.remote_execmodel.backend
         try:
             io = WorkerIO(server, group.execmodel)
-        except ServerGone:
+        except NoCopy:
             return otherwise(spec)
         name = str(spec.id)
         watcher.watch(name, io.popen.pid)

@@ -1,29 +1,36 @@
-"""The controller's side of the fork server: starts it, asks it for workers, and asks how they ended."""
+"""Who asks the fork server: it starts it, has it make copies of itself, and asks how these ended.
+
+For each copy there is a connection, which whoever asked for it holds: what it is to do goes over it, then how it ended.
+When that side closes, the copy is killed. So nobody's death leaves a process behind, and forks may ask, too.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
-from conformance.checks.clock import Clock
+from conformance.checks.child import NoCopy
+from conformance.checks.clock import Clock, Process
 
 #: Seconds in which the server could run, for it to load what it loads and to answer.
 _PATIENCE: Final = 300.0
 #: The server starts no driver, which does not survive a fork: torch asks NVML whether there is a GPU
 #: (https://docs.pytorch.org/docs/stable/cuda_environment_variables.html).
 _WITHOUT_DEVICES: Final = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-#: Seconds between two questions whether a worker has ended.
+#: Seconds between two questions whether a copy has ended.
 _LOOK: Final = 0.01
 _START: Final = """\
 import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -32,70 +39,115 @@ from conformance.run.fork_server import main; main(int(sys.argv[1]))
 """
 
 
-# -- what is asked and answered, in lines of JSON
+# -- what is asked and answered, in lines of JSON; then, for each byte that is sent, the status
 
 
-class StartWorker(msgspec.Struct, frozen=True, tag="start"):
-    """Start a worker; its stdin, stdout and stderr come along as descriptors."""
+class Start(msgspec.Struct, frozen=True):
+    """Start a copy. Its stdin, stdout and stderr come along as descriptors, and the pipe of a child's messages."""
 
     environment: dict[str, str]
+    folder: str  # in which it works; empty if that was deleted
+    child: bool  # of checks/child.py; else a worker, which has children of its own
 
 
 class Started(msgspec.Struct, frozen=True):
-    pid: int
+    pid: int  # 0 if this is refused: no copy can be made
     copy: bool  # else the server itself is the worker now, and its socket closes
 
 
-class Poll(msgspec.Struct, frozen=True, tag="poll"):
-    pid: int
-
-
-class Status(msgspec.Struct, frozen=True):
-    """None while the worker runs, else its exit status, negative for a signal."""
-
-    status: int | None
-
-
 encode: Final = msgspec.json.Encoder().encode
-read_request: Final = msgspec.json.Decoder(StartWorker | Poll).decode
+read_start: Final = msgspec.json.Decoder(Start).decode
 _read_started: Final = msgspec.json.Decoder(Started).decode
-_read_status: Final = msgspec.json.Decoder(Status).decode
+#: What is answered while a copy runs, and its exit status once it has ended, negative for a signal.
+STATUS: Final = struct.Struct("<i")
+RUNS: Final = 1 << 30
 
 
-class ServerGone(Exception):
-    """The fork server does not answer: workers are started without it."""
+class ChildServer:
+    """A socket to a process that can be copied, of this id. Any thread of this process may ask, and any fork of it."""
 
-
-class ForkServer:
-    """Starts loading at once, in the background. Any thread may ask."""
-
-    def __init__(self) -> None:
-        self._control, theirs = socket.socketpair()
-        self._lock = threading.Lock()
+    def __init__(self, control: socket.socket, pid: int) -> None:
+        self._control, self._pid = control, pid
         self._gone = False
+
+    def start_child(self, stdin: int, output: int, pipe: int) -> Process:
+        """A child with these descriptors, which runs the line of Python from its stdin. Raises NoCopy."""
+        copy = self._start((stdin, output, output, pipe), child=True)
+        assert copy is not None  # a server that cannot be copied refuses a child
+        return copy
+
+    def _start(
+        self,
+        descriptors: Sequence[int],
+        *,
+        child: bool,
+        environment: Mapping[str, str] | None = None,
+    ) -> Process | None:
+        """A copy; None if the server itself is what was asked for."""
+        if self._gone:
+            raise NoCopy
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                socket.send_fds(self._control, [b"1"], [theirs.fileno()])
+            given = dict(os.environ if environment is None else environment)
+            text = encode(Start(given, _folder(), child)) + b"\n"
+            sent = socket.send_fds(ours, [text], descriptors)
+            ours.sendall(text[sent:])
+            answer = _read_started(self._answer(ours))
+        except (OSError, EOFError) as error:
+            ours.close()
+            self._gone = True
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)  # its copies end with it
+            raise NoCopy(str(error)) from error
+        if answer.copy:
+            return Forked(ours, answer.pid)
+        ours.close()
+        if not answer.pid:
+            raise NoCopy("the server can make no copy of itself")
+        return None
+
+    def _answer(self, connection: socket.socket) -> bytes:
+        answer = b""
+        clock = Clock(self._pid)
+        while not answer.endswith(b"\n"):
+            if not clock.wait(lambda seconds: _has_said(connection, seconds), _PATIENCE):
+                raise TimeoutError(f"no answer in {_PATIENCE:g} s")
+            more = connection.recv(4096)
+            if not more:
+                raise EOFError("the socket is closed")
+            answer += more
+        return answer
+
+
+class ForkServer(ChildServer):
+    """Starts loading at once, in the background."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-c", _START, str(theirs.fileno()), json.dumps(sys.path)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                env={**os.environ, **_WITHOUT_DEVICES},
+                env={**(os.environ if environment is None else environment), **_WITHOUT_DEVICES},
             )
+        super().__init__(control, self._process.pid)
 
-    def start(self, stdin: int, stdout: int, stderr: int) -> Process:
-        """A worker with these descriptors, which runs the line of Python from its stdin. Raises ServerGone."""
-        request = StartWorker(dict(os.environ))
-        answer = _read_started(self._ask(request, (stdin, stdout, stderr)))
-        if answer.copy:
-            return Forked(self, answer.pid)
+    def start(
+        self, stdin: int, stdout: int, stderr: int, environment: Mapping[str, str] | None = None
+    ) -> Process:
+        """A worker with these descriptors, which runs the line of Python from its stdin, with the environment of this
+        process or another. Raises NoCopy."""
+        copy = self._start((stdin, stdout, stderr), child=False, environment=environment)
+        if copy is not None:
+            return copy
         self._leave()  # the server is the worker now
         return self._process
 
-    def status(self, pid: int) -> int | None:
-        """The exit status of a worker, None while it runs. Raises ServerGone."""
-        return _read_status(self._ask(Poll(pid))).status
-
     def close(self) -> None:
-        """End the server, which may still be loading. Workers that still run end with it."""
+        """End the server, which may still be loading. Copies that still run end with it."""
         self._leave()
         self._process.kill()
         self._process.wait()
@@ -104,63 +156,55 @@ class ForkServer:
         self._gone = True
         self._control.close()
 
-    def _ask(self, request: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> bytes:
-        text = encode(request) + b"\n"
-        with self._lock:
-            if self._gone:
-                raise ServerGone
-            try:
-                sent = socket.send_fds(self._control, [text], descriptors)
-                self._control.sendall(text[sent:])
-                answer = b""
-                clock = Clock(self._process.pid)
-                while not answer.endswith(b"\n"):
-                    if not clock.wait(self._has_answered, _PATIENCE):
-                        raise TimeoutError(f"no answer in {_PATIENCE:g} s")
-                    more = self._control.recv(4096)
-                    if not more:
-                        raise EOFError("the socket is closed")
-                    answer += more
-            except (OSError, EOFError) as error:
-                self._gone = True  # a late answer must not be taken for the next one
-                self._process.kill()  # its workers end with it
-                raise ServerGone(str(error)) from error
-        return answer
 
-    def _has_answered(self, seconds: float) -> bool:
-        return bool(select.select([self._control], [], [], seconds)[0])
+def _folder() -> str:
+    with suppress(FileNotFoundError):  # it was deleted
+        return os.getcwd()
+    return ""
+
+
+def _has_said(connection: socket.socket, seconds: float) -> bool:
+    return bool(select.select([connection], [], [], seconds)[0])
 
 
 class Forked:
-    """A worker that the server forked, as ``subprocess.Popen`` would show it."""
+    """A copy of the server, as ``subprocess.Popen`` would show it."""
 
-    def __init__(self, server: ForkServer, pid: int) -> None:
-        self._server, self.pid = server, pid
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self._connection, self.pid = connection, pid
         self.returncode: int | None = None
         self._lock = threading.Lock()  # the server can tell a status only once
+
+    def __del__(self) -> None:
+        self._connection.close()  # nobody asks any more: the server ends it
 
     def poll(self) -> int | None:
         with self._lock:
             if self.returncode is None:
-                try:
-                    self.returncode = self._server.status(self.pid)
-                except ServerGone:
-                    self.returncode = -signal.SIGKILL  # that is how workers end with their server
+                status = self._asked()
+                if status != RUNS:
+                    self.returncode = status
+                    self._connection.close()
             return self.returncode
+
+    def _asked(self) -> int:
+        try:
+            self._connection.sendall(b"?")
+            answer = self._connection.recv(STATUS.size, socket.MSG_WAITALL)
+            return int(STATUS.unpack(answer)[0])
+        except (OSError, struct.error):
+            return -signal.SIGKILL  # that is how copies end with their server
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit status. Raises subprocess.TimeoutExpired."""
         until = None if timeout is None else time.monotonic() + timeout
         while (status := self.poll()) is None:
             if until is not None and time.monotonic() >= until:
-                raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout or 0.0)
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
             time.sleep(_LOOK)
         return status
 
     def kill(self) -> None:
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended since
+            with suppress(ProcessLookupError):  # it has ended since
                 os.kill(self.pid, signal.SIGKILL)
-
-
-Process = subprocess.Popen[bytes] | Forked

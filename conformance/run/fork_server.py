@@ -1,7 +1,10 @@
 """The fork server: a process that loads torch and the op database once, and copies itself for each worker.
 
-It answers one request at a time, over a socket (``StartWorker`` and ``Poll`` of fork_client.py). A worker that has ended
-stays a zombie until its status was asked for, so that its id is not given to another process.
+Each worker has a server of its own, a copy of it from before anything was done, which copies itself for the processes that
+cases need.
+
+It answers one request at a time, over sockets (fork_client.py says how). A copy that has ended stays a zombie until its status
+was asked for, so that its id is not given to another process.
 
 A process may be copied if it has one thread and has started no accelerator: a driver's threads and handles
 do not survive (``fork(2)``; https://docs.pytorch.org/docs/stable/notes/multiprocessing.html). Backends that load
@@ -16,17 +19,23 @@ import contextlib
 import gc
 import importlib
 import os
+import select
 import signal
 import socket
 import sys
 import warnings
-from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
-import msgspec
-
-from conformance.checks.child import end_with_parent
-from conformance.run.fork_client import Poll, Started, StartWorker, Status, encode, read_request
+from conformance.checks.child import end_with_parent, use_copier
+from conformance.run.fork_client import (
+    RUNS,
+    STATUS,
+    ChildServer,
+    Start,
+    Started,
+    encode,
+    read_start,
+)
 
 _LINE: Final = 1 << 16
 #: Linux lists a process' threads here. On other systems they cannot be counted, so nothing is copied.
@@ -34,37 +43,92 @@ _THREADS: Final = "/proc/self/task"
 #: The modules of torch that know whether their device was started before a fork.
 _KINDS: Final = ("cuda", "xpu", "mtia")
 
-_is_copy = False  # of the server: a worker
+_is_copy = False  # of the server, as a worker
 
 
 def main(descriptor: int) -> None:
-    """Serve until the socket closes. Returns in each worker too, when that one has ended."""
+    """Serve until the socket closes. Returns in each copy too, when that one has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller, and for workers
     end_with_parent()
     control = socket.socket(fileno=descriptor)
     _load()
-    can_copy = may_copy()
-    while (request := _receive(control)) is not None:
-        given, descriptors = request
-        if isinstance(given, Poll):
-            _answer(control, Status(_status(given.pid)))
+    _serve(control, may_copy())
+
+
+def _serve(control: socket.socket, can_copy: bool) -> None:
+    copies: dict[socket.socket, int] = {}  # the connection of each, and its id
+    while True:
+        ready, _, _ = select.select([control, *copies], [], [])
+        for each in ready:
+            if each is not control:
+                _look_after(each, copies)
+        if control not in ready:
+            continue
+        if (connection := _connection(control)) is None:
+            os._exit(0)  # who asks has gone
+        if (asked := _receive(connection)) is None:
+            connection.close()
+            continue
+        request, descriptors = asked
+        if request.child and not can_copy:
+            _close(descriptors)
+            _answer(connection, Started(0, False))
+            connection.close()
             continue
         server = os.getpid()
-        pid = os.fork() if can_copy else 0
-        if pid:
-            for each in descriptors:
-                os.close(each)
-            _answer(control, Started(pid, True))
+        if can_copy and (pid := os.fork()):
+            _close(descriptors)
+            _answer(connection, Started(pid, True))
+            copies[connection] = pid
             continue
         if can_copy:
             end_with_parent(server)
         else:
-            _answer(control, Started(server, False))
-        control.close()
-        _work(given.environment, descriptors)
-        if can_copy:
+            _answer(connection, Started(server, False))
+        for each in (control, connection, *copies):
+            each.close()
+        if can_copy and not request.child and (of_worker := _branch()) is not None:
+            _close(descriptors)
+            control, copies = of_worker, {}
+            continue
+        _work(request, descriptors)
+        if can_copy and not request.child:
             _end_at_once()
         return
+
+
+def _branch() -> socket.socket | None:
+    """In a worker: copy it, as it is before anything was done, so that its cases have whom to ask for processes. Returns the
+    socket in that copy, and None in the worker."""
+    ours, theirs = socket.socketpair()
+    worker = os.getpid()
+    if pid := os.fork():
+        theirs.close()
+        use_copier(ChildServer(ours, pid))
+        return None
+    ours.close()
+    end_with_parent(worker)
+    return theirs
+
+
+def _look_after(connection: socket.socket, copies: dict[socket.socket, int]) -> None:
+    """Say whether a copy has ended, or end it if nobody can ask any more."""
+    pid = copies[connection]
+    try:
+        asked = connection.recv(1)
+    except OSError:
+        asked = b""
+    found, status = os.waitpid(pid, os.WNOHANG)
+    if asked:
+        with contextlib.suppress(OSError):
+            connection.sendall(STATUS.pack(os.waitstatus_to_exitcode(status) if found else RUNS))
+    elif not found:
+        for kill in (os.kill, os.killpg):  # a child leads a group; a worker does not
+            with contextlib.suppress(ProcessLookupError):
+                kill(pid, signal.SIGKILL)
+    if found or not asked:
+        del copies[connection]
+        connection.close()
 
 
 def _load() -> None:
@@ -125,20 +189,24 @@ def is_copy() -> bool:
     return _is_copy
 
 
-def _work(environment: Mapping[str, str], descriptors: list[int]) -> None:
-    """Be what ``python -u -c`` would be to execnet: run the line that comes over stdin."""
+def _work(request: Start, descriptors: list[int]) -> None:
+    """Be what ``python -u -c`` would be: run the line that comes over stdin. A child's may name its ``pipe``."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for target, each in enumerate(descriptors):
+    if request.child:
+        os.setsid()
+    if request.folder:
+        os.chdir(request.folder)
+    for target, each in enumerate(descriptors[:3]):
         os.dup2(each, target)
         os.close(each)
     global _is_copy
-    _is_copy = True
-    for name in os.environ.keys() - environment.keys():
+    _is_copy = not request.child
+    for name in os.environ.keys() - request.environment.keys():
         del os.environ[name]
-    os.environ.update(environment)
+    os.environ.update(request.environment)
     line = sys.stdin.readline()
-    if line:  # else the controller has gone
-        exec(eval(line), {"__name__": "__main__"})
+    if line:  # else who asked has gone
+        exec(eval(line), {"__name__": "__main__", "pipe": descriptors[-1]})
 
 
 def _end_at_once() -> NoReturn:
@@ -149,21 +217,29 @@ def _end_at_once() -> NoReturn:
     os._exit(0)
 
 
-def _status(pid: int) -> int | None:
-    found, status = os.waitpid(pid, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if found else None
+def _connection(control: socket.socket) -> socket.socket | None:
+    """That to the next copy; None if nobody can ask for one any more."""
+    asked, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+    return socket.socket(fileno=descriptors[0]) if asked else None
 
 
-def _receive(control: socket.socket) -> tuple[StartWorker | Poll, list[int]] | None:
-    """A request and its descriptors; None if the controller has gone."""
-    text, descriptors, _, _ = socket.recv_fds(control, _LINE, 3)
+def _receive(connection: socket.socket) -> tuple[Start, list[int]] | None:
+    """A request and its descriptors; None if who made it has gone."""
+    text, descriptors, _, _ = socket.recv_fds(connection, _LINE, 4)
     while text and not text.endswith(b"\n"):
-        more = control.recv(_LINE)
+        more = connection.recv(_LINE)
         if not more:
+            _close(descriptors)
             return None
         text += more
-    return (read_request(text), descriptors) if text else None
+    return (read_start(text), descriptors) if text else None
 
 
-def _answer(control: socket.socket, answer: msgspec.Struct) -> None:
-    control.sendall(encode(answer) + b"\n")
+def _close(descriptors: list[int]) -> None:
+    for each in descriptors:
+        os.close(each)
+
+
+def _answer(connection: socket.socket, answer: Started) -> None:
+    with contextlib.suppress(OSError):  # who asked has gone: that is seen at the next look
+        connection.sendall(encode(answer) + b"\n")

@@ -13,7 +13,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
@@ -31,7 +30,7 @@ from conformance.plan import planner, selection
 from conformance.plan.options import Request
 from conformance.plan.selection import Item, Machine, is_case, item_of, items_of
 from conformance.run import progress
-from conformance.run.fork_client import ForkServer, ServerGone
+from conformance.run.fork_client import ForkServer
 from conformance.run.isolation.controller import Controller
 from conformance.run.isolation.watch import Limits, limits_for
 from conformance.run.outcomes import (
@@ -409,8 +408,7 @@ def known(descriptor: Descriptor, path: Path | None, server: ForkServer | None) 
     """Ask a device through the fork server, if there is one; else open it here. Raises ConformError."""
     found = device = None
     if server is not None and is_foreign(descriptor):
-        with suppress(ServerGone):
-            found = surveyed(server, descriptor.name, path)
+        found = surveyed(server, descriptor.name, path)
     if found is None:
         device = open_device(descriptor)
         found = Survey.of(device)

@@ -3,16 +3,13 @@ reports never imports the device's module."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from conformance.checks.child import Ended
+from conformance.checks.child import Child, Limits, Tell, ask
 from conformance.run.fork_client import ForkServer
 from devices import registry
 from devices.errors import ConformError
@@ -24,27 +21,12 @@ _PATIENCE: Final = 600.0
 
 @cache
 def surveyed(server: ForkServer, name: str, path: Path | None) -> Survey:
-    """Ask the device of this name, or of the descriptor at this path, once. Raises ConformError, ServerGone."""
-    with tempfile.TemporaryDirectory(prefix="conform-") as folder:
-        answer, printed = Path(folder, "answer"), Path(folder, "printed")
-        code = f"from {__name__} import answer; answer({name!r}, {path and str(path)!r}, {str(answer)!r})"
-        reader, writer = os.pipe()
-        with printed.open("wb") as output:
-            os.write(writer, f"{code!r}\n".encode())
-            os.close(writer)
-            try:
-                process = server.start(reader, output.fileno(), output.fileno())
-            finally:
-                os.close(reader)
-            try:
-                ended = Ended(process.wait(_PATIENCE))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                ended = Ended(None, f"had not ended after {_PATIENCE:g} s")
-        if not answer.exists():
-            ended = Ended(ended.status, ended.late, printed.read_text(errors="replace"))
-            raise DeviceUnusable(f"device {name!r}: opening it ended the process, which {ended}")
-        found = msgspec.json.decode(answer.read_bytes(), type=Survey)
+    """Ask the device of this name, or of the descriptor at this path, once while the server lives. Raises ConformError."""
+    orders = [name, path and str(path)]
+    said, ended = ask(Child(f"{__name__}:answer", orders, Limits(_PATIENCE), copied=True))
+    if said is None:
+        raise DeviceUnusable(f"device {name!r}: opening it ended the process, which {ended}")
+    found = msgspec.convert(said, Survey)
     if found.error:
         error = DeviceUnusable(found.error)
         error.exit_code = found.exit_code
@@ -52,10 +34,11 @@ def surveyed(server: ForkServer, name: str, path: Path | None) -> Survey:
     return found
 
 
-def answer(name: str, path: str | None, file: str) -> None:
-    """In the other process: open the device, and write the survey to a file."""
+def answer(orders: list[Any], tell: Tell) -> None:
+    """In the other process: open the device, and tell the survey."""
+    name, path = orders
     try:
         found = Survey.of(open_device(registry.find(name, path)))
     except ConformError as error:
         found = Survey({}, error=str(error), exit_code=error.exit_code)
-    Path(file).write_bytes(msgspec.json.encode(found))
+    tell(msgspec.to_builtins(found))

@@ -15,7 +15,10 @@ from conformance.checks.child import Tell
 def answers(orders: Any, tell: Tell) -> None:
     print("noise " * 100_000)  # more than a pipe holds
     print("the last line", flush=True)
-    tell({"orders": orders, "pid": os.getpid(), "seen": os.environ.get("CONFORM_EXAMPLE")})
+    torch: Any = sys.modules.get("torch")
+    said = {"torch": torch is not None, "marked": hasattr(torch, "example")}
+    said |= {"orders": orders, "pid": os.getpid(), "seen": os.environ.get("CONFORM_EXAMPLE")}
+    tell({**said, "folder": os.getcwd(), "leads": os.getsid(0) == os.getpid()})
 
 
 def counts(orders: int, tell: Tell) -> None:

@@ -10,7 +10,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from conformance.run.fork_client import ForkServer
 from devices.cell import CellKey, Outcome
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -44,14 +44,17 @@ class Server:
     """The process that is forked."""
 
     def __init__(self, environment: dict[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.behaviour.server"],
-            cwd=CHECKOUT,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        # Made as workers are, so that the processes of cases are copies, too.
+        self._server = ForkServer(environment)
+        its_stdin, stdin = os.pipe()
+        stdout, its_stdout = os.pipe()
+        self._process = self._server.start(its_stdin, its_stdout, 2, environment)
+        os.close(its_stdin)
+        os.close(its_stdout)
+        self._stdin, self._stdout = os.fdopen(stdin, "w"), os.fdopen(stdout)
+        code = f"import os; os.chdir({str(CHECKOUT)!r}); from {__name__} import main; main()"
+        self._stdin.write(f"{code!r}\n")
+        self._stdin.flush()
 
     def run(
         self,
@@ -77,19 +80,16 @@ class Server:
         return status, text
 
     def _ask(self, question: list[Any]) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
+        self._stdin.write(json.dumps(question) + "\n")
+        self._stdin.flush()
+        answer = self._stdout.readline()
         assert answer, f"the server ended with status {self._process.wait()}"
         return json.loads(answer)
 
     def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.kill()
-        self._process.wait()
+        self._stdin.close()
+        self._stdout.close()
+        self._server.close()
 
 
 @contextmanager
@@ -229,7 +229,3 @@ def _script(fault: str, script: str, stream: IO[str]) -> None:
             if ours and not backend and name != "devices":
                 del sys.modules[name]
         runpy.run_path(script, run_name="__main__")
-
-
-if __name__ == "__main__":
-    main()

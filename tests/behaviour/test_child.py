@@ -8,13 +8,33 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from conformance.checks.child import Child, ChildDied, Ended, Limits, ask, messages
+from conformance.checks import child as children
+from conformance.checks.child import ChildDied, Ended, Limits, ask, messages, use_copier
+from conformance.run.fork_client import ForkServer
 
 WORK = "tests.behaviour.children:"
+
+
+@pytest.fixture(scope="module", autouse=True, params=["fresh", "copied"])
+def kind(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A fresh interpreter, or a copy: nothing here tells them apart."""
+    if request.param == "copied" and not sys.platform.startswith("linux"):
+        pytest.skip("nothing is copied but on Linux")
+    server = ForkServer() if request.param == "copied" else None
+    use_copier(server)
+    yield request.param
+    use_copier(None)
+    if server is not None:
+        server.close()
+
+
+Child = partial(children.Child, copied=True)
 
 
 def test_an_answer_comes_back_whatever_is_printed() -> None:
@@ -22,9 +42,17 @@ def test_an_answer_comes_back_whatever_is_printed() -> None:
         Child(WORK + "answers", {"a": [1, 2]}, environment={"CONFORM_EXAMPLE": "yes"})
     )
     assert (answer["orders"], answer["seen"]) == ({"a": [1, 2]}, "yes")
-    assert answer["pid"] != os.getpid()
+    assert answer["pid"] != os.getpid() and answer["leads"]
     assert (ended.well, str(ended)) == (True, "exited with status 0")
     assert ended.last_line == "the last line"
+
+
+def test_a_child_works_in_this_folder(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer, _ = ask(Child(WORK + "answers", None))
+    assert answer["folder"] == str(tmp_path) and answer["torch"] is (kind == "copied")
 
 
 def test_messages_come_in_order() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,8 +17,10 @@ import execnet
 import pytest
 import torch
 
+from conformance.checks.child import NoCopy
+from conformance.checks.clock import Process
 from conformance.run.execnet_adapter import is_plain, start_through
-from conformance.run.fork_client import Forked, ForkServer, Process, ServerGone
+from conformance.run.fork_client import STATUS, Forked, ForkServer
 from conformance.run.fork_server import has_lost_a_device, may_copy
 from tests.forking.threads import with_thread
 
@@ -144,7 +148,7 @@ def test_a_server_that_is_killed_takes_its_workers_with_it_and_is_missed() -> No
     server._process.kill()
     assert worker.process.wait(timeout=30) == -signal.SIGKILL
     assert worker.said() == ""  # its pipe is closed: it is no more
-    with pytest.raises(ServerGone):
+    with pytest.raises(NoCopy):
         Started(server, "")
     server.close()
 
@@ -153,7 +157,7 @@ def test_a_server_that_is_not_needed_is_ended_while_it_loads() -> None:
     server = ForkServer()
     server.close()
     assert server._process.returncode == -signal.SIGKILL
-    with pytest.raises(ServerGone):
+    with pytest.raises(NoCopy):
         server.start(0, 1, 2)
 
 
@@ -168,7 +172,7 @@ def test_a_process_with_threads_is_not_copied_but_is_the_first_worker(
     assert not isinstance(worker.process, Forked)
     assert worker.said() == f"{server._process.pid} 2\n"
     assert worker.process.wait(timeout=30) == 0
-    with pytest.raises(ServerGone):  # the second worker is started without it
+    with pytest.raises(NoCopy):  # the second worker is started without it
         Started(server, "")
     server.close()
 
@@ -192,21 +196,89 @@ def test_nothing_is_copied_where_threads_cannot_be_counted(
 
 
 def test_threads_that_ask_at_once_are_told_one_status() -> None:
-    asked: list[int] = []
+    ours, theirs = socket.socketpair()
+    asked: list[bytes] = []
 
-    class Server(ForkServer):
-        def __init__(self) -> None:
-            """There is none."""
+    def serve() -> None:
+        asked.append(theirs.recv(1))
+        time.sleep(0.05)  # in which the others come
+        theirs.sendall(STATUS.pack(7))
 
-        def status(self, pid: int) -> int | None:
-            asked.append(pid)
-            time.sleep(0.05)  # in which the others come
-            return 7
-
-    worker = Forked(Server(), 1)
-    with ThreadPoolExecutor(4) as pool:
+    worker = Forked(ours, 1)
+    with theirs, ThreadPoolExecutor(5) as pool:
+        pool.submit(serve)
         told = [each.result() for each in [pool.submit(worker.poll) for _ in range(4)]]
-    assert told == [7] * 4 and asked == [1]
+    assert told == [7] * 4 and asked == [b"?"]
+
+
+@linux
+def test_a_copy_that_nobody_can_ask_about_any_more_is_ended(server: ForkServer) -> None:
+    worker = Started(server, "import os, time; os.write(1, b'up'); time.sleep(600)")
+    assert os.read(worker.stdout, 2) == b"up"
+    ended = os.pidfd_open(worker.process.pid)
+    del worker.process
+    assert select.select([ended], [], [], 60.0)[0]
+    os.close(ended)
+
+
+# -- children of what the server made
+
+
+_ASKS = """
+from conformance.checks.child import Child, ask
+answer, ended = ask(Child("tests.behaviour.children:answers", None, copied={copied}))
+print("copy" if answer["torch"] else "fresh", ended)
+"""
+
+
+@linux
+@pytest.mark.parametrize(("copied", "which"), [(True, "copy"), (False, "fresh")])
+def test_the_child_of_a_worker_is_a_copy_if_it_may_be(
+    server: ForkServer, copied: bool, which: str
+) -> None:
+    worker = Started(server, _ASKS.format(copied=copied))
+    assert worker.said() == f"{which} exited with status 0\n"
+
+
+@linux
+def test_the_child_of_a_worker_has_seen_nothing_that_the_worker_did(server: ForkServer) -> None:
+    code = "import os, torch; os.environ['CONFORM_EXAMPLE'] = 'now'; torch.example = 1"
+    asks = _ASKS.format(copied=True) + "print(answer['seen'], answer['marked'])"
+    assert Started(server, code + asks).said() == "copy exited with status 0\nnow False\n"
+
+
+@linux
+@pytest.mark.parametrize("fork", [False, True])
+def test_the_child_of_a_worker_that_is_killed_ends(server: ForkServer, fork: bool) -> None:
+    code = (
+        "from conformance.checks.child import Child\n"
+        f"import os, time; fork = {fork} and os.fork()\n"
+        "if fork: os.waitpid(fork, 0); time.sleep(600)\n"
+        "with Child('tests.behaviour.children:hangs', 'silent', copied=True) as child:\n"
+        "    for pid in child: os.write(1, f'{os.getpid()} {pid}\\n'.encode())\n"
+    )
+    worker = Started(server, code)
+    with os.fdopen(worker.stdout) as stream:
+        asking, child = map(int, stream.readline().split())
+    ended = os.pidfd_open(child)
+    os.kill(asking, signal.SIGKILL)
+    assert select.select([ended], [], [], 60.0)[0]
+    os.close(ended)
+    worker.process.kill()
+    worker.process.wait(timeout=30)
+
+
+def test_a_server_that_can_make_no_copy_makes_no_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", with_thread(tmp_path))
+    server = ForkServer()
+    for _ in range(2):  # it goes on, and may become a worker
+        with pytest.raises(NoCopy):
+            server.start_child(0, 1, 2)
+    worker = Started(server, "print('a worker')")
+    assert worker.said() == "a worker\n"
+    server.close()
 
 
 # -- execnet's gateways

@@ -420,9 +420,16 @@ class Context:
 
     together = staticmethod(together)
 
-    def child(self, function: Callable[..., Any], *arguments: Any, fresh: bool = False) -> Result:
+    def child(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        fresh: bool = False,
+        spawned: bool = False,
+    ) -> Result:
         """Run ``function(context, *arguments)`` in a subprocess. If it is ``fresh``, the
-        device's module is imported there, and nothing has used the device.
+        device's module is imported there, and nothing has used the device. One that is not ``spawned`` may be a copy
+        of a process that has torch loaded and nothing of the device.
 
         ``function`` is a function of its module; arguments and result are literals. The child's checks
         count here, and one that fails there fails here. How the process ended, what it printed and
@@ -433,6 +440,7 @@ class Context:
             first_time=self.descriptor.first_time,
             patience=self.patience,
             fresh=fresh,
+            spawned=spawned,
         )
         self.checks += result.checks
         self.notes += result.notes
@@ -505,6 +513,7 @@ def in_process(
     seconds: float = 60.0,
     patience: float = 50.0,
     fresh: bool = False,
+    spawned: bool = False,
     first_time: Callable[[float], float] = float,
 ) -> Result:
     """Run ``function(context, *arguments)`` in a subprocess; see ``Context.child``. ``first_time`` is the device's.
@@ -517,7 +526,8 @@ def in_process(
     target = "conformance.checks.cases.context:serve"
     total = first_time(seconds)
     limits = Limits(start=first_time(START_SECONDS), total=total, exit=total)
-    child = Child(target, _packed(orders), limits, environment or {}, where.preamble)
+    given = environment or {}
+    child = Child(target, _packed(orders), limits, given, where.preamble, copied=not spawned)
     answer, ended = ask(child)
     result = Result() if answer is None else _unpacked(answer)
     assert isinstance(result, Result)

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from conformance.checks.child import Ended
-from conformance.checks.clock import LEAST_ELSEWHERE, Clock, Look
+from conformance.checks.clock import LEAST_ELSEWHERE, Clock, Look, Process
 from conformance.plan.selection import Item
-from conformance.run.fork_client import Forked, Process
+from conformance.run.fork_client import Forked
 from conformance.run.isolation.process import (
     ASK,
     FROM_OUTSIDE,
@@ -220,7 +220,7 @@ class Controller:
         hung = self.watchdog.hung(worker)
         if hung is not None and hung.number != entry.number:
             return None  # the cell returned while the worker was being killed
-        outside = hung is None and process.returncode in FROM_OUTSIDE
+        outside = hung is None and process.poll() in FROM_OUTSIDE
         if outside and entry.cell not in self._doubts:
             self._doubts.add(entry.cell)
             return None

@@ -82,7 +82,7 @@ def in_turn(
     while left:
         done = 0
         orders = msgspec.to_builtins(Orders(bench, left))
-        with Child(target, orders, Limits(silence=_SILENCE)) as child:
+        with Child(target, orders, Limits(silence=_SILENCE), copied=True) as child:
             for done, message in enumerate(child, 1):
                 yield left[done - 1], message
             if done < len(left):

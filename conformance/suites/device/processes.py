@@ -119,7 +119,7 @@ def _computes(context: Context) -> None:
 def spawned(context: Context) -> None:
     """A freshly started process uses the device, although its parent uses it, too."""
     context.must(computes(context.device) == [3.0, 5.0, 7.0], "the parent uses the device")
-    context.ended_well(context.child(_computes), "the child exits normally")
+    context.ended_well(context.child(_computes, spawned=True), "the child exits normally")
 
 
 _LAZY = """

@@ -240,7 +240,7 @@ def _judged_alone(ctx: ItemContext, given: dict[str, Any]) -> bool:
 def alone(script: str, seconds: float) -> Wrong | None:
     """What is wrong with a check that is made by its script in a process of its own."""
     limits = Limits(total=seconds, exit=seconds)
-    _, ended = ask(Child("conformance.checks.child:execute", script, limits))
+    _, ended = ask(Child("conformance.checks.child:execute", script, limits, copied=True))
     if ended.well or ended.signal == "SIGABRT":
         return None
     expected = "an error, or an assertion that ends the process"
