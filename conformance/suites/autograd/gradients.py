@@ -527,18 +527,20 @@ def sensitivity(
     cotangents: Cotangents,
     epsilon: float,
     fixed: Collection[int] = (),
+    draws: int = DRAWS,
 ) -> Grads:
     """How much each of the tensors that ``compute`` gives may be off where no algorithm can be blamed for it: by some times
     the largest change where the inputs change by one rounding of relative size ``epsilon``, element by element; and by
     some times the largest error that the CPU makes in the dtype of the inputs, as far as that is one of rounding; and, as
     the CPU's order of adding is only one of many, by a rounding of the sizes of all terms, of which each element of a
-    gradient has its share. Inputs at the ``fixed`` places do not change: labels, which are only compared."""
+    gradient has its share. Inputs at the ``fixed`` places do not change: labels, which are only compared. With fewer ``draws``
+    of changed inputs it is less, and sooner known."""
     about = (function, arguments)
     exact = compute(*about, values, places, cotangents)
     source = torch.Generator().manual_seed(0)
     jolt = partial(jolted, epsilon=epsilon, source=source)
     largest: Grads = [None if each is None else each.abs() * 0 for each in exact]
-    for _ in range(DRAWS):
+    for _ in range(draws):
         given = [v if n in fixed else jolt(wider(v)) for n, v in enumerate(values)]
         moved = compute(*about, given, places, cotangents)
         for place, (before, after) in enumerate(zip(exact, moved)):
@@ -572,8 +574,8 @@ def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
     gradient, they have it in sum."""
     if answer.unjudged is not None:
         return
-    alike = reference.alike
     if answer.raised is not None:
+        alike = reference.alike
         refused = alike is not None and alike.raised is not None
         yield None if refused else raised(answer.raised, "gradients, as on the CPU")
         return
@@ -581,13 +583,20 @@ def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
         if want is None and got is None:
             yield None
             continue
-        kind, slack = reference.kinds[place], partial(slack_of, reference, place)
         over = partial(summed, along=reference.shared.get(place))
-        wrong = other_gradient(over(got), over(want), kind, slack, reference.gradient_tolerances)
-        if wrong is not None and alike is not None and alike.raised is None and alike.read:
-            near = over(alike.read[place])
-            same = other_gradient(over(got), near, kind, slack, reference.gradient_tolerances)
-            wrong = wrong if same is not None else None
+        slacks = (partial(least_of, reference, place), partial(slack_of, reference, place))
+        judge = partial(
+            other_gradient,
+            kind=reference.kinds[place],
+            slacks=slacks,
+            tolerances=reference.gradient_tolerances,
+        )
+        wrong = judge(over(got), over(want))
+        if wrong is not None:
+            alike = reference.alike
+            if alike is not None and alike.raised is None and alike.read:
+                same = judge(over(got), over(alike.read[place]))
+                wrong = wrong if same is not None else None
         yield wrong.about(reference.subjects[place]) if wrong is not None else None
     for place, (made, device) in enumerate(zip(answer.grads, answer.devices)):
         if made is not None and made.device != device:
@@ -596,8 +605,14 @@ def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
         yield Wrong("bytes", "unchanged by backward", str(damage), subject)
 
 
+def least_of(reference: Any, place: int) -> torch.Tensor | None:
+    """How much a gradient may be off by roundings at least: what that takes to know is less than half of what takes the
+    rest, and it is nearly always enough."""
+    return summed(reference.least[place], reference.shared.get(place))
+
+
 def slack_of(reference: Any, place: int) -> torch.Tensor | None:
-    """How much a gradient may be off by roundings; computed where it is first asked for."""
+    """How much a gradient may be off by roundings."""
     return summed(reference.slack[place], reference.shared.get(place))
 
 
@@ -612,10 +627,11 @@ def other_gradient(
     got: torch.Tensor | None,
     want: torch.Tensor | None,
     kind: torch.dtype,
-    slack: Callable[[], torch.Tensor | None],
+    slacks: Iterable[Callable[[], torch.Tensor | None]],
     tolerances: Any,
 ) -> Wrong | None:
-    """How a gradient differs from the reference's, beyond what roundings explain. None is as good as zeros."""
+    """How a gradient differs from the reference's, beyond what roundings explain: each of the slacks is asked for only where
+    those before it are not enough. None is as good as zeros."""
     there = want if got is None else got
     if there is None:
         return None
@@ -624,7 +640,9 @@ def other_gradient(
         got, want = (zeros if got is None else got), (zeros if want is None else want)
     wanted = want.to_dense().to(kind)
     wrong = tensor_difference(got, wanted, tolerances, SUM_ROUNDINGS)
-    if wrong is None or wrong.kind != "values" or (near := slack()) is None:
-        return wrong
-    mended = torch.where((got - wanted).abs() <= near, wanted, got)
-    return tensor_difference(mended, wanted, tolerances, SUM_ROUNDINGS)
+    for slack in slacks:
+        if wrong is None or wrong.kind != "values" or (near := slack()) is None:
+            return wrong
+        mended = torch.where((got - wanted).abs() <= near, wanted, got)
+        wrong = tensor_difference(mended, wanted, tolerances, SUM_ROUNDINGS)
+    return wrong

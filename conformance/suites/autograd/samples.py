@@ -12,7 +12,7 @@ import torch
 
 from conformance.checks.ops.calls import Laid, repeated
 from conformance.checks.ops.context import ItemContext, Part
-from conformance.checks.ops.roundings import floats
+from conformance.checks.ops.roundings import DRAWS, floats
 from conformance.checks.ops.script import literal
 from conformance.suites.autograd.gradients import (
     Compute,
@@ -180,8 +180,9 @@ class Known:
             if not any(each.requires_grad for each in graph.outputs):
                 return False
             self.places = tuple(places)
-            found = graph.grads(self.cotangents("contiguous", geometries))
-            self.fixed = tuple(p for p, each in zip(places, found, strict=True) if each is None)
+            wanted = self._wanted(geometries, self.cotangents("contiguous", geometries))
+            found = list(wanted.values())
+            self.fixed = tuple(p for p, each in wanted.items() if each is None)
             self.shown = _shown(graph, [each for each in found if each is not None])
         except RuntimeError:  # the CPU's own answer: it has no such gradient
             self._graphs.clear()
@@ -267,7 +268,8 @@ class Known:
         self, geometries: Sequence[Geometry], cotangents: Cotangents
     ) -> dict[int, torch.Tensor | None]:
         """The gradients in higher precision, by place. Raises what backward raises."""
-        key = (tuple(each.expanded for each in geometries), *map(_numbers, cotangents))
+        expanded = tuple(each.expanded for each in geometries)
+        key = (self.wide, self.places, expanded, *map(_numbers, cotangents))
         if key not in self._made:
             graph = self._graph(self.places, geometries)
             self._made[key] = dict(zip(self.places, graph.grads(cotangents)))
@@ -285,7 +287,7 @@ class Known:
         places, cotangents = given[:2]
         geometries, epsilon = laid.geometries, EPSILON.get(self.ctx.dtype, 0.0)
         more = "" if self.wide else ", wide=False"
-        fixed = f", {literal(self.fixed)}" if self.fixed else ""
+        fixed = f", fixed={literal(self.fixed)}" if self.fixed else ""
 
         def source(name: str, last: str) -> Callable[[], str]:
             return lambda: f"{name}{self._source(places, cotangents)}{last})"
@@ -304,8 +306,9 @@ class Known:
             found = self._wanted(geometries, cotangents)
             return [found[place] for place in places]
 
-        def slack() -> Grads:
-            return of_values(partial(sensitivity, compute), epsilon=epsilon, fixed=self.fixed)
+        def slack(draws: int = DRAWS) -> Grads:
+            found = partial(sensitivity, compute)
+            return of_values(found, epsilon=epsilon, fixed=self.fixed, draws=draws)
 
         def alike() -> Gradients:
             call = self.ctx.call(laid, self.function)
@@ -316,6 +319,11 @@ class Known:
         name = compute.__name__
         return {
             "wants": Part(wants, source(f"{name}(", more), functions),
+            "least": Part(
+                partial(slack, draws=0),
+                source(f"sensitivity({name}, ", f", {epsilon}{fixed}, draws=0"),
+                (sensitivity, *functions),
+            ),
             "slack": Part(
                 slack,
                 source(f"sensitivity({name}, ", f", {epsilon}{fixed}"),
