@@ -249,7 +249,16 @@ _SYMMETRIC = (
 _NORMS = ((17, 17), (2, 65, 131), (1031, 3), (3, 300, 301), (331, 2, 3), (1, 5), (7, 1))
 _STEPS = ((7,), (17,), (65,), (300,), (1031,), (4099,), (65_551,))
 
+
 #: By op: what makes a call, and the sizes that it is made of.
+def _windowed(basis: Basis, base: Sample, *shape: int) -> Call:
+    """Frames of a spectrum with two sides, and a window as long as they are: one that is shorter hides both ends."""
+    window = _picked(basis, base, 1, (shape[-2],))
+    call = basis.rebuilt(base, {0: basis.fill(base, 0, shape), 1: window})
+    given = {"n_fft": shape[-2], "win_length": None, "center": False, "return_complex": True}
+    return Call(call.args, {**call.kwargs, **given})
+
+
 _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
     "*native_batch_norm*": (_normalised, _BATCH_NORMS),
     "_batch_norm_with_update": (_normalised, _BATCH_NORMS),
@@ -310,6 +319,7 @@ _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
     ),
     "linalg.matrix_power": (_near_one, ((17, 17), (65, 65), (2, 33, 33), (331, 3, 3), (131, 131))),
     "linalg.matrix_norm": (_any_matrix, _NORMS),
+    "istft": (_windowed, ((2, 10, 5), (17, 33), (331, 5, 2), (131, 4))),
     "linalg.eig": (_apart, ((17, 17), (65, 65), (2, 33, 33), (331, 3, 3), (131, 131))),
 }
 

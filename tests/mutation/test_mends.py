@@ -21,6 +21,25 @@ def raises() -> Effect:
     return made[1]
 
 
+def of_the_call_before() -> Effect:
+    facts: Any = SimpleNamespace(view=False, outputs=1)
+    made = GENERAL["result of the call before"](facts, Random(0))
+    assert made is not None
+    return made[1]
+
+
+def in_place(call: Invocation) -> bool:
+    return call.form == "in-place"
+
+
+def last_column_from_its_neighbour(call: Invocation) -> object:
+    result: torch.Tensor = call.honest()
+    if not call.operands[0].tensor.numel() % 8:
+        return NOT_MET
+    result[..., -1] = result[..., -2]
+    return result
+
+
 def is_empty(call: Invocation) -> bool:
     return not call.operands[0].tensor.numel()
 
@@ -339,6 +358,13 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
         "layout.as_strided",
     ),
     ("transpose", ("transpose_",), conditioned(one_left_over, raises()), "layout.variants"),
+    (
+        "nn.functional.celu",
+        ("celu_",),
+        conditioned(in_place, of_the_call_before()),
+        "precision.trust",
+    ),
+    ("istft", ("_fft_c2c",), last_column_from_its_neighbour, "layout.values"),
 ]
 
 

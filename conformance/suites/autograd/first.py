@@ -124,10 +124,13 @@ def lays_of(ctx: ItemContext, sample: Sample, layouts: Iterable[str]) -> dict[st
 def _asks(
     ctx: ItemContext, known: Known, lays: Mapping[str, Laid], few: Few | None
 ) -> Iterator[Ask]:
-    """What is asked of a sample: ``few`` things, or everything."""
+    """What is asked of a sample: ``few`` things, or everything. Where it is few, inputs that are not contiguous have a cotangent
+    that is not either, as the first sample has had each alone."""
     every = known.places
+    strided = few.cotangents[-1] if few and few.cotangents else PLAIN
+    strided = strided if ctx.device.takes(strided) else PLAIN
     for case in lays:
-        yield Ask(case, case, PLAIN, every)
+        yield Ask(case, case, PLAIN if case == PLAIN else strided, every)
     if reads_storage(ctx):
         return
     outputs = [each for each in known.outputs(lays[PLAIN].geometries) if each.requires_grad]

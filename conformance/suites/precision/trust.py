@@ -17,13 +17,15 @@ from opinfo.samples import Sample
 
 TRUST = "precision.trust"
 
+#: How a call is made whose op writes to its first operand.
+IN_PLACE = "in place"
 #: Samples of an op and dtype that are called.
 _SAMPLES = 2
 
 
 def trust(ctx: ItemContext) -> None:
     """Call the op on two samples that count, and on the first one again: after a call of another size. Then with
-    operands that are not contiguous."""
+    operands that are not contiguous, into a strided target, and in place."""
     with ctx.running(TRUST):
         chosen: list[Sample] = []
         for sample in sorted(ctx.samples, key=lambda s: (s.numel > 2**16, s.index)):
@@ -39,6 +41,10 @@ def trust(ctx: ItemContext) -> None:
             if ctx.device.lays_out and (strided := next(laid, None)) is not None:
                 given |= {"turn": turn, "strided": how}
                 directed.run(ctx, TRUST, how, fresh_answers, sample=strided, **given)
+        fits = (s for s in chosen if _takes_in_place(ctx, s))
+        if (target := next(fits, None)) is not None:
+            given |= {"turn": turn + 1, "strided": IN_PLACE}
+            directed.run(ctx, TRUST, IN_PLACE, fresh_answers, sample=target, inplace=True, **given)
 
 
 def _takes_out(ctx: ItemContext, sample: Sample, how: str) -> bool:
@@ -51,6 +57,20 @@ def _takes_out(ctx: ItemContext, sample: Sample, how: str) -> bool:
     function = into(ctx.op.function, spread(torch.zeros_like(want.result), "step"))
     found = value_answer(function, sample.call.on, sample.tensors)
     if found.raises is not None:
+        return False
+    return difference(found.result, want.result, ctx.tolerances, roundings=roundings(ctx)) is None
+
+
+def _takes_in_place(ctx: ItemContext, sample: Sample) -> bool:
+    """Whether the CPU gives its first operand the answer."""
+    variant = ctx.op.inplace
+    if variant is None or ctx.op.restrides_in_place or not ctx.traits.writes_self:
+        return False
+    if not sample.tensors:
+        return False
+    want = value_answer(ctx.op.function, sample.call.on, sample.tensors)
+    found = value_answer(on_a_copy(variant), sample.call.on, sample.tensors)
+    if want.raises is not None or found.raises is not None:
         return False
     return difference(found.result, want.result, ctx.tolerances, roundings=roundings(ctx)) is None
 
@@ -142,6 +162,8 @@ def fresh_answers(
     function = op
     if strided == "into":
         function = into(op, spread(move(torch.zeros_like(wants[0])), "step"))
+    elif strided == IN_PLACE:
+        function = on_a_copy(op)
 
     def called() -> Any:
         args, kwargs = arguments(held)
@@ -167,8 +189,8 @@ def fresh_answers(
         return True
 
     if not right(first, 0):
-        if strided == "into":
-            raise NotApplicable("layout.out_kept judges one call")
+        if strided in ("into", IN_PLACE):
+            raise NotApplicable("another clause judges one call")
         raise WrongAlready("one call alone has the wrong values")
     for place, each in enumerate(more):
         if each is not values[place]:
@@ -223,6 +245,11 @@ def spread(tensor: torch.Tensor, how: str) -> torch.Tensor:
 def into(op: Callable[..., Any], target: torch.Tensor) -> Callable[..., Any]:
     """The op as it writes into ``out=``; a copy of that is returned."""
     return lambda *args, **kwargs: op(*args, **kwargs, out=target).clone()
+
+
+def on_a_copy(op: Callable[..., Any]) -> Callable[..., Any]:
+    """The op as it writes to its first operand, of which it is given a copy."""
+    return lambda first, *args, **kwargs: op(first.clone(), *args, **kwargs)
 
 
 def shares_memory(results: list[torch.Tensor], operands: list[torch.Tensor]) -> bool:
