@@ -93,7 +93,8 @@ class ChildServer:
             given = dict(os.environ if environment is None else environment)
             text = encode(Start(given, _folder(), child)) + b"\n"
             sent = socket.send_fds(ours, [text], descriptors)
-            ours.sendall(text[sent:])
+            if sent < len(text):  # sending nothing would fail, too, if it has answered and closed
+                ours.sendall(text[sent:])
             answer = _read_started(self._answer(ours))
         except (OSError, EOFError) as error:
             ours.close()
