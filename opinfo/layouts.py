@@ -165,6 +165,12 @@ class CoveringSet:
         return frozenset(cases | targets | grads | set(self.directed))
 
 
+@cache
+def known_names() -> frozenset[str]:
+    """``ids`` of the covering set, for checks that ask often."""
+    return covering_set().ids
+
+
 CONTIGUOUS = Layout("contiguous")
 
 

@@ -1,10 +1,10 @@
 """Work in another process: start it, receive its messages, limit its time, and report how it ended.
 
-The child is a fresh interpreter in a new session; or, where that makes no difference to what is asked and this process
-knows who makes them, a copy of a process that has torch loaded, which spares two seconds. It calls ``module.function(orders, tell)``: ``orders``
-arrive as JSON on its stdin, and each ``tell(message)`` sends one JSON value back through a separate pipe, so
-that the output of a backend does not interfere; the output is kept. The child is killed, with everything that it has
-started in its session, when it exceeds a limit or when the parent no longer needs it.
+The child is a fresh interpreter in a new session. Where that makes no difference to what is asked, and this process knows
+who makes them, it is a copy of a process that has torch loaded, which spares two seconds. It calls
+``module.function(orders, tell)``: ``orders`` arrive as JSON on its stdin, and each ``tell(message)`` sends one JSON value
+back through a separate pipe, so that the output of a backend does not interfere; the output is kept. The child is killed,
+with everything that it has started in its session, when it exceeds a limit or when the parent no longer needs it.
 
 Imports only the standard library, the clock and the root of our errors, because repro scripts contain this module.
 """

@@ -194,6 +194,14 @@ def _inverted(basis: Basis, base: Sample, first: Shape, last: Shape) -> Call:
     return Call((matrix,), {**base.call.kwargs, "ind": len(first)})
 
 
+def _windowed(basis: Basis, base: Sample, *shape: int) -> Call:
+    """Frames of a spectrum with two sides, and a window as long as they are: one that is shorter hides both ends."""
+    window = _picked(basis, base, 1, (shape[-2],))
+    call = basis.rebuilt(base, {0: basis.fill(base, 0, shape), 1: window})
+    given = {"n_fft": shape[-2], "win_length": None, "center": False, "return_complex": True}
+    return Call(call.args, {**call.kwargs, **given})
+
+
 def _fitted(basis: Basis, base: Sample, batch: Shape, rows: int, columns: int, of: int) -> Call:
     """Equations whose columns are nearly at right angles."""
     matrix = _dominant(basis, base, (*batch, rows, columns))
@@ -249,16 +257,7 @@ _SYMMETRIC = (
 _NORMS = ((17, 17), (2, 65, 131), (1031, 3), (3, 300, 301), (331, 2, 3), (1, 5), (7, 1))
 _STEPS = ((7,), (17,), (65,), (300,), (1031,), (4099,), (65_551,))
 
-
 #: By op: what makes a call, and the sizes that it is made of.
-def _windowed(basis: Basis, base: Sample, *shape: int) -> Call:
-    """Frames of a spectrum with two sides, and a window as long as they are: one that is shorter hides both ends."""
-    window = _picked(basis, base, 1, (shape[-2],))
-    call = basis.rebuilt(base, {0: basis.fill(base, 0, shape), 1: window})
-    given = {"n_fft": shape[-2], "win_length": None, "center": False, "return_complex": True}
-    return Call(call.args, {**call.kwargs, **given})
-
-
 _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
     "*native_batch_norm*": (_normalised, _BATCH_NORMS),
     "_batch_norm_with_update": (_normalised, _BATCH_NORMS),

@@ -36,6 +36,7 @@ from conformance.checks.ops.script import (
 from devices.cell import CallKey
 from devices.failure import Failure
 from opinfo.compare import Measured, Wrong, raised
+from opinfo.layouts import known_names
 from opinfo.samples import Sample
 
 Check = Callable[..., Wrong | Measured | None]
@@ -58,6 +59,7 @@ def run(
     With ``inplace`` the check is given the in-place variant as its op. NotImplementedError says that the device does
     not implement the op: the cell is unsupported then.
     """
+    assert not layout or layout in known_names(), f"no manifest could name {layout!r}"
     record = ctx.recorder.get(clause)
     if record is None:
         return False

@@ -17,8 +17,6 @@ from opinfo.samples import Sample
 
 TRUST = "precision.trust"
 
-#: How a call is made whose op writes to its first operand.
-IN_PLACE = "in place"
 #: Samples of an op and dtype that are called.
 _SAMPLES = 2
 
@@ -43,8 +41,8 @@ def trust(ctx: ItemContext) -> None:
                 directed.run(ctx, TRUST, how, fresh_answers, sample=strided, **given)
         fits = (s for s in chosen if _takes_in_place(ctx, s))
         if (target := next(fits, None)) is not None:
-            given |= {"turn": turn + 1, "strided": IN_PLACE}
-            directed.run(ctx, TRUST, IN_PLACE, fresh_answers, sample=target, inplace=True, **given)
+            given |= {"turn": turn + 1, "strided": "inplace", "inplace": True}
+            directed.run(ctx, TRUST, "inplace", fresh_answers, sample=target, **given)
 
 
 def _takes_out(ctx: ItemContext, sample: Sample, how: str) -> bool:
@@ -55,10 +53,7 @@ def _takes_out(ctx: ItemContext, sample: Sample, how: str) -> bool:
     if want.raises is not None or not isinstance(want.result, torch.Tensor):
         return False
     function = into(ctx.op.function, spread(torch.zeros_like(want.result), "step"))
-    found = value_answer(function, sample.call.on, sample.tensors)
-    if found.raises is not None:
-        return False
-    return difference(found.result, want.result, ctx.tolerances, roundings=roundings(ctx)) is None
+    return _agrees(ctx, sample, function, sample.tensors)
 
 
 def _takes_in_place(ctx: ItemContext, sample: Sample) -> bool:
@@ -66,24 +61,24 @@ def _takes_in_place(ctx: ItemContext, sample: Sample) -> bool:
     variant = ctx.op.inplace
     if variant is None or ctx.op.restrides_in_place or not ctx.traits.writes_self:
         return False
-    if not sample.tensors:
-        return False
-    want = value_answer(ctx.op.function, sample.call.on, sample.tensors)
-    found = value_answer(on_a_copy(variant), sample.call.on, sample.tensors)
-    if want.raises is not None or found.raises is not None:
-        return False
-    return difference(found.result, want.result, ctx.tolerances, roundings=roundings(ctx)) is None
+    return bool(sample.tensors) and _agrees(ctx, sample, on_a_copy(variant), sample.tensors)
 
 
 def _takes_strided(ctx: ItemContext, sample: Sample, how: str) -> bool:
     """Whether the CPU has the same answer for operands that are not contiguous (which ``view`` refuses, and
     ``as_strided`` does not look at)."""
-    function, on = ctx.op.function, sample.call.on
     laid = [spread(each, how) for each in sample.tensors]
     if all(each is given or each.is_contiguous() for each, given in zip(laid, sample.tensors)):
         return False
-    found = value_answer(function, on, laid)
-    want = value_answer(function, on, sample.tensors)
+    return _agrees(ctx, sample, ctx.op.function, laid)
+
+
+def _agrees(
+    ctx: ItemContext, sample: Sample, function: Callable[..., Any], tensors: list[torch.Tensor]
+) -> bool:
+    """Whether what the CPU gives by a function, or for tensors in another layout, is the op's answer to the sample."""
+    found = value_answer(function, sample.call.on, tensors)
+    want = value_answer(ctx.op.function, sample.call.on, sample.tensors)
     if found.raises is not None or want.raises is not None:
         return False
     return difference(found.result, want.result, ctx.tolerances, roundings=roundings(ctx)) is None
@@ -162,7 +157,7 @@ def fresh_answers(
     function = op
     if strided == "into":
         function = into(op, spread(move(torch.zeros_like(wants[0])), "step"))
-    elif strided == IN_PLACE:
+    elif strided == "inplace":
         function = on_a_copy(op)
 
     def called() -> Any:
@@ -189,8 +184,9 @@ def fresh_answers(
         return True
 
     if not right(first, 0):
-        if strided in ("into", IN_PLACE):
-            raise NotApplicable("another clause judges one call")
+        if strided in ("into", "inplace"):
+            judge = "layout.out_kept" if strided == "into" else "layout.inplace"
+            raise NotApplicable(f"{judge} judges one call")
         raise WrongAlready("one call alone has the wrong values")
     for place, each in enumerate(more):
         if each is not values[place]:
