@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,7 @@ class _Run:
 _RUN: pytest.StashKey[_Run] = pytest.StashKey()
 _WORKER: pytest.StashKey[Worker | Runner] = pytest.StashKey()
 _SERVER: pytest.StashKey[ForkServer] = pytest.StashKey()  # starts workers
+_BARE = pytest.StashKey[bool]()  # nothing but the suite's items, and nobody looks at one
 _AUTO = pytest.StashKey[bool]()  # -n auto: only as many workers as are worth their start
 
 
@@ -186,17 +187,15 @@ def _worker(config: pytest.Config) -> Worker | Runner:
     return config.stash[_WORKER]
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if pytest_.is_suite(metafunc.definition.path):
-        metafunc.parametrize(pytest_.PARAMETER, list(_worker(metafunc.config).items))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Remove pytest's placeholder of a parameter without values, before ``-k`` counts it."""
-    items[:] = [
-        item for item in items if not pytest_.is_suite(item.path) or pytest_.item_id_of(item)
-    ]
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest_.SuiteFile | None:
+    if not pytest_.is_suite(module_path):
+        return None
+    config = parent.config
+    return pytest_.SuiteFile.from_parent(
+        parent, path=module_path, items=lambda: _worker(config).items, run=_run_item
+    )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -206,37 +205,41 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     from conformance.run.xdist_adapter import is_worker, report_collected
 
-    kept = [found for item in session.items if (found := pytest_.item_id_of(item))]
+    kept = [item.item_id for item in session.items if isinstance(item, pytest_.SuiteItem)]
     if len(kept) == len(session.items):
         pytest_.capture_no_logs(session.config)
+        session.config.stash[_BARE] = not pytest_.in_process(session.config.option)
     if is_worker(session.config):
         report_collected(session.config, kept)
     else:
         session.config.stash[_RUN].session.keep(worker.items[item] for item in kept)
 
 
-@pytest.fixture
-def run_item(request: pytest.FixtureRequest) -> Callable[[str], None]:
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    if not (isinstance(item, pytest_.SuiteItem) and item.config.stash.get(_BARE, False)):
+        return None
+    pytest_.run_phase(item)
+    return True
+
+
+def _run_item(item: pytest_.SuiteItem) -> None:
     """Run one item, attach its cells to the report, and fail if one is not as expected."""
     from conformance.run.isolation.watch import DeviceLost
     from conformance.run.outcomes import write_report
     from conformance.run.xdist_adapter import REPORT
 
-    def run(item_id: str) -> None:
-        worker = _worker(request.config)
-        if worker.out_of_time:
-            pytest.skip("--max-time is over")
-        try:
-            report, failures = worker.run(item_id)
-        except DeviceLost as dead:  # only without workers
-            here = request.config.stash[_RUN]
-            here.session.lose(dead.lost, "main")
-            here.stop(dead)
-        request.node.user_properties.append((REPORT, write_report(report)))
-        if failures:
-            pytest.fail("\n".join(failures), pytrace=False)
-
-    return run
+    config, worker = item.config, _worker(item.config)
+    if worker.out_of_time:
+        pytest.skip("--max-time is over")
+    try:
+        report, failures = worker.run(item.item_id)
+    except DeviceLost as dead:  # only without workers
+        here = config.stash[_RUN]
+        here.session.lose(dead.lost, "main")
+        here.stop(dead)
+    item.user_properties.append((REPORT, write_report(report)))
+    if failures:
+        pytest.fail("\n".join(failures), pytrace=False)
 
 
 # -- reports and the end, in the process that the user started

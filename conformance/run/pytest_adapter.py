@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -18,9 +20,8 @@ from conformance.plan.options import OPTIONS, Request, joined
 from devices.errors import ConformError
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
-#: The one test module of the suite, and the name of its parameter.
+#: What pytest is given, and finds, as the file of the suite's items.
 SUITE_FILE: Final = PACKAGE / "test_conformance.py"
-PARAMETER: Final = "item_id"
 
 #: pytest's options that leave items out: such a run is partial.
 _DESELECTING: Final = ("keyword", "markexpr", "lf", "deselect", "stepwise", "maxfail")
@@ -118,11 +119,53 @@ def is_suite(path: Path) -> bool:
     return path == SUITE_FILE
 
 
-def item_id_of(item: pytest.Item) -> str | None:
-    """The id of an item of ours; None for others' and for the placeholder of a suite without items."""
-    params = item.callspec.params if is_suite(item.path) and hasattr(item, "callspec") else {}
-    found = params.get(PARAMETER)
-    return found if isinstance(found, str) else None
+class SuiteItem(pytest.Item):
+    """An item of the suite. ``run`` is given itself."""
+
+    def __init__(self, *, item_id: str, run: Callable[[SuiteItem], None], **of_pytest: Any) -> None:
+        super().__init__(**of_pytest)
+        self.item_id, self._run = item_id, run
+
+    def runtest(self) -> None:
+        self._run(self)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        return self.path, None, self.name
+
+
+class SuiteFile(pytest.File):
+    """The suite's items, which ``items`` names."""
+
+    def __init__(
+        self,
+        *,
+        items: Callable[[], Iterable[str]],
+        run: Callable[[SuiteItem], None],
+        **of_pytest: Any,
+    ) -> None:
+        super().__init__(**of_pytest)
+        self._items, self._run = items, run
+
+    def collect(self) -> Iterator[SuiteItem]:
+        for each in self._items():
+            name = f"{self.path.stem}[{each}]"
+            # Given as text, pytest reads it as it reads it from its cache: without, --lf knows none of them.
+            nodeid = f"{self.nodeid}::{name}"
+            yield SuiteItem.from_parent(self, name=name, nodeid=nodeid, item_id=each, run=self._run)
+
+
+def run_phase(item: SuiteItem) -> None:
+    """What pytest does with a test, without the phases before and after: an item has none, and each costs a message
+    between processes and what plugins do in it, together as much as a short item takes."""
+    hook = item.ihook
+    hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reraise = (pytest.exit.Exception, KeyboardInterrupt)
+    call = pytest.CallInfo.from_call(
+        partial(hook.pytest_runtest_call, item=item), when="call", reraise=reraise
+    )
+    report = hook.pytest_runtest_makereport(item=item, call=call)
+    hook.pytest_runtest_logreport(report=report)
+    hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
 
 # -- the end of a run, and the terminal
