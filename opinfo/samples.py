@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, groupby, islice
 from typing import Any
 
@@ -33,6 +34,14 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed)
 
 
+def seed_directly(torch_type: str, seed: int) -> torch.Generator:
+    """Seed the CPU's generator and those of ``torch_type``, and nothing else."""
+    module = getattr(torch, torch_type, None) if torch_type != "cpu" else None
+    if (seed_device := getattr(module, "manual_seed_all", None)) is not None:
+        seed_device(int(seed))
+    return torch.default_generator.manual_seed(int(seed))
+
+
 @contextmanager
 def direct_seeding(torch_type: str = "cpu") -> Iterator[None]:
     """Let ``torch.manual_seed`` seed the CPU's generator and those of ``torch_type``, and nothing else.
@@ -41,16 +50,8 @@ def direct_seeding(torch_type: str = "cpu") -> Iterator[None]:
     and the queue is never emptied: some ops of the database call it each time they run, and a long run would hold
     gigabytes of traces.
     """
-    module = getattr(torch, torch_type, None) if torch_type != "cpu" else None
-    seed_device = getattr(module, "manual_seed_all", None)
-
-    def manual_seed(seed: int) -> torch.Generator:
-        if seed_device is not None:
-            seed_device(int(seed))
-        return torch.default_generator.manual_seed(int(seed))
-
     original = torch.manual_seed
-    torch.manual_seed = manual_seed
+    torch.manual_seed = partial(seed_directly, torch_type)
     try:
         with host_generator_kept():
             yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 from opinfo.axes.arguments import COUNTS, ENDS, OPERANDS, REFUSED
@@ -97,6 +98,7 @@ def by_axis(
     if dtype.startswith(_STORED_ONLY):
         return
     basis = Basis(op, dtype, drawn, families, decisions or Decisions())
+    partly = bool(families & PARTLY)
     for axis in (axis for axis in AXES if axis.name in budgets):
         if "axes.keep_shapes" in families and not axis.keeps_shapes:
             continue
@@ -108,11 +110,15 @@ def by_axis(
             layouts = axis.layouts or layouts_of(basis)
             if axis.mixed and len(call.tensors) > 1:
                 layouts = (*layouts[:-1], axis.mixed[number % len(axis.mixed)])
+            if (
+                partly
+            ):  # asked before any is left out, too: answers are kept in the order of questions
+                settled = partial(is_settled, op, call, base.process, families)
+                if not basis.decisions.decide(settled):
+                    continue
             if declared and not {dtype_name(t.dtype) for t in call.tensors} <= set(declared):
                 continue
-            if families & PARTLY:
-                if not is_settled(op, call, base.process, families):
-                    continue
+            if partly:
                 call = specified(call, families)
             yield Sample(
                 index=1000 * axis.number + number,

@@ -267,12 +267,17 @@ def _refused(basis: Basis) -> Variations:
 def _refusals(basis: Basis, misfits: Callable[[Sample], Iterator[Call]]) -> Variations:
     for base in basis.bases[:2]:
         for call in islice(misfits(base), _MISFITS):
-            error = basis.refusal(call)
-            if error is None:
-                continue
-            documented = isinstance(error, IndexError) and "Dimension out of range" in str(error)
-            if documented or (_meta(basis, base.call) and not _meta(basis, call)):
+            if basis.decisions.decide(partial(_is_refused, basis, base.call, call)):
                 yield base, call
+
+
+def _is_refused(basis: Basis, taken: Call, call: Call) -> bool:
+    """Whether every device has to refuse a call that was made of one that it takes."""
+    error = basis.refusal(call)
+    if error is None:
+        return False
+    documented = isinstance(error, IndexError) and "Dimension out of range" in str(error)
+    return documented or (_meta(basis, taken) and not _meta(basis, call))
 
 
 #: Calls that are tried for one that is refused.

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import zip_longest
 from typing import Any
 
@@ -28,7 +28,7 @@ from opinfo.compare import (
 )
 from opinfo.memory import fresh_memory
 from opinfo.reference import ValueAnswer, value_answer
-from opinfo.samples import Sample, choose, direct_seeding, draw, mutates, seed_everything
+from opinfo.samples import Sample, choose, direct_seeding, draw, mutates
 from opinfo.torch_private import without_modes
 
 #: Elements that the tensors of a changed call, and its result, may have in sum.
@@ -55,8 +55,9 @@ class Basis:
     groups: dict[int, list[tuple[frozenset[Any], float]]] = field(default_factory=dict)
     _generator: torch.Generator = field(default_factory=torch.Generator)
     _results: dict[int, int] = field(default_factory=dict)
+    _ascending: dict[tuple[int, int], bool] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def kind(self) -> torch.dtype:
         found: torch.dtype = getattr(torch, self.dtype)
         return found
@@ -207,7 +208,7 @@ class Basis:
         """A tensor of this shape with values that upstream gives to this tensor of a call: in the op's domain, and
         sorted where upstream's are. Where the domain has negative ones, fractions for what is moved, and whole numbers for
         what may be summed up."""
-        given, pool = base.tensors[place], self.pool(base, place)
+        given = base.tensors[place]
         signed = not given.is_complex() and given.is_floating_point() and place in self._signed
         if given.dtype == self.kind and self.orders:
             found = self.distinct(shape)
@@ -217,10 +218,17 @@ class Basis:
         elif not self.elementwise and (signed or given.is_complex()):
             return self.whole_numbers(shape, given.dtype)
         else:
+            pool = self.pool(base, place)
             found = pool[torch.randint(len(pool), tuple(shape), generator=self._generator)]
-        if is_sorted(given) and found.dim():
+        if found.dim() and self._ascends(base, place):
             found = found.sort(dim=-1).values
         return found.contiguous()
+
+    def _ascends(self, base: Sample, place: int) -> bool:
+        key = base.index, place
+        if key not in self._ascending:
+            self._ascending[key] = is_sorted(base.tensors[place])
+        return self._ascending[key]
 
     @cached_property
     def _signed(self) -> frozenset[int]:
@@ -235,7 +243,7 @@ class Basis:
     def whole_numbers(self, shape: Sequence[int], kind: torch.dtype) -> torch.Tensor:
         """Small whole numbers other than 0: sums and products of them are exact, whatever their order."""
         most = 1 if kind.itemsize <= 2 and max(shape, default=1) > _NARROW else 8
-        among = torch.tensor([*range(-most, 0), *range(1, most + 1)]).to(kind)
+        among = _small_numbers(most, kind)
         found = among[self.choice(len(among), shape)]
         return found + 1j * among[self.choice(len(among), shape)] if kind.is_complex else found
 
@@ -295,7 +303,7 @@ class Basis:
 
     def _asked(self, call: Call) -> ValueAnswer:
         with asking():
-            seed_everything(0)
+            torch.default_generator.manual_seed(0)
             return value_answer(
                 self.op.function, call.on, call.tensors, mutates=mutates(self.families)
             )
@@ -374,6 +382,11 @@ class Basis:
         """The call with other tensors in its places."""
         args, kwargs = call.bind(tensors)
         return Call(args, kwargs)
+
+
+@lru_cache(maxsize=64)
+def _small_numbers(most: int, kind: torch.dtype) -> torch.Tensor:
+    return torch.tensor([*range(-most, 0), *range(1, most + 1)]).to(kind)
 
 
 _ASKING = threading.local()

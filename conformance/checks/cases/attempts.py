@@ -16,6 +16,7 @@ from conformance.checks.cases.context import Attempt, Context, ProgramSearch, Wh
 from devices.failure import Failure, Kind
 from opinfo.device import Device, DeviceUnusable, open_device
 from opinfo.reference import ieee
+from opinfo.samples import seed_directly
 
 #: Milliseconds that work in flight takes, attempt by attempt. A device with a gate needs only the first.
 PATIENCE = (50.0, 250.0, 1000.0, 4000.0)
@@ -49,7 +50,7 @@ def here(
         made, context = Attempt(), Context(device, seed, patience, where, search, default)
         try:
             with as_it_was(context), collector_paused(), ieee():
-                torch.manual_seed(sum(map(ord, seed)))
+                seed_directly(device.torch_device.type, sum(map(ord, seed)))
                 check(context, *arguments)
                 context.settle()  # a failure of queued work belongs to the case that queued it
         except (KeyboardInterrupt, GeneratorExit):

@@ -190,9 +190,9 @@ class Reference:
         """What gives the elements that are named, where an index may be that of any of several equal ones."""
         if not self.families & {"values.any_index", "values.of_any"}:
             return None
-        operand = repeated(self.laid.sample.tensors, self.laid.geometries)[0]
-        if "values.of_any" in self.families and (self._is_stable or all_differ(operand)):
+        if "values.of_any" in self.families and (self._is_stable or self.ctx.apart(self.laid)):
             return None
+        operand = repeated(self.laid.sample.tensors, self.laid.geometries)[0]
         return partial(elements_named, operand=operand, dim=self._along)
 
     @property
@@ -301,6 +301,7 @@ class ItemContext:
     # by sample, and the layouts that it is laid out in
     _distinct: dict[Any, list[tuple[Case, tuple[Geometry, ...]]]] = field(default_factory=dict)
     _values: dict[tuple[int, tuple[int | None, ...]], ValueAnswer] = field(default_factory=dict)
+    _apart: dict[tuple[int, int | None], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._rule = expand_rule(self.traits.families)
@@ -563,6 +564,14 @@ class ItemContext:
                 self.op.function, laid.sample.call.on, values, mutates=self.mutates
             )
         return self._values[key]
+
+    def apart(self, laid: Laid) -> bool:
+        """Whether no two elements of the first operand are equal, as this case reads it."""
+        key = (laid.sample.index, laid.geometries[0].expanded)
+        if key not in self._apart:
+            (first, *_) = repeated(laid.sample.tensors[:1], laid.geometries[:1])
+            self._apart[key] = all_differ(first)
+        return self._apart[key]
 
     def answer_for(
         self, sample: Sample, make: Callable[..., Any], *given: Any, mutates: bool = False
