@@ -156,6 +156,10 @@ DEFAULT_TOLERANCES: Tolerances = {
 }
 
 
+#: The integers of each size, and from how many bytes on it is faster to compare them as integers of eight.
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MANY_BYTES = 4096
+
 #: dtypes that ``torch.equal`` implements on the CPU; the others take the long way.
 _COMPARABLE = frozenset(
     {
@@ -253,7 +257,7 @@ def tensor_difference(
         and actual.dtype in _COMPARABLE
         and actual.layout == expected.layout == torch.strided
     )
-    if compared and torch.equal(actual, expected):  # False where shapes differ
+    if compared and torch.equal(actual, expected):  # False where shapes differ, and for NaN
         return None
     if actual.dtype != expected.dtype:
         return Wrong("dtype", expected.dtype, actual.dtype)
@@ -301,10 +305,20 @@ def bit_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether two CPU tensors hold the same bits: NaN at the same places, and zeros of the same sign."""
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
-    numbers = left.dtype != torch.bool and not left.is_floating_point() and not left.is_complex()
-    if numbers:  # equal values are equal bits
+    if left.dtype.itemsize > 8:
+        return same_bytes(raw_bytes(left), raw_bytes(right))
+    bits = _INTEGERS[left.dtype.itemsize]
+    one, other = (t.detach().resolve_conj().resolve_neg().view(bits) for t in (left, right))
+    return torch.equal(one, other)
+
+
+def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two vectors of bytes are equal. ``torch.equal`` takes elements one by one: eight bytes take as long as one."""
+    words = left.numel() // 8 * 8
+    if left.numel() != right.numel() or words < _MANY_BYTES:
         return torch.equal(left, right)
-    return torch.equal(raw_bytes(left), raw_bytes(right))
+    whole = torch.equal(left[:words].view(torch.int64), right[:words].view(torch.int64))
+    return whole and torch.equal(left[words:], right[words:])
 
 
 def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:

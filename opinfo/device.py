@@ -19,7 +19,7 @@ from devices import autoload
 from devices.descriptor import Descriptor
 from devices.errors import ConformError, with_cause
 from opinfo.apart import LeftBehind
-from opinfo.compare import raw_bytes, tensors_of
+from opinfo.compare import raw_bytes, same_bytes, tensors_of
 from opinfo.layouts import Geometry, Layout
 from opinfo.torch_private import import_backends
 
@@ -34,8 +34,6 @@ GUARD_BYTES = 512
 _NAN_BYTE, _INT_BYTE = 0xFF, 0x5B
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-_TEMPLATES: dict[int, torch.Tensor] = {}
-_TEMPLATE_BYTES = 2**20
 
 #: What torch calls the type of other backends until one of them gives it a name.
 _UNNAMED = "privateuseone"
@@ -81,7 +79,7 @@ class Guarded:
         self.geometry = geometry
         nbytes = self._nbytes()
         byte = _NAN_BYTE if dtype.is_floating_point or dtype.is_complex else _INT_BYTE
-        staged = _known_bytes(byte, nbytes)
+        staged = torch.full((nbytes,), byte, dtype=torch.uint8)
         if fill is not None:
             strided_view(staged, dtype, geometry).fill_(fill)
         else:
@@ -109,7 +107,7 @@ class Guarded:
 
     def intact(self, from_device: Move) -> bool:
         """Whether every byte of the storage is as it was. The fast path: one comparison."""
-        return torch.equal(from_device(self.base), self.before)
+        return same_bytes(from_device(self.base), self.before)
 
     def changed(self, from_device: Move) -> torch.Tensor:
         """One bool a storage byte: is it another than before?"""
@@ -132,7 +130,7 @@ class Guarded:
         """Whether every byte that belongs to no element of the view is as it was."""
         after, expected = from_device(self.base), self.before.clone()
         self._elements(expected).copy_(self._elements(after))
-        return torch.equal(after, expected)
+        return same_bytes(after, expected)
 
     def element_mask(self) -> torch.Tensor:
         """One bool a storage byte: does it belong to an element of the view?"""
@@ -268,15 +266,6 @@ def _rows(geometry: Geometry) -> tuple[list[int], list[int]]:
 def _once(view: torch.Tensor, geometry: Geometry) -> torch.Tensor:
     """A view without the repetitions of an expanded dimension."""
     return view if geometry.expanded is None else view.narrow(geometry.expanded, 0, 1)
-
-
-def _known_bytes(byte: int, count: int) -> torch.Tensor:
-    """A fresh tensor of ``count`` bytes. Copying a template takes a third of the time of filling."""
-    if count > _TEMPLATE_BYTES:
-        return torch.full((count,), byte, dtype=torch.uint8)
-    if byte not in _TEMPLATES:
-        _TEMPLATES[byte] = torch.full((_TEMPLATE_BYTES,), byte, dtype=torch.uint8)
-    return _TEMPLATES[byte][:count].clone()
 
 
 def storage_bytes(geometry: Geometry, itemsize: int) -> int:
