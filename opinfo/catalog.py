@@ -46,13 +46,19 @@ _Value = TypeVar("_Value")
 
 
 class _Field(Generic[_Value]):
-    """A field of a database entry; with a default where only some classes of entries have it."""
+    """A field of a database entry, read once; with a default where only some classes of entries have it."""
 
     def __init__(self, upstream: str, *default: _Value) -> None:
         self._upstream, self._default = upstream, default
 
+    def __set_name__(self, owner: type[Op], name: str) -> None:
+        self._name = name
+
     def __get__(self, op: Op, owner: type[Op]) -> _Value:
         value: _Value = getattr(op.info, self._upstream, *self._default)
+        vars(op)[self._name] = (
+            value  # found there from now on: an entry looks at each name that it is asked for
+        )
         return value
 
 

@@ -7,12 +7,12 @@ offset (in elements) and the number of storage elements that it needs.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain, product, repeat
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from devices.files import tomllib
 
@@ -114,18 +114,13 @@ class FreeLayout:
 
     def geometry(self, shape: Sequence[int], *, may_expand: bool = True) -> Geometry:
         """Strides and offset of a view of ``shape``; parts that mean nothing for it fall away."""
-        rank = len(shape)
-        listed = [d for d in dict.fromkeys(self.order) if d < rank]
-        order = listed + [d for d in range(rank) if d not in listed]
-        expanded = self.expand if may_expand else None
-        if expanded is not None and (expanded >= rank or shape[expanded] < 2):
-            expanded = None
-        return _laid(shape, order, self.steps, expanded, self.offset)
+        return _free_geometry(self, tuple(shape), may_expand)
 
 
 AnyLayout: TypeAlias = Layout | FreeLayout
 
 
+@cache
 def parse_layout(text: str) -> AnyLayout:
     """The layout with this id, named or free. Raises ValueError."""
     return FreeLayout.parse(text) if text.startswith("free:") else Layout.parse(text)
@@ -231,6 +226,17 @@ def _geometry(layout: Layout, shape: tuple[int, ...], may_expand: bool) -> Geome
     return _laid(shape, order, steps, expanded, OFFSET if layout.offset else 0)
 
 
+@cache
+def _free_geometry(layout: FreeLayout, shape: tuple[int, ...], may_expand: bool) -> Geometry:
+    rank = len(shape)
+    listed = [d for d in dict.fromkeys(layout.order) if d < rank]
+    order = listed + [d for d in range(rank) if d not in listed]
+    expanded = layout.expand if may_expand else None
+    if expanded is not None and (expanded >= rank or shape[expanded] < 2):
+        expanded = None
+    return _laid(shape, order, layout.steps, expanded, layout.offset)
+
+
 def _laid(
     shape: Sequence[int],
     order: Sequence[int],
@@ -260,4 +266,50 @@ def forget_geometries() -> None:
     """Drop the interned geometries: random shapes and layouts would accumulate forever. Only between items, since
     within one geometries are told apart by ``id``."""
     _INTERNED.clear()
-    _geometry.cache_clear()
+    for kept in (_geometry, _free_geometry, covering):
+        kept.cache_clear()
+
+
+# -- the cases of one call
+
+
+class Operand(NamedTuple):
+    """What decides how a tensor of a call is laid out: its shape, and how many of its first dimensions may have stride 0."""
+
+    shape: tuple[int, ...]
+    expandable: int
+    strided: bool = True
+
+
+#: A case, and the geometry of each tensor in it.
+Placed: TypeAlias = tuple[Case, tuple[Geometry, ...]]
+
+
+def geometries_of(case: Case, operands: Sequence[Operand]) -> tuple[Geometry, ...]:
+    """The geometry of each tensor of a call in this case."""
+    return tuple([_placed(case.layout(place), each) for place, each in enumerate(operands)])
+
+
+def _placed(layout: AnyLayout, operand: Operand) -> Geometry:
+    if not operand.strided:
+        return interned(Geometry(operand.shape, (), 0, 0))
+    geometry = layout.geometry(operand.shape)
+    if geometry.expanded is not None and geometry.expanded >= operand.expandable:
+        geometry = layout.geometry(operand.shape, may_expand=False)
+    return geometry
+
+
+def distinct(cases: Iterable[Case], operands: Sequence[Operand]) -> list[Placed]:
+    """The cases that give these tensors a layout of their own, the first of each."""
+    found: dict[tuple[int, ...], Placed] = {}
+    for case in cases:
+        placed = geometries_of(case, operands)
+        found.setdefault(tuple(map(id, placed)), (case, placed))
+    return list(found.values())
+
+
+@lru_cache(maxsize=4096)
+def covering(operands: tuple[Operand, ...], only: tuple[str, ...] | None) -> list[Placed]:
+    """Those of the covering set; of the cases with these names alone where some are given. Ops share shapes."""
+    cases = covering_set().cases
+    return distinct((c for c in cases if only is None or c.id in only), operands)

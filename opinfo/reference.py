@@ -91,7 +91,7 @@ def significant(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
     """The strides that address memory: those of dimensions longer than 1, none for a tensor of size 0."""
     if 0 in shape:
         return ()
-    return tuple(s for n, s in zip(shape, stride, strict=True) if n > 1)
+    return tuple([s for n, s in zip(shape, stride, strict=True) if n > 1])
 
 
 def output_specs(result: Any, inputs: Sequence[torch.Tensor]) -> tuple[OutputSpec, ...]:

@@ -269,13 +269,13 @@ def mutates(families: frozenset[str]) -> bool:
     return any(name.startswith("mutates.") for name in families)
 
 
-def may_expand(rule: str, dim: int | None, tensor: torch.Tensor) -> bool:
-    """Whether the rule lets this dimension of a tensor have stride 0."""
-    if dim is None or rule == "any":
-        return True
+def expandable(rule: str, tensor: torch.Tensor) -> int:
+    """How many of the first dimensions of a tensor the rule lets have stride 0."""
+    if rule == "any":
+        return tensor.dim()
     if rule == "values":
-        return tensor.is_floating_point() or tensor.is_complex()
-    return rule == "batch" and dim < tensor.dim() - 2
+        return tensor.dim() if tensor.is_floating_point() or tensor.is_complex() else 0
+    return max(0, tensor.dim() - 2) if rule == "batch" else 0
 
 
 def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Traits:
@@ -284,8 +284,8 @@ def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Trait
     families = known.families_of(op.id)
     rule = expand_rule(families)
     first_read = 1 if "mutates.self" in families else 0
-    expandable = any(
-        may_expand(rule, dim, tensor)
+    expands = any(
+        dim < expandable(rule, tensor)
         for sample in samples
         for tensor in _strided(sample.tensors[first_read:])
         if tensor.numel()
@@ -317,7 +317,7 @@ def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Trait
         reads_floats=any(
             t.numel() and t.is_floating_point() for s in samples for t in _strided(s.tensors)
         ),
-        reads_expandable=expandable,
+        reads_expandable=expands,
         returns_strided=any(_strided(tensors_of(result)) for _, result in returned),
         returns_floats=any(
             each.is_floating_point() or each.is_complex()

@@ -275,14 +275,14 @@ def mutated(mutant: Mutant, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
-    original = mutant.op.info.op
-    mutant.op.info.op = mutated(mutant, original)
+    original = mutant.op.function
+    vars(mutant.op)["function"] = mutated(mutant, original)
     mutant.reached = 0
     mutant._before.clear()
     try:
         yield
     finally:
-        mutant.op.info.op = original
+        vars(mutant.op)["function"] = original
 
 
 def ops() -> list[str]:

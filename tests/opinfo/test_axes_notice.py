@@ -14,7 +14,7 @@ from opinfo.axes import samples_of
 from opinfo.axes.basis import Basis
 from opinfo.catalog import catalogue
 from opinfo.compare import replace_tensors, tensors_of
-from opinfo.samples import Sample, expand_rule, may_expand
+from opinfo.samples import Sample, expand_rule, expandable
 from tests.faulty import FaultyDevice, Function, run_faulty
 
 _CHECKS = [check for check in SUITE.op_checks if check.clause == "layout.values"]
@@ -382,8 +382,7 @@ def test_changes_start_from_calls_whose_result_has_several_elements(
 def test_what_is_written_may_be_expanded_and_an_index_may_not() -> None:
     values, index = torch.zeros(3, 4), torch.zeros(3, 4, dtype=torch.int64)
     rule = expand_rule(frozenset({"expand.values"}))
-    assert may_expand(rule, 0, values)
-    assert not may_expand(rule, 0, index)
+    assert expandable(rule, values) == values.dim() and not expandable(rule, index)
 
 
 def test_drawn_samples_are_laid_out_differently() -> None:

@@ -40,7 +40,19 @@ from opinfo.catalog import Op, drawn_sample
 from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS
 from opinfo.device import ByValues, Device, Guarded
 from opinfo.exceptions import Exceptions
-from opinfo.layouts import CONTIGUOUS, AnyLayout, Case, Geometry, covering_set, interned, uniform
+from opinfo.layouts import (
+    CONTIGUOUS,
+    AnyLayout,
+    Case,
+    Geometry,
+    Operand,
+    Placed,
+    covering,
+    covering_set,
+    distinct,
+    geometries_of,
+    uniform,
+)
 from opinfo.reference import (
     OutputSpec,
     StrideAnswer,
@@ -50,7 +62,7 @@ from opinfo.reference import (
     ieee,
     value_answer,
 )
-from opinfo.samples import Sample, Traits, direct_seeding, expand_rule, may_expand, mutates
+from opinfo.samples import Sample, Traits, direct_seeding, expand_rule, expandable, mutates
 from opinfo.specified import all_differ
 
 #: Samples up to this size keep their buffers and references for all clauses of an item.
@@ -299,7 +311,7 @@ class ItemContext:
     _built: dict[tuple[int, int, int], Guarded] = field(default_factory=dict)
     _held: int = 0  # bytes in them, at most
     # by sample, and the layouts that it is laid out in
-    _distinct: dict[Any, list[tuple[Case, tuple[Geometry, ...]]]] = field(default_factory=dict)
+    _distinct: dict[Any, list[Placed]] = field(default_factory=dict)
     _values: dict[tuple[int, tuple[int | None, ...]], ValueAnswer] = field(default_factory=dict)
     _apart: dict[tuple[int, int | None], bool] = field(default_factory=dict)
 
@@ -365,22 +377,21 @@ class ItemContext:
         that it names; of those, the ones named by ``only``."""
         key = sample.index, sample.layouts
         if key not in self._distinct:
-            found: dict[tuple[int, ...], tuple[Case, tuple[Geometry, ...]]] = {}
-            fitting = sample.layouts
-            for case in self.cases:
-                if fitting is not None and case.id not in fitting:
-                    continue
-                if not self.device.takes(case.id):
-                    continue  # by declaration, as the plan says
-                geometries = self.geometries(sample, case)
-                found.setdefault(tuple(map(id, geometries)), (case, geometries))
-            self._distinct[key] = list(found.values())
+            self._distinct[key] = self._cases_of(sample)
         for case, geometries in self._distinct[key]:
             if only is not None and case.id not in only:
                 continue
             if not self.guard.call(CallKey(sample.index, case.id)):
                 continue  # it ended a process before, and counts there
             yield self.lay(sample, case, geometries)
+
+    def _cases_of(self, sample: Sample) -> list[Placed]:
+        operands, fitting = self._operands(sample), sample.layouts
+        if self.device.lays_out and self.cases is covering_set().cases:
+            return covering(operands, fitting)
+        fits = (c for c in self.cases if fitting is None or c.id in fitting)
+        # What is declared not to be taken is left out, as the plan says.
+        return distinct((c for c in fits if self.device.takes(c.id)), operands)
 
     def mutable_inputs(self, sample: Sample) -> frozenset[int]:
         """Places of the tensors whose elements the call may change: self of an in-place op, running
@@ -395,20 +406,20 @@ class ItemContext:
         return frozenset()
 
     def geometries(self, sample: Sample, case: Case) -> tuple[Geometry, ...]:
-        """The geometry of each tensor in this case. Tensors that the call may write to are never expanded."""
-        mutable, found = self.mutable_inputs(sample), []
-        for place, tensor in enumerate(sample.tensors):
-            if tensor.layout != torch.strided:
-                found.append(interned(Geometry(tuple(tensor.shape), (), 0, 0)))
-                continue
-            layout = case.layout(place)
-            geometry = layout.geometry(tensor.shape)
-            if geometry.expanded is not None and (
-                place in mutable or not may_expand(self._rule, geometry.expanded, tensor)
-            ):
-                geometry = layout.geometry(tensor.shape, may_expand=False)
-            found.append(geometry)
-        return tuple(found)
+        """The geometry of each tensor in this case."""
+        return geometries_of(case, self._operands(sample))
+
+    def _operands(self, sample: Sample) -> tuple[Operand, ...]:
+        """Tensors that the call may write to are never expanded."""
+        mutable = self.mutable_inputs(sample)
+        return tuple(
+            Operand(
+                tuple(t.shape),
+                0 if place in mutable else expandable(self._rule, t),
+                t.layout == torch.strided,
+            )
+            for place, t in enumerate(sample.tensors)
+        )
 
     def lay(
         self, sample: Sample, case: Case, geometries: tuple[Geometry, ...] | None = None

@@ -462,7 +462,7 @@ class Watch(Guard):
         self._journal.begin(CellKey("", *self._item), self._limits.of(""))
 
     def _troubles(self) -> int:
-        return sum(record.troubles for record in self._records)
+        return sum([record.troubles for record in self._records])
 
     def _look(self) -> None:
         """Run a tiny op on the device, after a failure."""
