@@ -69,6 +69,9 @@ class CellRecord:
     failing: set[str] = field(default_factory=set)
     failures: list[Failed] = field(default_factory=list)
     failed: int = 0
+    troubles: int = (
+        0  # failures and errors: a new one has the device looked at, whether it still works
+    )
     ambiguous: list[str] = field(default_factory=list)
     unsupported: list[tuple[str, str]] = field(default_factory=list)  # exception type, message
     errors: list[str] = field(default_factory=list)
@@ -100,6 +103,7 @@ class CellRecord:
 
     def fail(self, failed: Failed) -> None:
         self.failed += 1
+        self.troubles += 1
         if failed.failure.layout:
             self.failing.add(failed.failure.layout)
         if len(self.failures) < KEPT:
@@ -113,6 +117,7 @@ class CellRecord:
     def error(self, text: str) -> None:
         """The check itself could not be made: a mistake of ours."""
         self.errors.append(text)
+        self.troubles += 1
 
     def pass_over(self, why: str) -> None:
         """Something was not tried, by declaration: the whole cell, if nothing else was judged."""
@@ -130,12 +135,8 @@ class CellRecord:
             self.fail(Failed(found))
             return
         self.blocked.append((by, text))
+        self.troubles += 1
         self.blocking = self.blocking or exc
-
-    @property
-    def troubles(self) -> int:
-        """Failures and errors so far. A new one triggers a check whether the device still works."""
-        return self.failed + len(self.errors) + len(self.blocked)
 
     @property
     def smallest(self) -> Failed | None:

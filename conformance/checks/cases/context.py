@@ -34,7 +34,7 @@ from conformance.checks.child import Child, Ended, Limits, Tell, ask
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from devices.failure import Difference, Failure, Kind
-from opinfo.compare import raw_bytes
+from opinfo.compare import bit_equal, raw_bytes
 from opinfo.device import Device, open_device
 
 _NOTHING: Any = object()
@@ -262,9 +262,9 @@ class Context:
         if there.shape != want.shape:
             self.same(tuple(there.shape), tuple(want.shape), text, Kind.SHAPE, at)
         self.checks += 1
-        mine, theirs = raw_bytes(there), raw_bytes(want)
-        if torch.equal(mine, theirs):
+        if bit_equal(there, want):
             return
+        mine, theirs = raw_bytes(there), raw_bytes(want)
         wrong = (mine != theirs).reshape(there.numel(), -1).any(1).nonzero().flatten()
         item = int(wrong[0])
         place = torch.unravel_index(wrong[0], there.shape) if there.dim() else ()

@@ -400,8 +400,11 @@ class Watch(Guard):
         self._journal.begin(cell, limit, self._group)
 
     def call(self, call: CallKey, clauses: Collection[str] = ()) -> bool:
-        of = self._places
-        charged = next((of[clause] for clause in of if not clauses or clause in clauses), 0)
+        charged = 0
+        for clause, place in self._places.items():
+            if not clauses or clause in clauses:
+                charged = place
+                break
         if self._call is not None and self._call.call == call:  # its inputs have been laid out
             self._journal.charge(charged)
             return True

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import chain, islice
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -367,7 +368,7 @@ def _numbers(cotangent: Cotangent | None) -> Any:
     if cotangent is None:
         return None
     at = cotangent.geometry
-    return at.shape, at.expanded, replace(cotangent, geometry=_NOWHERE)
+    return at.shape, at.expanded, _BESIDES(cotangent)
 
 
-_NOWHERE = CONTIGUOUS.geometry(())
+_BESIDES = attrgetter(*(each.name for each in fields(Cotangent) if each.name != "geometry"))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -568,14 +568,18 @@ def called_on_copies(call: Call) -> Answer:
 
 def old_values(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """What a target holds before: values of each sort in turn."""
+    values, count = values_of_each_sort(dtype), torch.Size(shape).numel()
+    return values.repeat(count // len(values) + 1)[:count].reshape(shape)
+
+
+@lru_cache(maxsize=32)
+def values_of_each_sort(dtype: torch.dtype) -> torch.Tensor:
     among = [prefill(dtype), 0, 1, 5]
     if dtype.is_floating_point or dtype.is_complex:
         among += [-1.5, 101.5, float("inf"), -0.0, torch.finfo(dtype).tiny / 4]
     elif dtype.is_signed:
         among += [-7]
-    values = torch.stack([torch.full((), each, dtype=dtype) for each in among])
-    count = torch.Size(shape).numel()
-    return values.repeat(count // len(values) + 1)[:count].reshape(shape)
+    return torch.stack([torch.full((), each, dtype=dtype) for each in among])
 
 
 def called_into_operand(call: Call, place: int) -> Answer:

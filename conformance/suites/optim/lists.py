@@ -39,9 +39,10 @@ def strides_of(layout: str, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(dense)
 
 
+@lru_cache(maxsize=2048)
 def values(count: int, seed: int, *, away: bool = False) -> torch.Tensor:
     """So many numbers in float64: every other one below 1, the others below 4, two thirds of them positive. Those that
-    are kept ``away`` from zero can be divisors."""
+    are kept ``away`` from zero can be divisors. Not to be written to: who asks again is given the same tensor."""
     drawn = torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     place = torch.arange(count)
     size = (0.5 + 1.5 * drawn) if away else drawn * torch.where(place % 2 == 0, 1.0, 4.0)

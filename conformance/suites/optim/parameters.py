@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -90,10 +90,12 @@ LISTS = {
 
 def start(parameters: Sequence[Parameter]) -> list[torch.Tensor]:
     """The first values, on the CPU in double precision: 8 binary digits, which every dtype holds."""
-    return [
-        values(torch.Size(each.shape).numel(), 50 + number).view(each.shape).bfloat16().double()
-        for number, each in enumerate(parameters)
-    ]
+    return [_start(each.shape, number).clone() for number, each in enumerate(parameters)]
+
+
+@lru_cache(maxsize=512)
+def _start(shape: tuple[int, ...], number: int) -> torch.Tensor:
+    return values(torch.Size(shape).numel(), 50 + number).view(shape).bfloat16().double()
 
 
 @lru_cache(maxsize=64)
@@ -215,7 +217,7 @@ def optimiser(
     """An optimiser of torch.optim; ``tensors`` may be groups. Ends the case as undeclared where this one does not take the
     device for fused steps, though others do (Adagrad on CUDA)."""
     made = getattr(torch.optim, name)
-    takes = inspect.signature(made).parameters
+    takes = _parameters(made)
     flags = {flag: value for flag, value in FLAGS[way].items() if value or flag in takes}
     kind = device.type if device is not None else "cpu"
     if flags.get("fused") and kind in _NOT_FUSED.get(name, ()):
@@ -225,9 +227,14 @@ def optimiser(
     return found
 
 
+@cache
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
+
+
 def takes_closure(made: Optimizer) -> bool:
     """Whether its steps need a function that computes the loss."""
-    closure = inspect.signature(type(made).step).parameters.get("closure")
+    closure = _parameters(type(made).step).get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
