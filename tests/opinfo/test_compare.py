@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from opinfo.compare import DEFAULT_TOLERANCES, bit_equal, difference
+from opinfo.compare import DEFAULT_TOLERANCES, bit_equal, difference, same_bytes
 
 NAN, INF = float("nan"), float("inf")
 
@@ -185,6 +185,17 @@ def test_bits_are_compared_in_every_dtype(dtype: str) -> None:
     left = torch.tensor([1.0, 0.0]).to(getattr(torch, dtype))
     assert bit_equal(left, left.clone())
     assert not bit_equal(left, torch.tensor([0.0, 1.0]).to(left.dtype))
+
+
+@pytest.mark.parametrize("count", [0, 7, 4095, 4096, 4103, 70_001])
+def test_bytes_are_compared_to_the_last(count: int) -> None:
+    left = (torch.arange(count) % 251).to(torch.uint8)
+    assert same_bytes(left, left.clone())
+    assert not same_bytes(left, torch.cat([left, left.new_zeros(1)]))
+    for place in {0, count // 2, count - 8, count - 1} if count else ():
+        right = left.clone()
+        right[place] += 1
+        assert not same_bytes(left, right)
 
 
 def test_other_shapes_and_dtypes_have_other_bits() -> None:

@@ -16,7 +16,10 @@ from opinfo.layouts import (
     STEP,
     Geometry,
     Layout,
+    Operand,
+    covering,
     covering_set,
+    geometries_of,
     parse_layout,
 )
 
@@ -325,3 +328,15 @@ def test_an_expand_without_a_long_dimension_falls_away(expand: str, shape: tuple
 @pytest.mark.parametrize("step", ["inner", "outer"])
 def test_a_step_of_a_scalar_falls_away(step: str) -> None:
     assert Layout("contiguous", step).geometry(()) == Layout("contiguous").geometry(())
+
+
+def test_the_cases_of_a_call_are_the_first_of_each_layout() -> None:
+    """And where a dimension may not have stride 0, it has another."""
+    operands = (Operand((2, 3, 4), 1), Operand((4,), 0), Operand((5, 5), 2, strided=False))
+    every = [geometries_of(case, operands) for case in covering_set().cases]
+    found = covering(operands, None)
+    assert [placed for _, placed in found] == list(dict.fromkeys(every))
+    assert {placed[0].expanded for _, placed in found} == {None, 0}
+    assert all(placed[1].expanded is None and not placed[2].stride for _, placed in found)
+    named = [case.id for case, _ in covering(operands, ("transposed", "contiguous"))]
+    assert named == ["contiguous", "transposed"]

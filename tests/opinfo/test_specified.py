@@ -169,6 +169,8 @@ def test_numbers_differ_where_at_most_one_is_nan() -> None:
     assert all_differ(torch.tensor([1.0, torch.nan, torch.inf]))
     assert not all_differ(torch.tensor([torch.nan, torch.nan]))
     assert not all_differ(torch.tensor([1, 1]))
+    assert not all_differ(torch.tensor([[2.0, 3.0], [0.0, -0.0]]))
+    assert all_differ(torch.tensor([torch.nan])) and all_differ(torch.empty(0))
 
 
 #: What becomes of an index, and what such a device gets where an operand is expanded, and of NaN.

@@ -208,6 +208,21 @@ def test_collect_only_lists_the_items_and_leaves_an_earlier_run_as_it_was(
     assert {p: p.read_bytes() for p in few.folder.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.parametrize(
+    ("options", "phases"),
+    [(("-n", "1"), {"call"}), (("-s", "-n", "0"), {"call", "setup", "teardown"})],
+)
+def test_an_item_is_one_report_unless_somebody_looks(
+    fork: ForkServer, tmp_path: Path, options: tuple[str, ...], phases: set[str]
+) -> None:
+    ran = fork.pytest(
+        *(*BASE, *options, "-vv", "--durations=0", "--ops", "neg", "--clauses", "layout.values"),
+        f"--results={tmp_path / 'run'}",
+    )
+    assert ran.code == 0
+    assert set(re.findall(r"^\S+s (call|setup|teardown) ", ran.text, re.MULTILINE)) == phases
+
+
 def test_lf_runs_what_failed_last(fork: ForkServer, tmp_path: Path) -> None:
     common = (*BASE, "--ops", "neg,tril", "-o", f"cache_dir={tmp_path / 'pytest-cache'}")
     assert fork.pytest(*common, f"--results={tmp_path / 'run'}").code == 1
