@@ -54,7 +54,9 @@ class _Run:
 _RUN: pytest.StashKey[_Run] = pytest.StashKey()
 _WORKER: pytest.StashKey[Worker | Runner] = pytest.StashKey()
 _SERVER: pytest.StashKey[ForkServer] = pytest.StashKey()  # starts workers
-_BARE = pytest.StashKey[bool]()  # nothing but the suite's items, and nobody looks at one
+_BARE = pytest.StashKey[
+    bool
+]()  # nothing but the suite's items, and nobody wants more than one report of each
 _AUTO = pytest.StashKey[bool]()  # -n auto: only as many workers as are worth their start
 
 
@@ -203,12 +205,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     worker = session.config.stash.get(_WORKER, None)
     if worker is None:
         return
-    from conformance.run.xdist_adapter import is_worker, report_collected
+    from conformance.run.xdist_adapter import (
+        controller_wants_every_phase,
+        is_worker,
+        report_collected,
+    )
 
     kept = [item.item_id for item in session.items if isinstance(item, pytest_.SuiteItem)]
     if len(kept) == len(session.items):
         pytest_.capture_no_logs(session.config)
-        session.config.stash[_BARE] = not pytest_.in_process(session.config.option)
+        whole = pytest_.wants_every_phase(session.config)
+        if is_worker(session.config):
+            whole = whole or controller_wants_every_phase(session.config)
+        session.config.stash[_BARE] = not whole
     if is_worker(session.config):
         report_collected(session.config, kept)
     else:

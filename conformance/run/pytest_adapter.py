@@ -154,6 +154,17 @@ class SuiteFile(pytest.File):
             yield SuiteItem.from_parent(self, name=name, nodeid=nodeid, item_id=each, run=self._run)
 
 
+def wants_every_phase(config: pytest.Config) -> bool:
+    """Whether a test is reported by phases: to somebody who looks at one process, or to the plugin of somebody else, which
+    may wait for the last of them, as pytest-html does. Known once all plugins are registered."""
+    # A worker of xdist is a module that execnet names.
+    ours = ("_pytest.", "xdist.", "__channelexec__", f"{PACKAGE.name}.")
+    takers = config.hook.pytest_runtest_logreport.get_hookimpls()
+    return in_process(config.option) or any(
+        not taker.function.__module__.startswith(ours) for taker in takers
+    )
+
+
 def run_phase(item: SuiteItem) -> None:
     """What pytest does with a test, without the phases before and after: an item has none, and each costs a message
     between processes and what plugins do in it, together as much as a short item takes."""

@@ -16,7 +16,7 @@ import pytest
 from conformance.run import execnet_adapter
 from conformance.run.fork_client import ForkServer
 from conformance.run.isolation.controller import Controller, Node
-from conformance.run.pytest_adapter import in_process, say
+from conformance.run.pytest_adapter import in_process, say, wants_every_phase
 from devices.errors import ConformError
 
 #: What workers load: the fork server loads it before them.
@@ -86,6 +86,11 @@ def input_of(config: pytest.Config) -> tuple[str, bytes, bytes, Any, list[int]]:
     return given["workerid"], given["conform_start"], given["conform_orders"], channel, pipes
 
 
+def controller_wants_every_phase(config: pytest.Config) -> bool:
+    """The same of the controller, whose plugins a worker does not have."""
+    return bool(config.workerinput["conform_phases"])  # type: ignore[attr-defined]
+
+
 def report_collected(config: pytest.Config, items: Iterable[str]) -> None:
     """Tell the controller which items pytest kept."""
     config.workeroutput["conform_collected"] = list(items)  # type: ignore[attr-defined]
@@ -116,7 +121,7 @@ def node_of(node: Any, orders: bytes) -> Node:
     def start(given: bytes, heard: Callable[[bytes], None]) -> None:
         channel.setcallback(heard)
         more = {"conform_start": given, "conform_orders": orders, "conform_channel": channel}
-        node.workerinput.update(more)
+        node.workerinput.update(more, conform_phases=wants_every_phase(node.config))
 
     process, where = execnet_adapter.process_of(gateway), execnet_adapter.where(gateway)
     by_socket = bool(getattr(gateway.spec, "socket", None))

@@ -210,7 +210,13 @@ def test_collect_only_lists_the_items_and_leaves_an_earlier_run_as_it_was(
 
 @pytest.mark.parametrize(
     ("options", "phases"),
-    [(("-n", "1"), {"call"}), (("-s", "-n", "0"), {"call", "setup", "teardown"})],
+    [
+        (("-n", "1"), {"call"}),
+        (("-n", "0"), {"call"}),
+        (("-s", "-n", "0"), {"call", "setup", "teardown"}),
+        (("-n", "1", "-p", "tests.plugin.taker"), {"call", "setup", "teardown"}),
+        (("-n", "0", "-p", "tests.plugin.taker"), {"call", "setup", "teardown"}),
+    ],
 )
 def test_an_item_is_one_report_unless_somebody_looks(
     fork: ForkServer, tmp_path: Path, options: tuple[str, ...], phases: set[str]
