@@ -205,19 +205,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     worker = session.config.stash.get(_WORKER, None)
     if worker is None:
         return
-    from conformance.run.xdist_adapter import (
-        controller_wants_every_phase,
-        is_worker,
-        report_collected,
-    )
+    from conformance.run.xdist_adapter import is_worker, report_collected, wants_every_phase
 
     kept = [item.item_id for item in session.items if isinstance(item, pytest_.SuiteItem)]
     if len(kept) == len(session.items):
         pytest_.capture_no_logs(session.config)
-        whole = pytest_.wants_every_phase(session.config)
-        if is_worker(session.config):
-            whole = whole or controller_wants_every_phase(session.config)
-        session.config.stash[_BARE] = not whole
+        session.config.stash[_BARE] = not wants_every_phase(session.config)
     if is_worker(session.config):
         report_collected(session.config, kept)
     else:

@@ -406,6 +406,14 @@ def _unusable_if_raised(what: str) -> Iterator[None]:
         raise DeviceUnusable(f"{what}: {with_cause(exc)}") from exc
 
 
+def seed_directly(torch_type: str, seed: int) -> torch.Generator:
+    """Seed the CPU's generator and those of ``torch_type``, and nothing else."""
+    module = getattr(torch, torch_type, None) if torch_type != "cpu" else None
+    if (seed_device := getattr(module, "manual_seed_all", None)) is not None:
+        seed_device(int(seed))
+    return torch.default_generator.manual_seed(int(seed))
+
+
 def limit_threads() -> None:
     """One thread per process in every mode, so that outcomes are the same for ``-n 0`` and ``-n 2``."""
     torch.set_num_threads(1)

@@ -21,6 +21,7 @@ from opinfo.compare import (
     outputs_of,
     tensors_of,
 )
+from opinfo.device import seed_directly
 from opinfo.exceptions import Exceptions, exceptions
 from opinfo.layouts import EXPAND, Layout
 from opinfo.reference import value_answer
@@ -32,14 +33,6 @@ def seed_everything(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)
-
-
-def seed_directly(torch_type: str, seed: int) -> torch.Generator:
-    """Seed the CPU's generator and those of ``torch_type``, and nothing else."""
-    module = getattr(torch, torch_type, None) if torch_type != "cpu" else None
-    if (seed_device := getattr(module, "manual_seed_all", None)) is not None:
-        seed_device(int(seed))
-    return torch.default_generator.manual_seed(int(seed))
 
 
 @contextmanager

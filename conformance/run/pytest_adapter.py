@@ -23,6 +23,9 @@ PACKAGE: Final = Path(__file__).resolve().parents[1]
 #: What pytest is given, and finds, as the file of the suite's items.
 SUITE_FILE: Final = PACKAGE / "test_conformance.py"
 
+#: What modules of pytest's own plugins are in.
+PYTESTS_OWN: Final = "_pytest."
+
 #: pytest's options that leave items out: such a run is partial.
 _DESELECTING: Final = ("keyword", "markexpr", "lf", "deselect", "stepwise", "maxfail")
 #: pytest's options with which a person looks at one process, or nothing runs.
@@ -152,17 +155,6 @@ class SuiteFile(pytest.File):
             # Given as text, pytest reads it as it reads it from its cache: without, --lf knows none of them.
             nodeid = f"{self.nodeid}::{name}"
             yield SuiteItem.from_parent(self, name=name, nodeid=nodeid, item_id=each, run=self._run)
-
-
-def wants_every_phase(config: pytest.Config) -> bool:
-    """Whether a test is reported by phases: to somebody who looks at one process, or to the plugin of somebody else, which
-    may wait for the last of them, as pytest-html does. Known once all plugins are registered."""
-    # A worker of xdist is a module that execnet names.
-    ours = ("_pytest.", "xdist.", "__channelexec__", f"{PACKAGE.name}.")
-    takers = config.hook.pytest_runtest_logreport.get_hookimpls()
-    return in_process(config.option) or any(
-        not taker.function.__module__.startswith(ours) for taker in takers
-    )
 
 
 def run_phase(item: SuiteItem) -> None:

@@ -16,7 +16,7 @@ import pytest
 from conformance.run import execnet_adapter
 from conformance.run.fork_client import ForkServer
 from conformance.run.isolation.controller import Controller, Node
-from conformance.run.pytest_adapter import in_process, say, wants_every_phase
+from conformance.run.pytest_adapter import PYTESTS_OWN, in_process, say
 from devices.errors import ConformError
 
 #: What workers load: the fork server loads it before them.
@@ -86,14 +86,27 @@ def input_of(config: pytest.Config) -> tuple[str, bytes, bytes, Any, list[int]]:
     return given["workerid"], given["conform_start"], given["conform_orders"], channel, pipes
 
 
-def controller_wants_every_phase(config: pytest.Config) -> bool:
-    """The same of the controller, whose plugins a worker does not have."""
-    return bool(config.workerinput["conform_phases"])  # type: ignore[attr-defined]
-
-
 def report_collected(config: pytest.Config, items: Iterable[str]) -> None:
     """Tell the controller which items pytest kept."""
     config.workeroutput["conform_collected"] = list(items)  # type: ignore[attr-defined]
+
+
+# -- in all processes
+
+
+def wants_every_phase(config: pytest.Config) -> bool:
+    """Whether a test is reported by phases: to somebody who looks at one process, or to the plugin of somebody else, which
+    may wait for the last of them, as pytest-html does. Known once all plugins are registered. Some are in the controller
+    alone, which tells its workers."""
+    # What runs in a worker is a module that execnet names.
+    ours = (PYTESTS_OWN, "xdist.", "__channelexec__", "conformance.")
+    takers = config.hook.pytest_runtest_logreport.get_hookimpls()
+    others = any(not taker.function.__module__.startswith(ours) for taker in takers)
+    return others or in_process(config.option) or _told(config)
+
+
+def _told(config: pytest.Config) -> bool:
+    return is_worker(config) and bool(config.workerinput["conform_phases"])  # type: ignore[attr-defined]
 
 
 # -- in the controller

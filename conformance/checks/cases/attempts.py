@@ -14,9 +14,8 @@ import torch
 from conformance.checks.cases.cases import Case
 from conformance.checks.cases.context import Attempt, Context, ProgramSearch, Where, in_process
 from devices.failure import Failure, Kind
-from opinfo.device import Device, DeviceUnusable, open_device
+from opinfo.device import Device, DeviceUnusable, open_device, seed_directly
 from opinfo.reference import ieee
-from opinfo.samples import seed_directly
 
 #: Milliseconds that work in flight takes, attempt by attempt. A device with a gate needs only the first.
 PATIENCE = (50.0, 250.0, 1000.0, 4000.0)
