@@ -409,8 +409,11 @@ def _unusable_if_raised(what: str) -> Iterator[None]:
 def seed_directly(torch_type: str, seed: int) -> torch.Generator:
     """Seed the CPU's generator and those of ``torch_type``, and nothing else."""
     module = getattr(torch, torch_type, None) if torch_type != "cpu" else None
-    if (seed_device := getattr(module, "manual_seed_all", None)) is not None:
-        seed_device(int(seed))
+    # MPS, which has one device, has no function for all.
+    for name in ("manual_seed_all", "manual_seed"):
+        if (seed_device := getattr(module, name, None)) is not None:
+            seed_device(int(seed))
+            break
     return torch.default_generator.manual_seed(int(seed))
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from opinfo.catalog import catalogue
+from opinfo.device import seed_directly
 from opinfo.samples import direct_seeding, seed_everything
 
 
@@ -54,6 +57,28 @@ def test_a_function_that_seeds_asks_nothing_of_the_device_s_module(
     with direct_seeding():
         assert torch.equal(dropout(torch.ones(8)), dropout(torch.ones(8)))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("has", "called"),
+    [
+        (("manual_seed", "manual_seed_all"), ["manual_seed_all"]),
+        (("manual_seed",), ["manual_seed"]),  # as torch.mps
+        ((), []),
+    ],
+)
+def test_the_device_is_seeded_once_by_what_its_module_has(
+    monkeypatch: pytest.MonkeyPatch, has: tuple[str, ...], called: list[str]
+) -> None:
+    seeded: list[tuple[str, int]] = []
+    functions = {
+        name: partial(lambda name, seed: seeded.append((name, seed)), name) for name in has
+    }
+    monkeypatch.setattr(torch, "vendor", SimpleNamespace(**functions), raising=False)
+    wanted = torch.manual_seed(7) and torch.rand(4)
+    seed_directly("vendor", 7)
+    assert torch.equal(torch.rand(4), wanted)
+    assert seeded == [(name, 7) for name in called]
 
 
 def test_direct_seeding_ends_with_its_block_even_when_that_raises() -> None:
