@@ -54,9 +54,7 @@ class _Run:
 _RUN: pytest.StashKey[_Run] = pytest.StashKey()
 _WORKER: pytest.StashKey[Worker | Runner] = pytest.StashKey()
 _SERVER: pytest.StashKey[ForkServer] = pytest.StashKey()  # starts workers
-_BARE = pytest.StashKey[
-    bool
-]()  # nothing but the suite's items, and nobody wants more than one report of each
+_BARE = pytest.StashKey[bool]()  # an item is reported once: nobody wants more, nothing else runs
 _AUTO = pytest.StashKey[bool]()  # -n auto: only as many workers as are worth their start
 
 

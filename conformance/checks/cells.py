@@ -69,9 +69,7 @@ class CellRecord:
     failing: set[str] = field(default_factory=set)
     failures: list[Failed] = field(default_factory=list)
     failed: int = 0
-    troubles: int = (
-        0  # failures and errors: a new one has the device looked at, whether it still works
-    )
+    troubles: int = 0  # failures and errors: after a new one the device is looked at
     ambiguous: list[str] = field(default_factory=list)
     unsupported: list[tuple[str, str]] = field(default_factory=list)  # exception type, message
     errors: list[str] = field(default_factory=list)
