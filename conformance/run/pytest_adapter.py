@@ -1,5 +1,5 @@
-"""All that the suite uses of pytest beyond its documented API: other plugins' options, the values of pytest's own options,
-where a run's arguments point, and the terminal.
+"""What the suite is to pytest, its items; and all that it uses of pytest beyond its documented API: other plugins' options, the
+values of pytest's own options, where a run's arguments point, and the terminal.
 
 ``tests/plugin/test_adapters.py`` pins these names.
 """
@@ -120,6 +120,9 @@ def _path(config: pytest.Config, argument: str) -> Path:
 
 def is_suite(path: Path) -> bool:
     return path == SUITE_FILE
+
+
+# -- the suite's items
 
 
 class SuiteItem(pytest.Item):
