@@ -300,7 +300,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if nothing and ours.partial:
         ours.clean_up()
         options = ", ".join(ours.request.selection)
-        run.ended = f"nothing selected (exit 5): {options} leave no item of the plan"
+        run.ended = f"nothing selected (exit 5): no item of the plan is left by {options}"
         return
     try:
         result = ours.finish(run.junitxml, stopped=stopped, say=partial(pytest_.say, config))
