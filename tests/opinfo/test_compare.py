@@ -180,11 +180,25 @@ def test_bits_are_compared_whatever_the_strides() -> None:
     assert bit_equal(one, torch.full((1, 1), NAN))
 
 
-@pytest.mark.parametrize("dtype", ["float8_e5m2", "complex32", "uint16", "bool", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *("float8_e5m2", "complex32", "uint16", "bool", "bfloat16"),
+        *("float64", "complex64", "complex128"),
+    ],
+)
 def test_bits_are_compared_in_every_dtype(dtype: str) -> None:
     left = torch.tensor([1.0, 0.0]).to(getattr(torch, dtype))
     assert bit_equal(left, left.clone())
     assert not bit_equal(left, torch.tensor([0.0, 1.0]).to(left.dtype))
+
+
+def test_bits_are_those_of_the_values_that_a_lazy_view_stands_for() -> None:
+    values = torch.tensor([1 + 2j, 3 - 4j])
+    assert bit_equal(values.conj(), values.conj().resolve_conj())
+    assert not bit_equal(values.conj(), values)
+    negative = torch._neg_view(values.real)
+    assert bit_equal(negative, -values.real) and not bit_equal(negative, values.real)
 
 
 @pytest.mark.parametrize("count", [0, 7, 4095, 4096, 4103, 70_001])
@@ -192,6 +206,7 @@ def test_bytes_are_compared_to_the_last(count: int) -> None:
     left = (torch.arange(count) % 251).to(torch.uint8)
     assert same_bytes(left, left.clone())
     assert not same_bytes(left, torch.cat([left, left.new_zeros(1)]))
+    assert not count or not same_bytes(left, left[:-3])
     for place in {0, count // 2, count - 8, count - 1} if count else ():
         right = left.clone()
         right[place] += 1
