@@ -3,6 +3,7 @@ below the public one, lazy negation, the identity of a storage. A test pins each
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -167,3 +168,8 @@ def optimised_on(way: str, torch_type: str) -> bool:
     }
     # A list on the CPU is a loop: torch lists it for the choice by default only.
     return torch_type in lists[way]() or (way, torch_type) == ("foreach", "cpu")
+
+
+def load_forward_ad() -> None:
+    """Load what torch loads when a process first differentiates in forward mode: it compiles formulas for a sixth of a second."""
+    importlib.import_module("torch._decomp.decompositions_for_jvp")

@@ -50,6 +50,7 @@ from opinfo.device import Device, first_index, open_device, preflight
 from opinfo.exceptions import exceptions
 from opinfo.reference import ReferenceCache, StrideReference, forget_dispatches
 from opinfo.samples import Sample, Traits, choose, draw, probe
+from opinfo.torch_private import load_forward_ad
 
 #: Objects that are new before Python looks for cycles: with its own 700 that takes a twentieth of a run.
 _YOUNG: Final = 5_000
@@ -132,6 +133,8 @@ def prepare(orders: WorkerOrders) -> None:
     """Read once, for all copies of this process, what they need and what touches no device. Raises ConformError."""
     catalogue()
     manifest_of(orders)
+    if any("autograd.forward_ad" in item.clauses for item in orders.items):
+        load_forward_ad()
 
 
 class Worker:

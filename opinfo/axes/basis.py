@@ -214,12 +214,12 @@ class Basis:
             found = self.distinct(shape)
         elif given.dtype == self.kind and signed and not self.elementwise and self.moves:
             drawn = torch.rand(tuple(shape), generator=self._generator, dtype=torch.float64)
-            return (drawn * 17 - 8.5).masked_fill_(drawn > 0.98, 0.0).to(given.dtype)
+            zeros = drawn > 0.98
+            return drawn.mul_(17).sub_(8.5).masked_fill_(zeros, 0.0).to(given.dtype)
         elif not self.elementwise and (signed or given.is_complex()):
             return self.whole_numbers(shape, given.dtype)
         else:
-            pool = self.pool(base, place)
-            found = pool[torch.randint(len(pool), tuple(shape), generator=self._generator)]
+            found = self._some_of(self.pool(base, place), shape)
         if found.dim() and self._ascends(base, place):
             found = found.sort(dim=-1).values
         return found.contiguous()
@@ -244,8 +244,13 @@ class Basis:
         """Small whole numbers other than 0: sums and products of them are exact, whatever their order."""
         most = 1 if kind.itemsize <= 2 and max(shape, default=1) > _NARROW else 8
         among = _small_numbers(most, kind)
-        found = among[self.choice(len(among), shape)]
-        return found + 1j * among[self.choice(len(among), shape)] if kind.is_complex else found
+        found = self._some_of(among, shape)
+        return found + 1j * self._some_of(among, shape) if kind.is_complex else found
+
+    def _some_of(self, values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        """Random ones of a vector."""
+        chosen = self.choice(len(values), (torch.Size(shape).numel(),))
+        return values.index_select(0, chosen).reshape(tuple(shape))  # twice as fast as indexing
 
     def distinct(self, shape: Sequence[int]) -> torch.Tensor:
         """Values that all differ, in random order, where the dtype has as many: no tie has to be broken."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import secrets
+import random
 import shutil
 import sys
 import zlib
@@ -23,6 +23,8 @@ from devices.files import file_name, write_whole
 
 #: One in so many kept answers is asked for again.
 _CHECKED = 32
+#: By chance that no seed of a run decides: each run looks at others. A system call for each answer would cost more than it.
+_CHANCE = random.Random()
 #: Folders that are kept, of several states of this package or of torch.
 _KEPT = 3
 _SOURCES = (".py", ".toml")
@@ -49,8 +51,7 @@ class Decisions:
             raise Changed
         else:
             answer = self._kept[len(self._given)] == "1"
-            # By chance that no seed decides: each run looks at others.
-            if not secrets.randbelow(_CHECKED) and question() != answer:
+            if _CHANCE.random() * _CHECKED < 1 and question() != answer:
                 raise Changed
         self._given.append("01"[answer])
         return answer

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import torch
 
 from opinfo import torch_private as private
@@ -40,3 +43,19 @@ def test_torch_lists_the_devices_of_optimisers() -> None:
     ways = ("foreach", "fused", "capturable")
     assert [private.optimised_on(way, "cuda") for way in ways] == [True, True, True]
     assert [private.optimised_on(way, "cpu") for way in ways] == [True, True, False]
+
+
+_FORWARD = """
+import sys, torch
+from torch.autograd import forward_ad
+from opinfo.torch_private import load_forward_ad
+load_forward_ad()
+before = set(sys.modules)
+with forward_ad.dual_level():
+    forward_ad.make_dual(torch.ones(2), torch.ones(2))
+assert set(sys.modules) == before, set(sys.modules) - before
+"""
+
+
+def test_forward_mode_loads_nothing_more_at_its_first_use() -> None:
+    subprocess.run([sys.executable, "-c", _FORWARD], check=True)

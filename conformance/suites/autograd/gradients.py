@@ -51,15 +51,21 @@ Arguments: TypeAlias = Callable[[list[torch.Tensor], torch.device], Any]
 Grads: TypeAlias = list[torch.Tensor | None]
 
 
-@lru_cache(maxsize=256)
 def weights(shape: Sequence[int], dtype: torch.dtype, turn: int = 0) -> torch.Tensor:
     """Numbers between -2 and 2 in no order, always the same. Nothing writes to them."""
-    steps = torch.arange(torch.Size(shape).numel(), dtype=torch.float64) + 1 + 37 * turn
+    count, first = torch.Size(shape).numel(), 37 * turn
+    among = _unordered(max(1024, 1 << (first + count).bit_length()), dtype)
+    return among[first : first + count].reshape(tuple(shape))
+
+
+@lru_cache(maxsize=64)
+def _unordered(count: int, dtype: torch.dtype) -> torch.Tensor:
+    """The first of the numbers that ``weights`` are."""
+    steps = torch.arange(count, dtype=torch.float64) + 1
     real, other = (
         ((steps * each) % 1 * 4 - 2) for each in (0.7548776662466927, 0.5698402909980532)
     )
-    found = torch.complex(real, other) if dtype.is_complex else real
-    return found.reshape(tuple(shape)).to(dtype)
+    return (torch.complex(real, other) if dtype.is_complex else real).to(dtype)
 
 
 @lru_cache(maxsize=64)
