@@ -19,6 +19,7 @@ from conformance.suites.random.distribution import (
     many_weights,
     permutation,
     shaped,
+    without_replacement,
 )
 from devices import registry
 
@@ -88,6 +89,9 @@ class There(Here):
 
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.clone()
+
+    def equal(self, found: torch.Tensor, expected: torch.Tensor, text: str) -> None:
+        assert torch.equal(found, expected), text
 
 
 def first_off(drawn: torch.Tensor) -> torch.Tensor:
@@ -199,3 +203,46 @@ def test_what_is_wrong_only_for_many_is_seen(
     monkeypatch.setattr(torch, name, wrong)
     with pytest.raises(AssertionError):
         case(There())
+
+
+def read_dense(rows: torch.Tensor) -> torch.Tensor:
+    length = rows.shape[1]
+    return rows.as_strided(rows.shape, (length, 1), rows.storage_offset())
+
+
+def read_other_rows(rows: torch.Tensor) -> torch.Tensor:
+    return read_dense(rows).clamp(min=0.5)  # torch refuses rows of zeros
+
+
+def with_a_step_of_1(rows: torch.Tensor) -> torch.Tensor:
+    return rows.as_strided(rows.shape, (rows.stride(0), 1), rows.storage_offset())
+
+
+@pytest.mark.parametrize("only", [False, True, None], ids=["without", "with", "both"])
+@pytest.mark.parametrize(
+    ("when", "fault", "text"),
+    [
+        (lambda rows: rows.stride(0) == 0, read_dense, "of an expanded row"),
+        (lambda rows: rows.stride(0) == 1, read_other_rows, "of transposed rows"),
+        (lambda rows: rows.stride(1) == 2, with_a_step_of_1, "of every second element"),
+        (lambda rows: True, lambda rows: rows.sqrt(), "half of the weight"),
+        (lambda rows: True, lambda rows: rows + 0.1, "categor"),
+    ],
+)
+def test_wrong_weights_are_seen(
+    when: Callable[[torch.Tensor], bool],
+    fault: Callable[[torch.Tensor], torch.Tensor],
+    text: str,
+    only: bool | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = torch.multinomial
+    without_replacement(There())
+
+    def wrong(rows: torch.Tensor, count: int, replaced: bool) -> torch.Tensor:
+        met = when(rows) and only in (None, replaced)
+        return draw(fault(rows) if met else rows, count, replaced)
+
+    monkeypatch.setattr(torch, "multinomial", wrong)
+    with pytest.raises(AssertionError, match=text):
+        without_replacement(There())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import methodcaller
 from typing import Any, NamedTuple
 
@@ -395,23 +395,48 @@ def permutation_order(context: Context) -> None:
         context.check(even, text, found=counts)
 
 
+#: Weights of seven categories: two are never drawn, and one has half of the weight.
+_WEIGHTS, _ROWS = (0.0, 1.0, 2.0, 0.0, 4.0, 8.0, 1.0), 2000
+
+
+def _rows_of_weights(context: Context) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights in each row, on the device. A kernel that ignores their strides finds others in most rows."""
+    weights = torch.tensor(_WEIGHTS)
+    rows = weights.expand(_ROWS, len(weights))
+    yield "of contiguous rows", context.to_device(rows.contiguous())
+    held = torch.ones(rows.numel())
+    held[: len(weights)] = weights
+    yield "of an expanded row", context.to_device(held)[: len(weights)].expand(rows.shape)
+    yield "of transposed rows", context.to_device(rows.t().contiguous()).t()
+    between = torch.stack([rows, torch.ones_like(rows)], dim=-1)
+    yield "of every second element", context.to_device(between)[..., 0]
+
+
 @cases("random.distribution")
 def without_replacement(context: Context) -> None:
-    """multinomial without replacement draws no category twice, none of weight 0, and heavy ones first."""
-    torch.manual_seed(20_244)
-    weights = torch.tensor([0.0, 1.0, 2.0, 0.0, 4.0, 8.0, 1.0])
-    rows = weights.expand(400, 7).contiguous()
-    found = context.from_device(torch.multinomial(context.to_device(rows), 5, False))
-    context.same(tuple(found.shape), (400, 5), "so many of each row")
-    ordered = found.sort(dim=1).values
-    want = torch.tensor([1, 2, 4, 5, 6]).expand(400, 5)
-    context.equal(ordered, want, "each category with a weight is drawn once")
-    share = float((found[:, 0] == 5).double().mean())
-    bound = 7 * math.sqrt(0.25 / 400)
-    text = f"half of the weight is drawn first in half of the rows, within {bound:.2f}"
-    context.check(abs(share - 0.5) <= bound, text, found=share)
-    rows_differ = len({tuple(row) for row in found.tolist()}) > 20
-    context.check(rows_differ, "rows are drawn independently")
+    """multinomial without replacement draws no category twice, none of weight 0, and heavy ones first, whatever the strides
+    of the weights; with replacement it draws them in the same shares."""
+    bound = 7 * math.sqrt(0.25 / _ROWS)
+    share_text = f"half of the weight is drawn first in half of the rows, within {bound:.3f}"
+    for layout, rows in _rows_of_weights(context):
+        for replaced in (False, True):
+            torch.manual_seed(20_244)
+            found = context.from_device(torch.multinomial(rows, 5, replaced))
+            how = f"{layout}, {'with' if replaced else 'without'} replacement"
+            context.same(tuple(found.shape), (_ROWS, 5), f"{how}: so many of each row")
+            if replaced:
+                drawn = sorted(set(found.reshape(-1).tolist()))
+                context.same(
+                    drawn, [1, 2, 4, 5, 6], f"{how}: every category with a weight is drawn"
+                )
+            else:
+                want = torch.tensor([1, 2, 4, 5, 6]).expand(_ROWS, 5)
+                text = f"{how}: each category with a weight is drawn once"
+                context.equal(found.sort(dim=1).values, want, text)
+            share = float((found[:, 0] == 5).double().mean())
+            context.check(abs(share - 0.5) <= bound, f"{how}: {share_text}", found=share)
+            rows_differ = len({tuple(row) for row in found.tolist()}) > 20
+            context.check(rows_differ, f"{how}: rows are drawn independently")
 
 
 @cases("random.distribution", over={"rand_is_fine": ("rand",), "randn_is_fine": ("randn",)})
