@@ -32,7 +32,8 @@ class ItemReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     cells: tuple[CellOutcome, ...] = ()
     asked: int = 0  # answers of the stride reference
-    missed: int = 0  # … that were not cached
+    missed: int = 0  # … that were computed
+    shipped: int = 0  # … that came with this package
 
 
 _encode: Final = msgspec.json.Encoder().encode

@@ -89,7 +89,8 @@ class Session:
     failed_before: frozenset[CellKey] = frozenset()  # in the run that the folder held
     outcomes: dict[CellKey, CellOutcome] = field(default_factory=dict)
     asked: int = 0  # answers of the stride reference
-    missed: int = 0  # … that were not cached
+    missed: int = 0  # … that were computed
+    shipped: int = 0  # … that came with this package
     collected: set[CellKey] = field(default_factory=set)  # of the items that pytest kept
     hosts: set[str] = field(default_factory=set)  # other machines with workers
     cut_short: str = ""  # why the run ended early, if it did
@@ -120,6 +121,7 @@ class Session:
         )
         self.asked += report.asked
         self.missed += report.missed
+        self.shipped += report.shipped
         for found in report.cells:
             self.outcomes[found.cell] = msgspec.structs.replace(found, worker=worker)
 
@@ -339,7 +341,7 @@ class Session:
 
     def _provenance(self, manifest: bytes) -> Provenance:
         """Where the results come from: plan, suite, torch, machine, manifest."""
-        cache = "cold" if self.missed * 2 > self.asked else "warm"
+        cache = "cold" if (self.missed + self.shipped) * 2 > self.asked else "warm"
         names = ("driver", "device_name", "os", "arch", "python")
         return Provenance(
             plan_hash=self.plan.hash,
@@ -383,8 +385,9 @@ class Session:
     def cache_line(self) -> str:
         """How often the cache of stride references had the answer; empty if it was not asked."""
         state = " (cache off)" if self.request.no_reference_cache else ""
-        cached = self.asked - self.missed
-        text = f"Stride reference: {cached:,} of {self.asked:,} answers from the cache{state}."
+        cached = self.asked - self.missed - self.shipped
+        text = f"Stride reference: {cached:,} of {self.asked:,} answers from the cache{state}"
+        text += f", {self.shipped:,} came with this package." if self.shipped else "."
         return text if self.asked else ""
 
 

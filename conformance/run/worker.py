@@ -243,11 +243,11 @@ class Worker:
             run_case(case, record, device, self.where)
             self.watch.done()
             run_programs(case, record, device, self.where, self._pins(item), self.watch)
-        return self._report(item, recorder)
+        return ItemReport(self._outcomes(item, recorder))
 
     def _run_lost(self, item: Item) -> ItemReport:
         """A case or an op that does not exist here, and is planned for a pinned example only."""
-        return self._report(item, unknown_here(*item, self._pins(item)))
+        return ItemReport(self._outcomes(item, unknown_here(*item, self._pins(item))))
 
     def _pins(self, item: Item) -> Sequence[Pinned]:
         return self.pins.get((item.op, item.dtype), ())
@@ -262,7 +262,7 @@ class Worker:
         recorder = Recorder(op_id, dtype, clauses, self.undeclared, withheld)
         pins = self._pins(item)
         if not (pins or any(map(recorder.get, clauses))):
-            return self._report(item, recorder)  # nothing is tried
+            return ItemReport(self._outcomes(item, recorder))  # nothing is tried
         count, declared = self.orders.bench.samples, frozenset(self.device.descriptor.dtypes)
         samples, traits = _upstream(op_id, dtype, count)
         if any(check.axes and recorder.get(check.clause) for check in self.op_checks):
@@ -281,13 +281,16 @@ class Worker:
         forget_dispatches()
         if cache is not None:
             cache.save()
-        return self._report(item, recorder, strides.asked, strides.missed)
+        if strides.mistaken:  # from now on, none is taken for this op
+            self.place.say(
+                f"{op_id} in {dtype} runs again, as a stride reference of it that comes with this package is not what this torch says"
+            )
+            return self._run_op(item)
+        told = strides.asked, strides.missed, strides.shipped
+        return ItemReport(self._outcomes(item, recorder), *told)
 
-    def _report(
-        self, item: Item, recorder: Recorder, asked: int = 0, missed: int = 0
-    ) -> ItemReport:
-        cells = tuple(self._outcome(recorder.cells[clause]) for clause in item.clauses)
-        return ItemReport(cells, asked, missed)
+    def _outcomes(self, item: Item, recorder: Recorder) -> tuple[CellOutcome, ...]:
+        return tuple(self._outcome(recorder.cells[clause]) for clause in item.clauses)
 
     def _outcome(self, record: CellRecord) -> CellOutcome:
         """A cell's outcome; its repro script is written."""
