@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -172,4 +173,8 @@ def optimised_on(way: str, torch_type: str) -> bool:
 
 def load_forward_ad() -> None:
     """Load what torch loads when a process first differentiates in forward mode: it compiles formulas for a sixth of a second."""
-    importlib.import_module("torch._decomp.decompositions_for_jvp")
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # torch compiles them in a way that it calls deprecated
+        importlib.import_module("torch._decomp.decompositions_for_jvp")

@@ -58,4 +58,4 @@ assert set(sys.modules) == before, set(sys.modules) - before
 
 
 def test_forward_mode_loads_nothing_more_at_its_first_use() -> None:
-    subprocess.run([sys.executable, "-c", _FORWARD], check=True)
+    subprocess.run([sys.executable, "-W", "error::DeprecationWarning", "-c", _FORWARD], check=True)

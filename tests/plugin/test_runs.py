@@ -132,6 +132,31 @@ def test_without_the_reference_cache_outcomes_and_checks_are_the_same(
     assert {k: found(c) for k, c in cells_of(tmp_path / "run").items()} == wanted
 
 
+def test_most_stride_references_come_with_the_package(whole_run: WholeRun) -> None:
+    """Else they are of samples that are no longer taken: CONTRIBUTING.md says how to write them anew."""
+    about = re.search(
+        r"reference: ([\d,]+) of ([\d,]+) answers from the cache, ([\d,]+) came", whole_run.ran.text
+    )
+    assert about is not None
+    cached, asked, shipped = (int(each.replace(",", "")) for each in about.groups())
+    assert shipped / (asked - cached) > 0.8
+
+
+def test_wrong_references_of_the_package_change_no_outcome(
+    few: Few, fork: ForkServer, tmp_path: Path
+) -> None:
+    ran = fork.pytest(
+        *(*BASE, "--ops", "copysign,mm", "-p", "tests.plugin.data.wrong_references"),
+        f"--results={tmp_path / 'run'}",
+        TORCH_CONFORMANCE_CACHE=str(tmp_path / "cache"),
+    )
+    for op in ("copysign", "mm"):
+        text = f"{op} in float32 runs again, as a stride reference of it that comes with this package is not what"
+        assert ran.text.count(text) == 1
+    wanted = {k: found(c) for k, c in few.cells.items() if k.op in ("copysign", "mm")}
+    assert {k: found(c) for k, c in cells_of(tmp_path / "run").items()} == wanted
+
+
 # -- a selection is a partial run
 
 
