@@ -250,7 +250,9 @@ class Basis:
     def _some_of(self, values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         """Random ones of a vector."""
         chosen = self.choice(len(values), (torch.Size(shape).numel(),))
-        return values.index_select(0, chosen).reshape(tuple(shape))  # twice as fast as indexing
+        # Twice as fast as indexing, for which there are more kernels.
+        found = values[chosen] if values.dtype in UNSIGNED else values.index_select(0, chosen)
+        return found.reshape(tuple(shape))
 
     def distinct(self, shape: Sequence[int]) -> torch.Tensor:
         """Values that all differ, in random order, where the dtype has as many: no tie has to be broken."""
