@@ -8,7 +8,6 @@ accepted alternative on every other device.
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from devices.files import file_name, write_whole
 from opinfo.compare import Call, on_device, tensors_of
 from opinfo.layouts import Geometry
 from opinfo.shipped import answers_for, beginning
+from opinfo.spot_check import is_due
 from opinfo.torch_private import (
     NO_FAKE_ANSWER,
     FakeTensorMode,
@@ -34,9 +34,6 @@ from opinfo.torch_private import (
 
 #: Raised when the meaning of a question or an answer changes.
 FORMAT = 2
-#: One in so many answers that come with this package is computed as well, by chance that no seed of a run decides.
-_CHECKED = 32
-_CHANCE = random.Random()
 #: In place of a question's name: the file has nothing that came with this package.
 _DISTRUSTED = ""
 
@@ -53,6 +50,9 @@ class ReferenceCache:
 
     @cached_property
     def _answers(self) -> dict[str, Any]:
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
         # A cold cache or a damaged file costs the answers, which are computed again and overwrite it.
         with suppress(OSError, msgspec.DecodeError):
             return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Any])
@@ -70,7 +70,7 @@ class ReferenceCache:
         return None if _DISTRUSTED in self._answers else self._shipped.get(beginning(key))
 
     def distrust(self) -> None:
-        """An answer that comes with this package is wrong here: take none from now on, and forget what may be such a one."""
+        """An answer that comes with this package is wrong here: take none from now on, and forget those that were taken."""
         self._answers.clear()
         self.put(_DISTRUSTED, True)
 
@@ -80,9 +80,10 @@ class ReferenceCache:
 
     def save(self) -> None:
         """Write the file if something was added. Raises OSError if the folder cannot be written."""
-        if self._new:
+        # What another worker has found wrong meanwhile, this one may hold: then all that is new here is computed again.
+        if self._new and (_DISTRUSTED in self._answers or _DISTRUSTED not in self._read()):
             write_whole(self._path, msgspec.json.encode(self._answers))
-            self._new = False
+        self._new = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class StrideReference:
             if (found := _decode(cache.get(key))) is not None:
                 return found
             given = _decode(cache.shipped(key))
-            if given is not None and _CHANCE.random() * _CHECKED >= 1:
+            if given is not None and not is_due():
                 self.shipped += 1
                 cache.put(key, _encode(given))
                 return given

@@ -1,15 +1,16 @@
 """Stride references that come with this package: those of plan quick, for the torch that it is tested with. A first run, as in
 CI, need not compute them for half a minute.
 
-They are not trusted silently. They count for one commit of torch, and one in 32 of those that a run takes is computed as
-well: where it is another, something has changed what it depends on, such as a vendor's package that replaces a kernel of
-torch's meta device. Then none of its op's are taken, and the run says so.
+They are not trusted silently. They count for one commit of torch, and one in 32 that a run takes is computed as well: where it
+is another, something has changed what it depends on, such as a vendor's package that replaces a kernel of torch's meta
+device. Then no answer for that op is taken, and the run says so.
 
 ``python -m opinfo.shipped FOLDER`` writes them, of what runs have kept in a folder of ``$TORCH_CONFORMANCE_CACHE/references``.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import zlib
 from collections.abc import Mapping
@@ -29,6 +30,8 @@ _BYTES: Final = 6
 _SIZE: Final = 1 + _BYTES
 #: The letter of questions about the type of device under test. The others have the same answers for all.
 OF_TYPE: Final = "d"
+#: A question's name in the cache: where it is asked ("device", "elsewhere", "meta"), and a hash.
+_NAME: Final = re.compile("[dem][0-9a-f]{24}")
 
 
 class _Answers(msgspec.Struct):
@@ -75,16 +78,22 @@ def _read(path: Path) -> _Shipped | None:
 
 def pack(folder: Path) -> bytes:
     """The file, of a folder with kept answers (``references/v2-2.13.0+cpu-cf30153c4c13``): in it, for each type of device, is
-    a folder with a file for each op and dtype."""
+    a folder with a file for each op and dtype. Raises ValueError if it has none, or others."""
     places: dict[bytes, int] = {}
     by_type: dict[str, dict[str, dict[bytes, int]]] = {}
     for path in sorted(folder.glob("*/*.json")):
         kept = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        for key, answer in sorted((key, answer) for key, answer in kept.items() if key):
+        if not all(map(_NAME.fullmatch, kept)):
+            raise ValueError(
+                f"{path}: expected stride references of this version that were all computed"
+            )
+        for key, answer in sorted(kept.items()):
             kind = path.parent.name if key[0] == OF_TYPE else ""
             place = places.setdefault(msgspec.msgpack.encode(answer), len(places))
             raw = key[0].encode() + bytes.fromhex(beginning(key)[1:])
             by_type.setdefault(kind, {}).setdefault(path.stem, {})[raw] = place
+    if not by_type:
+        raise ValueError(f"{folder}: expected folders of devices with files of stride references")
     shipped = _Shipped(
         folder.name.rpartition("-")[2],
         [msgspec.msgpack.decode(each) for each in places],
@@ -100,7 +109,12 @@ def pack(folder: Path) -> bytes:
 
 def main() -> None:
     """Write the file anew: ``python -m opinfo.shipped FOLDER``."""
-    content = pack(Path(sys.argv[1]))
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m opinfo.shipped FOLDER, of $TORCH_CONFORMANCE_CACHE/references")
+    try:
+        content = pack(Path(sys.argv[1]))
+    except (ValueError, msgspec.DecodeError) as error:
+        sys.exit(f"{error}. {FILE.name} is left as it is")
     write_whole(FILE, content)
     print(f"{FILE}: {len(content):,} bytes")
 

@@ -176,5 +176,5 @@ def load_forward_ad() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", DeprecationWarning
-        )  # torch compiles them in a way that it calls deprecated
+        )  # of torch.jit.script, which torch calls
         importlib.import_module("torch._decomp.decompositions_for_jvp")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import random
 import shutil
 import sys
 import zlib
@@ -20,11 +19,8 @@ from pathlib import Path
 import torch
 
 from devices.files import file_name, write_whole
+from opinfo.spot_check import is_due
 
-#: One in so many kept answers is asked for again.
-_CHECKED = 32
-#: By chance that no seed of a run decides: each run looks at others. A system call for each answer would cost more than it.
-_CHANCE = random.Random()
 #: Folders that are kept, of several states of this package or of torch.
 _KEPT = 3
 _SOURCES = (".py", ".toml")
@@ -51,7 +47,7 @@ class Decisions:
             raise Changed
         else:
             answer = self._kept[len(self._given)] == "1"
-            if _CHANCE.random() * _CHECKED < 1 and question() != answer:
+            if is_due() and question() != answer:
                 raise Changed
         self._given.append("01"[answer])
         return answer

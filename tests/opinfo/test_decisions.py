@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from opinfo import spot_check
 from opinfo.axes import decisions, samples_of
 from opinfo.axes.decisions import Changed, Decisions, kept_in
 from opinfo.catalog import catalogue
@@ -19,7 +20,7 @@ def drawn(op: str, kept: Decisions | None = None) -> list[str]:
 @pytest.fixture
 def no_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     """No kept answer is asked for again."""
-    monkeypatch.setattr(decisions, "_CHECKED", 10**12)
+    monkeypatch.setattr(spot_check, "ONE_IN", 10**12)
 
 
 @pytest.mark.parametrize("op", ["sum", "bmm", "nn.functional.conv2d"])
@@ -45,9 +46,9 @@ def test_an_answer_that_the_cpu_no_longer_gives_costs_the_file(
     for _ in range(60):
         lies.decide(lambda: False)
     lies.keep()
-    monkeypatch.setattr(decisions, "_CHECKED", 1)  # ask for each again
+    monkeypatch.setattr(spot_check, "ONE_IN", 1)  # ask for each again
     assert drawn("sum", kept_in(tmp_path, "sum", "float32")) == asked
-    monkeypatch.setattr(decisions, "_CHECKED", 10**12)
+    monkeypatch.setattr(spot_check, "ONE_IN", 10**12)
     assert drawn("sum", kept_in(tmp_path, "sum", "float32")) == asked  # it holds the truth now
 
 

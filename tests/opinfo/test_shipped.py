@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import torch
 
-from opinfo import reference, shipped
+from opinfo import shipped, spot_check
 from opinfo.compare import Call
 from opinfo.layouts import CONTIGUOUS
 from opinfo.reference import ReferenceCache, StrideAnswer, StrideReference, Where
@@ -27,7 +27,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "shipped.bin"
     file.write_bytes(shipped.pack(next((kept / "references").iterdir())))
     monkeypatch.setattr(shipped, "FILE", file)
-    monkeypatch.setattr(reference, "_CHECKED", 10**12)
+    monkeypatch.setattr(spot_check, "ONE_IN", 10**12)
     return file
 
 
@@ -91,11 +91,11 @@ def test_a_wrong_one_is_seen_and_none_is_taken_again(
     def transposed(tensor: torch.Tensor) -> torch.Tensor:  # what a vendor has made of the op
         return torch.neg(tensor).t() if tensor.dim() == 2 else torch.neg(tensor)
 
-    monkeypatch.setattr(reference, "_CHECKED", 1)
+    monkeypatch.setattr(spot_check, "ONE_IN", 1)
     strides, found = asked(tmp_path / "new", function=transposed)
     assert strides.mistaken and strides.shipped == 0
     assert found[0].outputs is not None and found[0].outputs[0].shape == (3, 2)
-    monkeypatch.setattr(reference, "_CHECKED", 10**12)
+    monkeypatch.setattr(spot_check, "ONE_IN", 10**12)
     strides, again = asked(tmp_path / "new", function=transposed)
     assert not strides.mistaken and strides.shipped == 0 and again == found
 
@@ -103,13 +103,42 @@ def test_a_wrong_one_is_seen_and_none_is_taken_again(
 def test_those_taken_before_it_are_forgotten(
     written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reference._CHANCE, "random", iter([1.0, 1.0, 0.0] + [1.0] * 9).__next__)
-    monkeypatch.setattr(reference, "_CHECKED", 2)
+    monkeypatch.setattr(spot_check._CHANCE, "random", iter([1.0, 1.0, 0.0] + [1.0] * 9).__next__)
+    monkeypatch.setattr(spot_check, "ONE_IN", 2)
     strides, _ = asked(tmp_path / "new", function=lambda t: torch.neg(t).sum())
     assert strides.mistaken and strides.shipped == 2
     (path,) = (tmp_path / "new").rglob("*.json")
     kept = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     assert len(kept) == 1 + 6  # its mark, and those that were computed
+
+
+def test_what_another_worker_found_wrong_is_not_written_back(written: Path, tmp_path: Path) -> None:
+    slow = ReferenceCache(tmp_path, BUILD, "cpu", "neg-float32")
+    slow.put("m1", [])  # taken before
+    quick = ReferenceCache(tmp_path, BUILD, "cpu", "neg-float32")
+    quick.distrust()
+    quick.save()
+    slow.save()
+    found = ReferenceCache(tmp_path, BUILD, "cpu", "neg-float32")
+    assert found.get("m1") is None and found.shipped("m1") is None
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, "expected folders of devices"),
+        ({"d" * 24: []}, "of this version"),
+        ({"": True, "m" + "0" * 24: []}, "all computed"),
+    ],
+)
+def test_what_is_no_whole_folder_is_not_packed(
+    content: dict[str, Any] | None, text: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "cpu").mkdir()
+        (tmp_path / "cpu" / "neg-float32.json").write_bytes(msgspec.json.encode(content))
+    with pytest.raises(ValueError, match=text):
+        shipped.pack(tmp_path)
 
 
 def test_the_file_of_the_package_is_for_the_torch_that_it_is_tested_with() -> None:
