@@ -43,6 +43,12 @@ def taken(sample: Sample) -> bool:
     return bool(sample.tensors) and all(t.layout == torch.strided for t in sample.tensors)
 
 
+@pytest.mark.parametrize("op", ["flip", "cat"])
+def test_of_what_is_only_moved_one_element_in_fifty_is_zero(op: str) -> None:
+    found = values(op, "long", 0)
+    assert 0.015 < float((found == 0).double().mean()) < 0.025 and bool((found < 0).any())
+
+
 # -- the table
 
 
