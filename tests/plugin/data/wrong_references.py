@@ -1,5 +1,5 @@
-"""The stride references that come with the package are wrong: something has changed what they are of. Nine are taken before
-one is computed as well."""
+"""The stride references that come with the package are wrong: something has changed what they are of. Many are taken, some of FakeTensor's among
+them, before one is computed as well."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ def _wrong(torch_build: str, torch_type: str, name: str) -> Mapping[str, Any]:
 
 
 reference.answers_for = _wrong
-reference.is_due = cycle([False] * 9 + [True]).__next__
+reference.is_due = cycle([False] * 79 + [True]).__next__
