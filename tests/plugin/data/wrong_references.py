@@ -1,5 +1,5 @@
-"""The stride references that come with the package are wrong: something has changed what they are of. Many are taken, some of FakeTensor's among
-them, before one is computed as well."""
+"""The stride references that come with the package are wrong: something has changed what they are of. Many are taken before one
+is computed as well, some of FakeTensor's among them, so that a cell would fail."""
 
 from __future__ import annotations
 
