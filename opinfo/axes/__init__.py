@@ -10,6 +10,7 @@ from itertools import islice
 from opinfo.axes.arguments import COUNTS, ENDS, OPERANDS, REFUSED
 from opinfo.axes.basis import Basis, asking
 from opinfo.axes.decisions import Changed, Decisions
+from opinfo.axes.defaults import DEFAULTS
 from opinfo.axes.drawn import DRAWN, layouts_of
 from opinfo.axes.matrices import GROWN
 from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, LONG, RANK, SIZE
@@ -22,7 +23,7 @@ from opinfo.specified import PARTLY, is_settled, specified
 
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
-    *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN, DRAWN, COUNTS, ALIKE, WRITTEN),
+    *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN, DRAWN, COUNTS, ALIKE, WRITTEN, DEFAULTS),
 )
 
 #: The most samples of each axis, by its name.

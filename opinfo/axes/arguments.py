@@ -199,7 +199,10 @@ def _counts(basis: Basis) -> Variations:
         by_type.setdefault(tuple(map(type, base.call.args)), []).append(base)
     known: set[tuple[tuple[int, ...], ...]] = set()
     for base in filter(None, chain(*zip_longest(*by_type.values()))):
-        for call in _changed(base, _many):
+        # Of extents those of each call after another: long ones, and then more of them.
+        tried = [*_changed(base, _many)]
+        turn = len(known) % max(len(tried), 1)
+        for call in (*tried[turn:], *tried[:turn]):
             shapes = _on_meta(basis, call)
             large = _LARGE < max(map(math.prod, shapes), default=0) <= MOST
             if large and shapes not in known and basis.taken(call) is not None:
@@ -232,7 +235,7 @@ def _many(value: Any) -> Iterator[Any]:
     elif isinstance(value, float):
         yield from (2057.5, -2057.5)
     elif isinstance(value, tuple) and value and all(type(each) is int for each in value):
-        yield from ((*value[:-1], 2057), (4099, *value[1:]))
+        yield from ((*value[:-1], 2057), (4099, 2, 1, 3, 1), (4099, *value[1:]))
 
 
 COUNTS = Axis(

@@ -107,6 +107,10 @@ class Basis:
             kept += choose([s for s in several if s not in chosen], missing)
             others = [s for s in chosen if s not in several]
             chosen = [*kept, *others[: _BASES - len(kept)]]
+        if (fullest := self._fullest(held)) is not None and not any(
+            len(s.tensors) == len(fullest.tensors) for s in chosen
+        ):
+            chosen[-1] = fullest
 
         def order(sample: Sample) -> tuple[bool, int, int]:
             single = any(t.numel() < 2 for t in sample.tensors)
@@ -119,6 +123,14 @@ class Basis:
             for wanted in (True, False)
         )
         return [*(s for pair in zip_longest(many, single) for s in pair if s is not None), *tiny]
+
+    def _fullest(self, held: Sequence[Sample]) -> Sample | None:
+        """A sample with as many tensors as any has, all of several elements if there is one: optional operands come last, and
+        the more of them a call has, the rarer it is."""
+        most = max((len(s.tensors) for s in held), default=0)
+        full = [s for s in held if len(s.tensors) == most]
+        whole = [s for s in full if all(t.numel() > 1 for t in s.tensors)]
+        return next(iter(choose(whole or full, 1)), None)
 
     def _returns_several(self, sample: Sample) -> bool:
         """Whether a result has several elements."""
@@ -353,6 +365,10 @@ class Basis:
         found = self.answer(call)
         in_columns = list(map(turned, call.tensors))
         wide = [exactly(t) if t.dtype == self.kind else t for t in call.tensors]
+        if self.plain:
+            others = (self._asked(self.rebound(call, each)) for each in (in_columns, wide))
+            number = self._asked(call).result
+            return found is not None and all(each.result == number for each in others)
         for tensors in (in_columns, wide):
             other = self.answer(self.rebound(call, tensors))
             if found and other is None and tensors is in_columns:

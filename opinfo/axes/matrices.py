@@ -14,8 +14,8 @@ from opinfo.samples import Sample
 
 #: Extents that matrices pass: a tile, and half of one, past which a square may leave one element over.
 _TILE, _HALF = 128, 64
-#: Columns beside a matrix; batches come in whole blocks of 64.
-_COLUMNS, _BATCH = 1024, 1088
+#: Columns beside a matrix; long batches come in whole blocks of 64, and short ones leave three squares of odd extent over.
+_COLUMNS, _BATCH, _FEW = 1024, 1088, 3
 #: Factors of copies: more than a matrix has blocks.
 _FACTORS = 79
 #: Elements of a batch, at most.
@@ -24,10 +24,11 @@ _MOST = 110_000
 
 def _grown(basis: Basis) -> Variations:
     """Calls with matrices that are put together from blocks, each times another factor: they stay triangular, definite
-    and regular. Then such with more columns in further operands, such with a long batch, and single rows and columns."""
+    and regular. Then such with more columns in further operands, such with a long batch and a short one, and single rows and columns."""
     seen: set[str] = set()
     blocks = (partial(_blocks, extent=_TILE), partial(_blocks, extent=_HALF))
-    for way in (*blocks, _columns, _batches, partial(_thin, dim=-2), partial(_thin, dim=-1)):
+    many, few = (partial(_batches, count=count) for count in (_BATCH, _FEW))
+    for way in (*blocks, _columns, many, few, partial(_thin, dim=-2), partial(_thin, dim=-1)):
         for base in sorted(basis.bases, key=_smallness)[:2]:
             calls = [*way(base, basis)]
             tried = chain(calls, (_milder(basis, call) for call in calls))
@@ -89,11 +90,11 @@ def _columns(base: Sample, basis: Basis) -> Iterator[Call]:
         yield basis.rebuilt(base, {place: _repeated_rows(given.mT, count).mT.contiguous()})
 
 
-def _batches(base: Sample, basis: Basis) -> Iterator[Call]:
+def _batches(base: Sample, basis: Basis, count: int) -> Iterator[Call]:
     held = [t for t in base.tensors if t.dim()]
-    if held and sum(t.numel() for t in held) <= _MOST // _BATCH:
+    if held and sum(t.numel() for t in held) <= _MOST // count:
         yield basis.rebuilt(
-            base, {p: _scaled(t, _BATCH) for p, t in enumerate(base.tensors) if t.dim()}
+            base, {p: _scaled(t, count) for p, t in enumerate(base.tensors) if t.dim()}
         )
 
 
@@ -154,7 +155,7 @@ GROWN = Axis(
     name="grown",
     finds="A kernel of linear algebra that is wrong for matrices of more than one tile, for many columns, for a long batch, or for a single row or column.",
     bugs=("pytorch/pytorch#79191",),
-    budget=7,
+    budget=8,
     layouts=("contiguous", "transposed+step_outer+offset"),
     applies=lambda basis: basis.keeps_values and not basis.free and basis.dtype == "float32",
     vary=_grown,

@@ -188,6 +188,14 @@ def _systems(basis: Basis, base: Sample, *shape: int) -> Call:
     return Call(call.args, {**call.kwargs, "dims": None})
 
 
+def _from_the_right(basis: Basis, base: Sample, batch: Shape, rows: int, columns: int) -> Call:
+    """Equations in which the unknown is on the left of the matrix."""
+    matrix = _dominant(basis, base, (*batch, columns, columns))
+    right = basis.fill(base, 1, (*batch, rows, columns))
+    call = basis.rebuilt(base, {0: matrix, 1: right})
+    return Call(call.args, {**call.kwargs, "left": False})
+
+
 def _inverted(basis: Basis, base: Sample, first: Shape, last: Shape) -> Call:
     size = math.prod(first)
     matrix = _dominant(basis, base, (size, size)).view(*first, *last)
@@ -254,6 +262,7 @@ _SYMMETRIC = (
     *(((), 65, 3), ((331,), 3, 2), ((), 130, 17), ((2,), 5, 1030), ((3, 2), 4, 1), ((), 1, 7)),
     ((), 131, 137),
 )
+_FROM_THE_RIGHT = (((), 3, 5), ((2,), 7, 33), ((), 17, 17), ((331,), 1, 2))
 _NORMS = ((17, 17), (2, 65, 131), (1031, 3), (3, 300, 301), (331, 2, 3), (1, 5), (7, 1))
 _STEPS = ((7,), (17,), (65,), (300,), (1031,), (4099,), (65_551,))
 
@@ -310,6 +319,8 @@ _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
     "linalg.lu": (_factored, _LU),
     "lu_unpack": (_unpacked, _LU),
     "linalg.ldl_solve": (_symmetric, _SYMMETRIC),
+    "linalg.solve": (_from_the_right, _FROM_THE_RIGHT),
+    "linalg.solve_ex": (_from_the_right, _FROM_THE_RIGHT),
     "linalg.tensorsolve": (_systems, ((5, 13), (2, 129), (3, 11, 1), (17,))),
     "linalg.tensorinv": (_inverted, (((5, 13), (65,)), ((131,), (131,)), ((17,), (1, 17)))),
     "linalg.lstsq*": (
