@@ -33,15 +33,16 @@ BUDGETS = {axis.name: axis.budget for axis in AXES}
 _WHOLE = 3
 #: Dtypes without the arithmetic that values are changed with.
 _STORED_ONLY = ("float8", "float4")
-#: The cases in which each of the others is laid out, and those of which each takes one in turn: one of each sort.
-_ALWAYS = ("contiguous", "contiguous+expand_first")
+#: The cases in which each of the others is laid out: contiguous, expanded, where there are three dimensions also in the
+#: middle, and one of each other sort in turn.
+_CONTIGUOUS, _EXPANDED, _EXPANDED_WITHIN = "contiguous", "contiguous+expand_first", "free:expand=1"
 _IN_TURN = (
     "contiguous+step_inner+offset",
     "transposed+step_outer+offset",
     "channels_last",
     "contiguous/transposed",
 )
-FEW = (*_ALWAYS, *_IN_TURN)
+FEW = (_CONTIGUOUS, _EXPANDED, _EXPANDED_WITHIN, *_IN_TURN)
 
 
 def samples_of(
@@ -78,12 +79,17 @@ def _made(
 
 def thinned(chosen: list[Sample], count: int) -> list[Sample]:
     """The samples, of which the ``count`` that differ most keep the whole covering set. Each of the others is contiguous,
-    expanded, and in one more of the few cases, in turn."""
+    expanded in the first dimension or, every other one, in the second of three, and in one more of the few cases, in turn."""
     whole = {sample.index for sample in choose(chosen, count)} if count else set()
-    return [
-        s if s.index in whole else replace(s, layouts=(*_ALWAYS, _IN_TURN[number % len(_IN_TURN)]))
-        for number, s in enumerate(chosen)
-    ]
+    found = []
+    for number, sample in enumerate(chosen):
+        if sample.index not in whole:
+            within = number % 2 and sample.rank > 2
+            expanded = _EXPANDED_WITHIN if within else _EXPANDED
+            turn = _IN_TURN[number % len(_IN_TURN)]
+            sample = replace(sample, layouts=(_CONTIGUOUS, expanded, turn))
+        found.append(sample)
+    return found
 
 
 def by_axis(

@@ -93,6 +93,8 @@ def _columns(base: Sample, basis: Basis) -> Iterator[Call]:
 def _batches(base: Sample, basis: Basis, count: int) -> Iterator[Call]:
     held = [t for t in base.tensors if t.dim()]
     if held and sum(t.numel() for t in held) <= _MOST // count:
+        if count == _BATCH:  # past 65,536 elements of the first
+            count = max(count, (2**16 // held[0].numel() // 64 + 1) * 64)
         yield basis.rebuilt(
             base, {p: _scaled(t, count) for p, t in enumerate(base.tensors) if t.dim()}
         )

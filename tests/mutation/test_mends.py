@@ -269,6 +269,32 @@ def of_few_digits(call: Invocation) -> object:
     return result.copy_(result.half())
 
 
+def ignoring(name: str, default: object) -> Effect:
+    """An argument has its default, whatever is given."""
+
+    def effect(call: Invocation) -> object:
+        given = call.values.get(name, default)
+        return call.honest(**{name: default}) if given != default else NOT_MET
+
+    return effect
+
+
+def from_the_right(call: Invocation) -> bool:
+    return call.values.get("left") is False
+
+
+def three_left_over(call: Invocation) -> bool:
+    """A loop of four leaves three elements of the first operand over."""
+    count = call.operands[0].tensor.numel()
+    return count > 4 and count % 4 == 3
+
+
+def weighted_twice_and_strided(call: Invocation) -> bool:
+    """There are four operands, of which one that is optional is strided."""
+    tensors = [each.tensor for each in call.operands]
+    return len(tensors) == 4 and not all(t.is_contiguous() for t in tensors[2:])
+
+
 MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     # An op whose values are unspecified may still not raise.
     ("new_empty", ("new_empty",), conditioned(is_empty, raises()), "layout.values"),
@@ -359,12 +385,45 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     ),
     ("transpose", ("transpose_",), conditioned(one_left_over, raises()), "layout.variants"),
     (
-        "nn.functional.celu",
-        ("celu_",),
+        "nn.functional.mish",
+        ("mish_",),
         conditioned(in_place, of_the_call_before()),
         "precision.trust",
     ),
     ("istft", ("_fft_c2c",), last_column_from_its_neighbour, "layout.values"),
+    # Arguments that upstream's samples leave out, or never give another value than the default.
+    *(
+        (op, (kernel,), ignoring(name, default), "layout.values")
+        for op, kernel, name, default in (
+            ("topk", "topk", "largest", True),
+            ("isin", "isin.Tensor_Tensor", "invert", False),
+            ("nn.functional.leaky_relu", "leaky_relu", "negative_slope", 0.01),
+            ("nn.functional.celu", "celu", "alpha", 1.0),
+            ("nan_to_num", "nan_to_num", "posinf", None),
+            ("triangular_solve", "triangular_solve", "upper", True),
+        )
+    ),
+    ("linalg.solve", ("_linalg_solve_ex",), conditioned(from_the_right, raises()), "layout.values"),
+    (
+        "special.chebyshev_polynomial_t",
+        ("special_chebyshev_polynomial_t",),
+        conditioned(infinite, raises()),
+        "layout.values",
+    ),
+    ("equal", ("equal",), conditioned(infinite, raises()), "layout.values"),
+    (
+        "linalg.inv",
+        ("linalg_inv_ex",),
+        conditioned(three_left_over, raises()),
+        "layout.values",
+    ),
+    ("zeros", ("zeros.out",), conditioned(deep, raises()), "layout.out_kept"),
+    (
+        "nn.functional.binary_cross_entropy_with_logits",
+        ("binary_cross_entropy_with_logits",),
+        conditioned(weighted_twice_and_strided, raises()),
+        "layout.values",
+    ),
 ]
 
 

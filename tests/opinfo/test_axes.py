@@ -12,6 +12,7 @@ import torch
 
 from opinfo.axes import AXES, FEW, by_axis, samples_of, table
 from opinfo.axes.basis import Basis, exactly
+from opinfo.axes.defaults import Argument, arguments_of
 from opinfo.axes.written import recipes
 from opinfo.catalog import catalogue
 from opinfo.compare import Call
@@ -149,7 +150,12 @@ def test_a_sample_of_the_axes_takes_every_layout_or_three_of_upstream_s_do() -> 
     of_scatter = samples_of(catalogue()["scatter"], "float32", 16)  # its indices are unique
     assert [s.axis for s in of_scatter if s.layouts is None] == [""] * 3
     others = [set(s.layouts or ()) for s in of_sum if not s.axis]
-    assert all(each >= set(FEW[:2]) and len(each) == 3 for each in others)
+    assert all("contiguous" in each and len(each) == 3 for each in others)
+    expanded = {"contiguous+expand_first", "free:expand=1"}
+    assert all(len(each & expanded) == 1 for each in others)
+    deep = [s for s in of_sum if not s.axis and s.rank > 2]
+    assert any("free:expand=1" in (s.layouts or ()) for s in deep)
+    assert not any("free:expand=1" in (s.layouts or ()) for s in of_sum if 0 < s.rank < 3)
     assert set().union(*others) == set(FEW)
 
 
@@ -194,6 +200,60 @@ def test_equal_elements_are_ordered_where_their_order_is_documented() -> None:
     for sample in (each for each in made("sort") if each.axis == "ties"):
         assert sample.call.kwargs["stable"] and len(sample.tensors[0].unique()) == 3
     assert not any(each.axis == "ties" for each in made("topk"))
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        ("topk", "largest"),
+        ("isin", "invert"),
+        ("nan_to_num", "posinf"),
+        ("nn.functional.leaky_relu", "negative_slope"),
+        ("triangular_solve", "unitriangular"),
+    ],
+)
+def test_arguments_that_upstream_leaves_out_are_given_another_value(
+    name: str, argument: str
+) -> None:
+    default = arguments_of(catalogue()[name])[argument]
+    given = [sample for sample in made(name) if default.given_to(sample.call, argument)]
+    assert given and {sample.axis for sample in given} == {"defaults"}
+
+
+def test_what_says_something_of_operands_is_left_alone() -> None:
+    # Whether values are unique, or matrices hermitian, is for whoever makes them to say.
+    assert "assume_unique" not in arguments_of(catalogue()["isin"])
+    assert "hermitian" not in arguments_of(catalogue()["linalg.matrix_rank"])
+    assert arguments_of(catalogue()["topk"]).keys() == {"dim", "largest"}
+
+
+def test_an_argument_is_given_by_name_or_at_its_place() -> None:
+    x = torch.ones(3)
+    largest = Argument(place=3, default=True, others=(False,))
+    assert not largest.given_to(Call((x, 2), {}), "largest")
+    assert not largest.given_to(Call((x, 2, 0, True), {}), "largest")
+    assert largest.given_to(Call((x, 2, 0, False), {}), "largest")
+    assert largest.given_to(Call((x, 2), {"largest": False}), "largest")
+    assert largest.changed(Call((x, 2), {}), "largest", False).kwargs == {"largest": False}
+    placed = largest.changed(Call((x, 2, 0, True, True), {}), "largest", False)
+    assert placed.args[1:] == (2, 0, False, True) and not placed.kwargs
+
+
+def test_calls_with_the_most_tensors_are_changed_too() -> None:
+    name = "nn.functional.binary_cross_entropy_with_logits"
+    assert max(len(sample.tensors) for sample in draw(catalogue()[name], "float32")) == 4
+    of_four = {sample.axis for sample in made(name) if len(sample.tensors) == 4}
+    assert {"extent", "special values"} <= of_four
+
+
+def test_polynomials_are_given_infinities_and_no_nan() -> None:
+    found = values("special.legendre_polynomial_p", "special values", 0)
+    assert found.isinf().any() and not found.isnan().any()
+    assert values("special.legendre_polynomial_p", "special values", 1).isfinite().all()
+
+
+def test_whole_tensors_that_are_compared_hold_infinities() -> None:
+    assert values("equal", "special values", 0).isinf().any()
 
 
 def test_operands_are_broadcast_both_ways() -> None:
