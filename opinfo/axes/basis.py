@@ -39,6 +39,8 @@ _MOST_RESULTS = 64
 _NARROW = 300
 #: Upstream's samples that changes start from. They differ in their arguments.
 _BASES = 4
+#: Of upstream's samples, as many as plans take.
+UPSTREAM = 16
 
 
 @dataclass
@@ -53,6 +55,8 @@ class Basis:
     name: str = ""  # of the axis that asks: part of the seed
     #: What grows together in each of the bases.
     groups: dict[int, list[tuple[frozenset[Any], float]]] = field(default_factory=dict)
+    #: The calls that a plan takes, as far as they are made: upstream's, and those of the axes.
+    made: list[Call] = field(default_factory=list)
     _generator: torch.Generator = field(default_factory=torch.Generator)
     _results: dict[int, int] = field(default_factory=dict)
     _ascending: dict[tuple[int, int], bool] = field(default_factory=dict)

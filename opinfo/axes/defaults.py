@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from opinfo.axes.basis import Axis, Basis, Variations
+from opinfo.axes.basis import UPSTREAM, Axis, Basis, Variations
 from opinfo.catalog import Op
 from opinfo.compare import Call, difference
 from opinfo.samples import Sample, choose
@@ -20,8 +20,6 @@ from opinfo.samples import Sample, choose
 _LEFT_ALONE = frozenset(
     ("hermitian", "assume_unique", "sorted", "some", "rcond", "atol", "rtol", "inplace", "implicit")
 )
-#: Of upstream's samples, as many as plans take.
-_UPSTREAM = 16
 #: Values that are tried, by the type of the default, until one makes a difference.
 _FLOATS = (0.3, -1.5, 2.5, 12.5)
 _INTS = (2, 1, 0, -1)
@@ -34,7 +32,7 @@ _NUMBERS = ("number", "float")
 
 def _defaults(basis: Basis) -> Variations:
     """For each such argument a call, and of numbers two, in which it has another value, and the answer is another."""
-    kept = choose(basis.drawn, _UPSTREAM)
+    kept = choose(basis.drawn, UPSTREAM)
     for name, argument in arguments_of(basis.op).items():
         if not any(argument.given_to(sample.call, name) for sample in kept):
             yield from islice(_telling(basis, name, argument), _VALUES)

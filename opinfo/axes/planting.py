@@ -27,7 +27,7 @@ def planted(basis: Basis) -> Variations:
     bases = [roomy(basis, base) for base in basis.bases]
     if not products:
         yield from _ordinary(basis, bases)
-    elif (large := _plant(basis, 0, [101.5], bases=bases)) is not None:
+    elif (large := plant(basis, 0, [101.5], bases=bases)) is not None:
         yield large
     family = op_family(basis.op.id, basis.op.ufunc)
     reduces = basis.op.ufunc == "reduction"
@@ -44,12 +44,12 @@ def planted(basis: Basis) -> Variations:
             infinities = []
         for turn, (among, places) in enumerate((([math.nan, -0.0, math.nan], 4), (infinities, 3))):
             turned = starting_at(bases, turn + 2)
-            planted = (_plant(basis, p, among, bases=turned) for p in range(places) if among)
+            planted = (plant(basis, p, among, bases=turned) for p in range(places) if among)
             yield from filter(None, planted)
         if EXTENT.applies(basis) and "axes.keep_shapes" not in basis.families:
             long = [replace(base, call=call) for base, call in islice(EXTENT.vary(basis), 2)]
             for among in ([math.nan], infinities) if long else ():
-                if among and (in_long := _plant(basis, 0, among, bases=long)) is not None:
+                if among and (in_long := plant(basis, 0, among, bases=long)) is not None:
                     yield in_long
     if "axes.masked_row" in basis.families:
         yield from islice(_masked(basis), 1)
@@ -69,18 +69,18 @@ def _ordinary(basis: Basis, bases: list[Sample]) -> Variations:
     small = [0.5, subnormal, 2.5, -0.0, 0.0]
     among = [wide, ordinary, small] if torch.finfo(basis.kind).max > _WIDE else [ordinary, small]
     every = (
-        _plant(basis, None, each, turn, starting_at(bases, n))
+        plant(basis, None, each, turn, starting_at(bases, n))
         for n, each in enumerate(among)
         for turn in (0, 1)
     )
     found = list(islice(filter(None, every), 2))
     if not found:
-        one = (_plant(basis, p, each, bases=bases) for p in range(3) for each in among)
+        one = (plant(basis, p, each, bases=bases) for p in range(3) for each in among)
         found = list(islice(filter(None, one), 2))
     yield from found
 
 
-def _plant(
+def plant(
     basis: Basis,
     which: int | None,
     among: Sequence[float],

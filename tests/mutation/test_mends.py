@@ -289,6 +289,10 @@ def three_left_over(call: Invocation) -> bool:
     return count > 4 and count % 4 == 3
 
 
+def large_weights(call: Invocation) -> bool:
+    return len(call.operands) > 1 and bool((call.operands[1].tensor.abs() > 100).any())
+
+
 def weighted_twice_and_strided(call: Invocation) -> bool:
     """There are four operands, of which one that is optional is strided."""
     tensors = [each.tensor for each in call.operands]
@@ -415,6 +419,14 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
         "linalg.inv",
         ("linalg_inv_ex",),
         conditioned(three_left_over, raises()),
+        "layout.values",
+    ),
+    # What no other axis gives to an op.
+    ("nn.functional.glu", ("glu",), conditioned(corner_left_over, raises()), "layout.values"),
+    (
+        "nn.functional.layer_norm",
+        ("native_layer_norm",),
+        conditioned(large_weights, raises()),
         "layout.values",
     ),
     ("zeros", ("zeros.out",), conditioned(deep, raises()), "layout.out_kept"),

@@ -13,6 +13,7 @@ import torch
 from opinfo.axes import AXES, FEW, by_axis, samples_of, table
 from opinfo.axes.basis import Basis, exactly
 from opinfo.axes.defaults import Argument, arguments_of
+from opinfo.axes.gaps import SHAPES
 from opinfo.axes.written import recipes
 from opinfo.catalog import catalogue
 from opinfo.compare import Call
@@ -254,6 +255,40 @@ def test_polynomials_are_given_infinities_and_no_nan() -> None:
 
 def test_whole_tensors_that_are_compared_hold_infinities() -> None:
     assert values("equal", "special values", 0).isinf().any()
+
+
+@pytest.mark.parametrize("name", ["nn.functional.glu", "bmm", "slice"])
+def test_a_corner_of_tiles_that_no_other_axis_leaves_over_is_filled_in(name: str) -> None:
+    corner = next(gap for gap in SHAPES if gap.name == "a corner of tiles left over")
+    by = [s.axis for s in made(name) if corner.holds(tuple(s.tensors[0].shape))]
+    assert by == ["gaps"]
+
+
+def test_values_that_an_operand_never_held_are_filled_in() -> None:
+    of_two = [s for s in made("nn.functional.layer_norm") if len(s.tensors) > 1]
+    assert {s.axis for s in of_two if bool((s.tensors[1].abs() > 100).any())} == {"gaps"}
+
+
+def test_where_there_is_no_gap_nothing_is_made() -> None:
+    assert not any(sample.axis == "gaps" for sample in made("mul"))
+
+
+@pytest.mark.parametrize(
+    ("name", "fits", "does_not"),
+    [
+        ("none left over of 64", (128, 3), (64,)),
+        ("one left over of 16", (3, 11), (32,)),
+        ("three left over of 4", (7,), (3,)),
+        ("one column", (2, 5, 1), (1, 1)),
+        ("one row", (2, 1, 5), (5,)),
+        ("a corner of tiles left over", (131, 137), (256, 137)),
+        ("more than 300 rows", (301, 2), (2, 301)),
+        ("more than 65,536 elements", (257, 257), (256, 256)),
+    ],
+)
+def test_what_a_gap_is(name: str, fits: tuple[int, ...], does_not: tuple[int, ...]) -> None:
+    (gap,) = (each for each in SHAPES if each.name == name)
+    assert gap.holds(fits) and not gap.holds(does_not)
 
 
 def test_operands_are_broadcast_both_ways() -> None:
