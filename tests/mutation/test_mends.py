@@ -290,7 +290,8 @@ def three_left_over(call: Invocation) -> bool:
 
 
 def zero_weights(call: Invocation) -> bool:
-    return len(call.operands) > 1 and bool((call.operands[1].tensor == 0).any())
+    weights = [each.tensor for each in call.operands[1:2]]
+    return any(bool(((t == 0) & ~t.signbit()).any()) for t in weights)
 
 
 def weighted_twice_and_strided(call: Invocation) -> bool:
