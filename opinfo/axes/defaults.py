@@ -41,7 +41,7 @@ def _defaults(basis: Basis) -> Variations:
 def _telling(basis: Basis, name: str, argument: Argument) -> Variations:
     """With each of the values the first call that it makes a difference to."""
     for value in argument.others:
-        for base, call in _bases(basis):
+        for base, call in _bases(basis, argument.tensors):
             before = basis.answer(call)
             changed = argument.changed(call, name, value)
             answer = basis.answer(changed) if before is not None else None
@@ -52,10 +52,12 @@ def _telling(basis: Basis, name: str, argument: Argument) -> Variations:
                 break
 
 
-def _bases(basis: Basis) -> Iterator[tuple[Sample, Call]]:
-    """The calls that are changed, and those of elementwise ops with NaN and infinities, which may be what an argument is
-    about."""
+def _bases(basis: Basis, most: float) -> Iterator[tuple[Sample, Call]]:
+    """The calls of so many tensors at most, and those of elementwise ops with NaN and infinities, which may be what an
+    argument is about."""
     for base in basis.bases:
+        if len(base.tensors) > most:
+            continue
         yield base, base.call
         first = base.tensors[0]
         if basis.elementwise and first.is_floating_point() and first.numel() > len(_SPECIAL):
@@ -70,6 +72,7 @@ class Argument(NamedTuple):
     place: int | None
     default: Any
     others: tuple[Any, ...]
+    tensors: float = math.inf  # that its overload takes: a 0-d one would pass for a number
 
     def given_to(self, call: Call, name: str) -> bool:
         """Whether a call gives it another value than the default."""
@@ -105,11 +108,14 @@ def _of_signature(signature: inspect.Signature) -> Iterator[tuple[str, Argument]
 
 def _of_schemas(op: Op) -> Iterator[tuple[str, Argument]]:
     for schema in op.schemas:
+        kinds = [str(each.type) for each in schema.arguments if not each.is_out]
+        lists = any("List[" in kind and "Tensor" in kind for kind in kinds)
+        tensors = math.inf if lists else sum("Tensor" in kind for kind in kinds)
         for place, each in enumerate(schema.arguments):
             kind = str(each.type).removeprefix("Optional[").removesuffix("]")
             if each.has_default_value() and (others := _others(kind, each.default_value)):
                 place_given = None if each.kwarg_only else place
-                yield each.name, Argument(place_given, each.default_value, others)
+                yield each.name, Argument(place_given, each.default_value, others, tensors)
 
 
 def _others(kind: str, default: Any) -> tuple[Any, ...]:

@@ -228,6 +228,12 @@ def test_what_says_something_of_operands_is_left_alone() -> None:
     assert arguments_of(catalogue()["topk"]).keys() == {"dim", "largest"}
 
 
+def test_an_index_without_dimensions_is_not_given_as_a_dimension() -> None:
+    # max(x, index, keepdim=True) is another overload, which reads the index on the host.
+    assert arguments_of(catalogue()["max.binary"])["keepdim"].tensors == 1
+    assert not any(sample.axis == "defaults" for sample in made("max.binary", "int64"))
+
+
 def test_an_argument_is_given_by_name_or_at_its_place() -> None:
     x = torch.ones(3)
     largest = Argument(place=3, default=True, others=(False,))
