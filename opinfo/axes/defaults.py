@@ -94,7 +94,8 @@ def arguments_of(op: Op) -> dict[str, Argument]:
     try:
         found = _of_signature(inspect.signature(op.function))
     except (TypeError, ValueError):  # a builtin
-        found = _of_schemas(op)
+        # Of overloads with an argument of one name, the one that takes most tensors.
+        found = iter(sorted(_of_schemas(op), key=lambda each: each[1].tensors))
     return {name: each for name, each in found if name[0] != "_" and name not in _LEFT_ALONE}
 
 

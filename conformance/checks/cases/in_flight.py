@@ -56,7 +56,8 @@ class Hold:
         if self.stream is None:
             self.stream = torch.accelerator.current_stream(self._device.torch_device)
         before = torch.accelerator.current_stream(self.stream.device)
-        with self.stream:
+        # Entering a stream that is the current one of another index leaves the index as it is (torch 2.13).
+        with torch.accelerator.device_index(self.stream.device.index), self.stream:
             if descriptor.gate is not None:
                 self._gate = descriptor.gate()
                 self._gate.close()
