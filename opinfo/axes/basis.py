@@ -360,7 +360,8 @@ class Basis:
         return difference(answers[0], answers[1], {}) is None
 
     def settled(self, call: Call) -> bool:
-        """Whether the CPU's answer is that of float64, and that of the same operands in another layout."""
+        """Whether the CPU's answer is that of float64, that of the same operands in another layout, and that of zeros in place
+        of subnormal numbers, which a device may take them for."""
         if "axes.unsettled" in self.families:
             return False
         return self.decisions.decide(lambda: self._settles(call))
@@ -369,11 +370,12 @@ class Basis:
         found = self.answer(call)
         in_columns = list(map(turned, call.tensors))
         wide = [exactly(t) if t.dtype == self.kind else t for t in call.tensors]
+        zeros = [flushed(t) if t.dtype == self.kind else t for t in call.tensors]
         if self.plain:
-            others = (self._asked(self.rebound(call, each)) for each in (in_columns, wide))
+            others = (self._asked(self.rebound(call, each)) for each in (in_columns, wide, zeros))
             number = self._asked(call).result
             return found is not None and all(each.result == number for each in others)
-        for tensors in (in_columns, wide):
+        for tensors in (in_columns, wide, zeros):
             other = self.answer(self.rebound(call, tensors))
             if found and other is None and tensors is in_columns:
                 continue  # a view that this layout does not have
@@ -438,6 +440,13 @@ def asking() -> Iterator[None]:
 def _paired(call: Call) -> bool:
     """Whether there are as many values as keys."""
     return len({each.shape[-2:-1] for each in call.tensors[1:3]}) == 1
+
+
+def flushed(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with zeros in place of subnormal numbers."""
+    if not tensor.is_floating_point():
+        return tensor
+    return torch.where(tensor.abs() < torch.finfo(tensor.dtype).tiny, tensor * 0.0, tensor)
 
 
 def exactly(tensor: torch.Tensor) -> torch.Tensor:

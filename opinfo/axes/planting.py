@@ -67,7 +67,9 @@ def _ordinary(basis: Basis, bases: list[Sample]) -> Variations:
     wide = [-0.0, 0.5, _WIDE, -_WIDE, 2.5, subnormal, 0.0]
     ordinary = [subnormal, 0.5, -0.0, 2.5, -101.5, 101.5, 0.0]
     small = [0.5, subnormal, 2.5, -0.0, 0.0]
-    among = [wide, ordinary, small] if torch.finfo(basis.kind).max > _WIDE else [ordinary, small]
+    normal = [0.5, -101.5, 2.5, -0.0, 0.0]  # of comparisons: a subnormal number may pass for zero
+    among = [ordinary, small, normal]
+    among = [wide, *among] if torch.finfo(basis.kind).max > _WIDE else among
     every = (
         plant(basis, None, each, turn, starting_at(bases, n))
         for n, each in enumerate(among)
