@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 
 from opinfo.axes.arguments import COUNTS, ENDS, OPERANDS, REFUSED
-from opinfo.axes.basis import UPSTREAM, Basis, asking
+from opinfo.axes.basis import Basis, asking
 from opinfo.axes.decisions import Changed, Decisions
 from opinfo.axes.defaults import DEFAULTS
 from opinfo.axes.drawn import DRAWN, layouts_of
@@ -24,21 +24,8 @@ from opinfo.specified import PARTLY, is_settled, specified
 
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
-    *(
-        EMPTY,
-        TIES,
-        REFUSED,
-        LONG,
-        EQUAL,
-        SIGNS,
-        GROWN,
-        DRAWN,
-        COUNTS,
-        ALIKE,
-        WRITTEN,
-        DEFAULTS,
-        GAPS,
-    ),
+    *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN, DRAWN),
+    *(COUNTS, ALIKE, WRITTEN, DEFAULTS, GAPS),
 )
 
 #: The most samples of each axis, by its name.
@@ -121,7 +108,7 @@ def by_axis(
         return
     basis = Basis(op, dtype, drawn, families, decisions or Decisions())
     partly = bool(families & PARTLY)
-    basis.made = [sample.call for sample in choose(drawn, UPSTREAM)]
+    basis.made = [sample.call for sample in basis.upstream]
     for axis in (axis for axis in AXES if axis.name in budgets):
         if "axes.keep_shapes" in families and not axis.keeps_shapes:
             continue
@@ -129,7 +116,6 @@ def by_axis(
             continue
         basis.for_axis(axis.name)
         for number, (base, call) in enumerate(islice(axis.vary(basis), budgets[axis.name])):
-            basis.made.append(call)
             # Drawn before any is left out, so that they are the same for every device.
             layouts = axis.layouts or layouts_of(basis)
             if axis.mixed and len(call.tensors) > 1:
@@ -140,6 +126,7 @@ def by_axis(
                 settled = partial(is_settled, op, call, base.process, families)
                 if not basis.decisions.decide(settled):
                     continue
+            basis.made.append(call)
             if declared and not {dtype_name(t.dtype) for t in call.tensors} <= set(declared):
                 continue
             if partly:

@@ -93,6 +93,11 @@ class Basis:
         return "explore.keeps_sizes" in self.families
 
     @cached_property
+    def upstream(self) -> list[Sample]:
+        """Upstream's samples that a plan takes."""
+        return choose(self.drawn, UPSTREAM)
+
+    @cached_property
     def bases(self) -> list[Sample]:
         """A few of upstream's samples that hold elements, in all tensors and in the result if there are such: those first
         in which each has several, and then the ones with long dimensions. Ones whose result has several elements and ones
@@ -111,9 +116,8 @@ class Basis:
             kept += choose([s for s in several if s not in chosen], missing)
             others = [s for s in chosen if s not in several]
             chosen = [*kept, *others[: _BASES - len(kept)]]
-        if (fullest := self._fullest(held)) is not None and not any(
-            len(s.tensors) == len(fullest.tensors) for s in chosen
-        ):
+        fullest = self._fullest(held)
+        if fullest and all(len(s.tensors) < len(fullest.tensors) for s in chosen):
             chosen[-1] = fullest
 
         def order(sample: Sample) -> tuple[bool, int, int]:
@@ -370,7 +374,7 @@ class Basis:
         found = self.answer(call)
         in_columns = list(map(turned, call.tensors))
         wide = [exactly(t) if t.dtype == self.kind else t for t in call.tensors]
-        zeros = [flushed(t) if t.dtype == self.kind else t for t in call.tensors]
+        zeros = [flushed(t, self.kind) if t.dtype == self.kind else t for t in call.tensors]
         if self.plain:
             others = (self._asked(self.rebound(call, each)) for each in (in_columns, wide, zeros))
             number = self._asked(call).result
@@ -442,11 +446,11 @@ def _paired(call: Call) -> bool:
     return len({each.shape[-2:-1] for each in call.tensors[1:3]}) == 1
 
 
-def flushed(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with zeros in place of subnormal numbers."""
-    if not tensor.is_floating_point():
+def flushed(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """A tensor with zeros in place of numbers that are subnormal in this dtype, which a device may take for them."""
+    if not kind.is_floating_point:
         return tensor
-    return torch.where(tensor.abs() < torch.finfo(tensor.dtype).tiny, tensor * 0.0, tensor)
+    return torch.where(tensor.abs() < torch.finfo(kind).tiny, tensor * 0.0, tensor)
 
 
 def exactly(tensor: torch.Tensor) -> torch.Tensor:

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from opinfo.axes.basis import UPSTREAM, Axis, Basis, Variations
+from opinfo.axes.basis import Axis, Basis, Variations
 from opinfo.catalog import Op
 from opinfo.compare import Call, difference
-from opinfo.samples import Sample, choose
+from opinfo.samples import Sample
 
 #: Arguments that say something of the operands that need not be so of a sample's, or after which the answer is open: the
 #: order of equal elements, which vectors complete a basis, what counts as zero. And two that no kernel is given.
@@ -23,6 +23,7 @@ _LEFT_ALONE = frozenset(
 #: Values that are tried, by the type of the default, until one makes a difference.
 _FLOATS = (0.3, -1.5, 2.5, 12.5)
 _INTS = (2, 1, 0, -1)
+#: What elementwise ops are given besides, as an argument may be about these alone.
 _SPECIAL = (math.nan, math.inf, -math.inf, -0.0)
 #: Calls with different values of one argument, at most.
 _VALUES = 2
@@ -32,9 +33,8 @@ _NUMBERS = ("number", "float")
 
 def _defaults(basis: Basis) -> Variations:
     """For each such argument a call, and of numbers two, in which it has another value, and the answer is another."""
-    kept = choose(basis.drawn, UPSTREAM)
     for name, argument in arguments_of(basis.op).items():
-        if not any(argument.given_to(sample.call, name) for sample in kept):
+        if not any(argument.given_to(sample.call, name) for sample in basis.upstream):
             yield from islice(_telling(basis, name, argument), _VALUES)
 
 
@@ -53,8 +53,7 @@ def _telling(basis: Basis, name: str, argument: Argument) -> Variations:
 
 
 def _bases(basis: Basis, most: float) -> Iterator[tuple[Sample, Call]]:
-    """The calls of so many tensors at most, and those of elementwise ops with NaN and infinities, which may be what an
-    argument is about."""
+    """The calls of so many tensors at most, and those of elementwise ops with NaN, infinities and -0 among the first."""
     for base in basis.bases:
         if len(base.tensors) > most:
             continue

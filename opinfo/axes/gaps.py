@@ -66,10 +66,10 @@ _TRIES, _FROM = 3, 2
 
 def _gaps(basis: Basis) -> Variations:
     shapes = [tuple(call.tensors[0].shape) for call in basis.made if call.tensors]
-    if EXTENT.applies(basis) and "axes.keep_shapes" not in basis.families:
-        missing = [gap for gap in SHAPES if not any(map(gap.holds, shapes))]
-        for gap in missing:
-            yield from islice(_shaped(basis, gap), 1)
+    if EXTENT.applies(basis):
+        for gap in SHAPES:
+            if not any(map(gap.holds, shapes)):
+                yield from islice(_shaped(basis, gap), 1)
     if not basis.orders:
         yield from _valued(basis)
 

@@ -9,7 +9,7 @@ from itertools import islice
 
 import torch
 
-from opinfo.axes.basis import Axis, Basis, Variations, asking, exactly
+from opinfo.axes.basis import Axis, Basis, Variations, asking, exactly, flushed
 from opinfo.axes.planting import planted
 from opinfo.axes.shapes import roomy, starting_at
 from opinfo.compare import DEFAULT_TOLERANCES, Call, tensors_of
@@ -39,7 +39,7 @@ def _specials(basis: Basis) -> Variations:
         yield from _one_by_one(basis)
         return
     vectors = list(islice(_vectors(basis), 3)) if basis.elementwise else []
-    if "axes.loops" in basis.families:
+    if "axes.loops" in basis.families:  # nothing is planted in the operand that says how often
         yield from vectors
         return
     yield from vectors or planted(basis)
@@ -209,7 +209,7 @@ def _agreed(basis: Basis, call: Call, places: Sequence[int]) -> torch.Tensor | N
     kind = found[0].dtype
     rtol, atol = DEFAULT_TOLERANCES.get(str(kind).removeprefix("torch."), (0.0, 0.0))
     agreed = torch.ones(shape, dtype=torch.bool)
-    for change in (_unchanged, _flushed, _rounded):
+    for change in (_unchanged, flushed, _rounded):
         tensors = [
             change(exactly(each), basis.kind) if each.dtype == basis.kind else each
             for each in call.tensors
@@ -235,11 +235,6 @@ def _agreed(basis: Basis, call: Call, places: Sequence[int]) -> torch.Tensor | N
 
 def _unchanged(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
     return tensor
-
-
-def _flushed(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-    """Subnormal numbers as zeros, which a device may take them for."""
-    return torch.where(tensor.abs() < torch.finfo(kind).tiny, tensor * 0.0, tensor)
 
 
 def _rounded(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:

@@ -100,6 +100,16 @@ def test_a_case_that_judges_values_too_goes_on_without_a_hold_and_says_so(contex
     assert (context.checks, len(context.notes)) == (0, 1)
 
 
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_default_stream_of_an_index_is_held_on_it(index: int) -> None:
+    context = Context(open_device(registry.get("simulated")), "a test")
+    stream = context.current_stream(index)
+    with context.hold(stream) as hold:
+        assert not stream.query() and context.current_stream(1 - index).query()
+        hold.release()
+    context.settle()
+
+
 def test_capabilities_beyond_the_clauses_are_asked_of_the_descriptor(device: Device) -> None:
     record = ran("takes_more", device)
     assert (record.outcome(), record.declared, record.checks) == (Outcome.UNSUPPORTED, True, 0)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from opinfo.axes import AXES, FEW, by_axis, samples_of, table
-from opinfo.axes.basis import Basis, exactly
+from opinfo.axes.basis import UPSTREAM, Basis, exactly
 from opinfo.axes.defaults import Argument, arguments_of
 from opinfo.axes.gaps import SHAPES
 from opinfo.axes.written import recipes
@@ -20,6 +20,7 @@ from opinfo.compare import Call
 from opinfo.exceptions import exceptions
 from opinfo.layouts import covering_set
 from opinfo.memory import fresh_memory, mallopt
+from opinfo.plan import plan_specs
 from opinfo.samples import Sample, draw
 from tests.opinfo.test_samples import described
 
@@ -274,6 +275,18 @@ def test_values_that_an_operand_never_held_are_filled_in() -> None:
     of_two = [s for s in made("nn.functional.layer_norm") if len(s.tensors) > 1]
     held = {s.axis for s in of_two if bool(((s.tensors[1] == 0) & ~s.tensors[1].signbit()).any())}
     assert held == {"gaps"}  # -0 is among the special values
+
+
+def test_what_is_settled_is_so_with_zeros_in_place_of_subnormal_numbers() -> None:
+    op, tiny = catalogue()["isin"], torch.finfo(torch.float32).tiny
+    basis = Basis(op, "float32", draw(op, "float32"), exceptions().families_of("isin"))
+    zero = torch.zeros(1)
+    assert not basis.settled(Call((torch.tensor([tiny / 4, 1.0]), zero), {}))
+    assert basis.settled(Call((torch.tensor([tiny, 1.0]), zero), {}))
+
+
+def test_axes_look_at_as_many_of_upstream_s_samples_as_plans_take() -> None:
+    assert {plan.samples for plan in plan_specs().values()} == {UPSTREAM}
 
 
 def test_where_there_is_no_gap_nothing_is_made() -> None:
