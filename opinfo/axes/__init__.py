@@ -120,9 +120,8 @@ def by_axis(
             layouts = axis.layouts or layouts_of(basis)
             if axis.mixed and len(call.tensors) > 1:
                 layouts = (*layouts[:-1], axis.mixed[number % len(axis.mixed)])
-            if (
-                partly
-            ):  # asked before any is left out, too: answers are kept in the order of questions
+            if partly:
+                # Asked before any is left out, too: answers are kept in the order of questions.
                 settled = partial(is_settled, op, call, base.process, families)
                 if not basis.decisions.decide(settled):
                     continue
