@@ -87,9 +87,8 @@ def _infer(enabled: bool) -> None:
 
 
 def _handle(number: signal.Signals, handler: Any) -> None:
-    with suppress(
-        ValueError, TypeError
-    ):  # not the main thread; a handler that Python does not know
+    # Not the main thread; a handler that Python does not know.
+    with suppress(ValueError, TypeError):
         signal.signal(number, handler)
 
 

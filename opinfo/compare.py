@@ -117,9 +117,8 @@ class Call:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with these tensors, and with this device if they name one."""
         args, kwargs = self.bind(tensors)
-        if (
-            self._names_device
-        ):  # where there is an accelerator, the database names it in some samples of `to`
+        if self._names_device:
+            # Where there is an accelerator, the database names it in some samples of `to`.
             args = tuple(_on(each, device) for each in args)
         return args, on_device(kwargs, device)
 

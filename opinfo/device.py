@@ -182,9 +182,8 @@ class ByValues(Guarded):
 
     def _place(self, staged: torch.Tensor, dtype: torch.dtype, to_device: Move) -> None:
         self.before = staged
-        if (
-            dtype == torch.bool and not self.whole
-        ):  # a byte other than 0 and 1 is none of its values
+        if dtype == torch.bool and not self.whole:
+            # A byte other than 0 and 1 is none of its values.
             outside = ~self.element_mask()
             staged[outside] = 1
         self.base = to_device(self._shaped(staged, dtype))

@@ -33,9 +33,8 @@ def settle(tensors: Sequence[Any]) -> None:
     first: Exception | None = None
     for barrier in range(_BARRIERS):
         try:
-            if (
-                barrier == 0
-            ):  # a failed graph that is computed again fails again, and leaves an error
+            # Once: a failed graph that is computed again fails again, and leaves an error.
+            if barrier == 0:
                 lazy.sync_multi(list(tensors), [])
             lazy.wait_device_ops()
         except RuntimeError as error:

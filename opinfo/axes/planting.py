@@ -38,9 +38,8 @@ def planted(basis: Basis) -> Variations:
         if {"values.sums", "fp32_precision"} & basis.families or products:
             # Maybe in parts, so that inf - inf is NaN; a reduction of what holds one infinity is infinite or NaN.
             infinities = infinities[: reduces and not products]
-        if (
-            family == "norm"
-        ):  # the mean of one infinity is infinite, or NaN where it is updated by element
+        if family == "norm":
+            # The mean of one infinity is infinite, or NaN where it is updated by element.
             infinities = []
         for turn, (among, places) in enumerate((([math.nan, -0.0, math.nan], 4), (infinities, 3))):
             turned = starting_at(bases, turn + 2)

@@ -251,11 +251,8 @@ def test_what_kills_the_process_is_a_finding_and_the_search_goes_on(
     monkeypatch.setenv("DEADLY", str(tmp_path / "deadly"))
     bench = Bench("odd", str(odd.descriptor), 3)
     items = [Item("drawn", "", ["streams.wait"])]
-    for seconds in (
-        3.0,
-        30.0,
-        120.0,
-    ):  # on a slow machine the first two processes take longer to start
+    # On a slow machine the first two processes take longer to start.
+    for seconds in (3.0, 30.0, 120.0):
         (tmp_path / "deadly").touch()
         effort = Effort()
         found = list(explored(bench, items, 3, seconds, effort))

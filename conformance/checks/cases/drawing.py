@@ -162,9 +162,8 @@ class Trial:
                     whole(fewer), partial(run, fewer)
                 ):
                     steps = fewer
-            if (
-                at_once == 1 and len(steps) == before
-            ):  # leaving one out may make another one needless
+            # One by one until all stay: leaving one out may make another one needless.
+            if at_once == 1 and len(steps) == before:
                 return
             at_once = max(1, at_once // 2)
 

@@ -201,9 +201,8 @@ class Hunt:
                 self.send(Found(self._finding(case, sign, turn, made)))
             self.littered = True  # errors hold frames
         counts = Counts(checks=made.checks, programs=search.programs, unshown=search.unshown)
-        if (
-            made.undeclared or made.not_shown or made.refused is not None
-        ):  # outside of a program: none shows anything
+        if made.undeclared or made.not_shown or made.refused is not None:
+            # Outside of a program: none shows anything.
             counts.programs = counts.unshown = max(search.programs, 1)
         return counts
 

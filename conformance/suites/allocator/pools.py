@@ -149,9 +149,8 @@ def spared_by_empty_cache(context: Context) -> None:
     with mine:
         block = filled(context, size, 11)
     context.settle()
-    with (
-        other
-    ):  # not held by a gate: torch waits in empty_cache without letting another thread open it
+    # Not held by a gate: torch waits in empty_cache without letting another thread open it.
+    with other:
         for _ in range(40):
             result.fill_(0)
         result.copy_(block)
