@@ -172,9 +172,8 @@ def bound(count: int) -> float:
 BOUND = bound(SAMPLES)
 
 
-def distance(name: str, values: torch.Tensor) -> float:
+def distance(law: Law, values: torch.Tensor) -> float:
     """The greatest distance between the share of samples up to any number and the documented one."""
-    law = KNOWN[name][1]
     numbers, counts = torch.unique(values.double(), return_counts=True)
     shares = counts.double() / values.numel()
     up_to = shares.cumsum(0)
@@ -189,12 +188,12 @@ def as_documented(context: Context, name: str) -> None:
     torch.manual_seed(20_240)
     values = context.from_device(KNOWN[name][0](SAMPLES, context.device)).clone()
     context.same(values.numel(), SAMPLES, "as many numbers as requested")
-    _judge(context, name, values)
+    judge(context, name, KNOWN[name][1], values)
 
 
-def _judge(context: Context, name: str, values: torch.Tensor) -> None:
-    """Whether these are samples of the law of this name."""
-    law, count = KNOWN[name][1], values.numel()
+def judge(context: Context, text: str, law: Law, values: torch.Tensor) -> None:
+    """Whether these are samples of a law."""
+    count = values.numel()
     context.check(not values.isnan().any(), "no sample is NaN")
     numbers = values.double()
     least, most = float(numbers.min()), float(numbers.max())
@@ -206,10 +205,10 @@ def _judge(context: Context, name: str, values: torch.Tensor) -> None:
     elif values.dtype == torch.float32:  # of 24 bits, 13 are zero by a chance of 2^-13
         coarse = float((values == values.half()).double().mean())
         context.check(coarse <= 0.5, "samples have more digits than float16", found=coarse)
-    found = distance(name, values)
+    found = distance(law, values)
     context.check(
         found <= bound(count),
-        f"{count} samples of {name} are distributed as documented: Kolmogorov's distance is at "
+        f"{count} samples of {text} are distributed as documented: Kolmogorov's distance is at "
         f"most {bound(count):.4f} (false alarms: {FALSE_ALARM:g})",
         found=round(found, 4),
     )
@@ -251,7 +250,7 @@ def shaped(context: Context, name: str) -> None:
             torch.manual_seed(20_246)
             drawn = [context.from_device(draw(given)).clone().reshape(-1) for _ in range(2)]
             context.same(len(drawn[0]), given.numel(), "as many numbers as elements")
-            _judge(context, law, drawn[0])
+            judge(context, law, KNOWN[law][1], drawn[0])
             if not KNOWN[law][1].whole:  # a chance of 2^-32, of fractions of 24 bits
                 one, two, three = drawn[0][:-2], drawn[0][1:-1], drawn[0][2:]
                 same = int(((one == two) & (two == three)).sum())
@@ -288,7 +287,7 @@ def ends(context: Context, name: str) -> None:
             drawn += [draw(given).reshape(-1).clone() for _ in range(_TIMES // _STARTS)]
         values = context.from_device(torch.stack(drawn))
         for place in (0, -1):
-            _judge(context, law, values[:, place].contiguous())
+            judge(context, law, KNOWN[law][1], values[:, place].contiguous())
         # Of 0 and 1, where they are least even here, six in ten pairs are the same; eight deviations are a fifth.
         same = (values[:, 1:] == values[:, :-1]).double().mean(0)
         text = f"in four of five draws at most, an element of {shape} is the one before"
@@ -342,7 +341,7 @@ def permutation(context: Context) -> None:
             every = torch.equal(found.sort().values, torch.arange(count))
             context.check(every, f"{text} has every number once")
             if count in _MANY:
-                _judge(context, "rand", found[: count // 2].double() / count)
+                judge(context, text, _uniform(0, 1), found[: count // 2].double() / count)
                 # One of each is expected; more than 30 have a chance of 1e-32.
                 stay = int((found == torch.arange(count)).sum())
                 context.check(stay <= 30, f"{text}: few numbers stay in their place", found=stay)
@@ -360,7 +359,8 @@ def many_weights(context: Context) -> None:
         last[-3:] = 1.0
         text = f"of {count} weights"
         drawn = torch.multinomial(context.to_device(even), SAMPLES, True)
-        _judge(context, "rand", (context.from_device(drawn).double() + 0.5) / count)
+        numbers = (context.from_device(drawn).double() + 0.5) / count
+        judge(context, f"multinomial {text}", _uniform(0, 1), numbers)
         for given, replaced in ((last, True), (last, False), (even, False)):
             draws = 3 if given is last else 1000
             found = torch.multinomial(context.to_device(given), draws, replaced)

@@ -14,7 +14,7 @@ import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.suites.random.distribution import bound, distance
+from conformance.suites.random.distribution import KNOWN, bound, distance
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -67,7 +67,7 @@ def _near(context: Context, text: str, drawn: torch.Tensor, mean: Any, deviation
     off = ((drawn.double() - mean) / deviation).flatten()
     far = float(off.abs().max())
     context.check(far <= _FAR, f"{text}: no draw is {_FAR:g} deviations off its mean", found=far)
-    found = distance("randn", off)
+    found = distance(KNOWN["randn"][1], off)
     right = found <= bound(off.numel())
     told = f"{text}: the deviations are distributed as documented"
     context.check(right, told, found=round(found, 4))

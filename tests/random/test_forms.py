@@ -1,0 +1,150 @@
+"""Draws of each dtype and layout: right ones pass, and what is wrong in one form only does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.suites.random.distribution import SHAPED
+from conformance.suites.random.forms import DTYPES, of_each_form, one_seed
+from tests.random.test_distribution import There
+
+Fill = Callable[..., torch.Tensor]
+
+
+@pytest.mark.parametrize("case", [of_each_form, one_seed])
+@pytest.mark.parametrize("name", SHAPED)
+def test_right_draws_pass(case: Callable[..., None], name: str) -> None:
+    case(There(), name)
+
+
+@pytest.mark.parametrize("name", SHAPED)
+def test_the_dtypes_are_those_that_the_cpu_takes(name: str) -> None:
+    taken = []
+    for dtype in ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8"):
+        try:
+            SHAPED[name][0](torch.ones(5).to(getattr(torch, dtype)))
+        except (NotImplementedError, RuntimeError, ValueError):
+            continue
+        taken.append(dtype)
+    assert taken == [each for each in DTYPES[name] if each not in ("complex64", "uint8", "bool")]
+
+
+def is_strided(t: torch.Tensor) -> bool:
+    return not t.is_contiguous()
+
+
+def last_zero_if_complex(fill: Fill, t: torch.Tensor, *given: float) -> torch.Tensor:
+    fill(t, *given)
+    if t.is_complex() and t.numel() < 1000:
+        t[(-1,) * t.dim()] = 0
+    return t
+
+
+def block_copied_if_strided(fill: Fill, t: torch.Tensor, *given: float) -> torch.Tensor:
+    drawn = fill(torch.empty(t.shape, dtype=t.dtype), *given)
+    if is_strided(t):
+        drawn.view(-1)[-16:] = drawn.view(-1)[-32:-16].clone()
+    return t.copy_(drawn)
+
+
+def first_of_the_last_if_double(fill: Fill, t: torch.Tensor, *given: float) -> torch.Tensor:
+    fill(t, *given)
+    if t.dtype == torch.float64:
+        t[(0,) * t.dim()] = t[(-1,) * t.dim()]
+    return t
+
+
+def not_written_if_nan(fill: Fill, t: torch.Tensor, *given: float) -> torch.Tensor:
+    drawn = fill(torch.empty(t.shape, dtype=t.dtype), *given)
+    return t.copy_(drawn.where(~t.isnan(), 0.5))
+
+
+def first_row_kept_if_transposed(fill: Fill, t: torch.Tensor, *given: float) -> torch.Tensor:
+    drawn = fill(torch.empty(t.shape, dtype=t.dtype), *given)
+    if t.dim() == 2 and t.stride(0) == 1:
+        drawn[0, 5] = t[0, 5]
+    return t.copy_(drawn)
+
+
+def variance_for_deviation_in_half(fill: Fill, t: torch.Tensor, *given: float) -> torch.Tensor:
+    if t.dtype == torch.float16:
+        given = given[0], given[1] ** 0.5
+    return fill(t, *given)
+
+
+def moved_by_half_of_a_step(fill: Fill, t: torch.Tensor, *given: float) -> torch.Tensor:
+    """Rounded from float32, so that the end of the range is drawn, too."""
+    drawn = fill(torch.empty(t.shape), *given)
+    return t.copy_(drawn)
+
+
+def parts_of_whole_variance(fill: Fill, t: torch.Tensor, *given: float) -> torch.Tensor:
+    if not t.is_complex():
+        return fill(t, *given)
+    parts = fill(torch.empty(*t.shape, 2), *given)
+    return t.copy_(torch.view_as_complex(parts))
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "text"),
+    [
+        ("normal_", last_zero_if_complex, "complex64.*no element is the same"),
+        ("normal_", block_copied_if_strided, "every second element: no element is another's copy"),
+        ("normal_", first_of_the_last_if_double, "float64.*no element is another's copy"),
+        ("normal_", not_written_if_nan, "no element is the same"),
+        ("normal_", first_row_kept_if_transposed, "transposed: no element is the same"),
+        ("normal_", variance_for_deviation_in_half, "float16 are distributed as documented"),
+        ("normal_", parts_of_whole_variance, "complex64 are distributed as documented"),
+        ("uniform_", moved_by_half_of_a_step, "at an open end"),
+        ("log_normal_", not_written_if_nan, "no element is the same"),
+        ("uniform_", block_copied_if_strided, "no element is another's copy"),
+        ("geometric_", block_copied_if_strided, "no element is another's copy"),
+        ("bernoulli_", first_row_kept_if_transposed, "transposed: no element is the same"),
+        ("random_", first_of_the_last_if_double, "no element is another's copy"),
+    ],
+)
+def test_what_is_wrong_in_one_form_is_seen(
+    name: str, fault: Callable[..., torch.Tensor], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill = getattr(torch.Tensor, name)
+
+    def wrong(tensor: torch.Tensor, *given: float) -> torch.Tensor:
+        return fault(fill, tensor, *given)
+
+    monkeypatch.setattr(torch.Tensor, name, wrong)
+    with pytest.raises(AssertionError, match=text):
+        of_each_form(There(), name)
+
+
+def off_by_turns(turns: list[int], when: Callable[[torch.Tensor], bool]) -> Callable[..., Any]:
+    """Now and then the last element is another one."""
+
+    def fault(fill: Fill, t: torch.Tensor, *given: float) -> torch.Tensor:
+        met = when(t)
+        fill(t, *given)
+        turns.append(1)
+        if met and len(turns) % 2:
+            t[(-1,) * t.dim()] += 1
+        return t
+
+    return fault
+
+
+def negative(t: torch.Tensor) -> bool:
+    return not t.is_complex() and bool((t < 0).all())
+
+
+@pytest.mark.parametrize("when", [negative, is_strided])
+@pytest.mark.parametrize("name", ["geometric_", "cauchy_", "normal_"])
+def test_a_race_in_one_form_is_seen(
+    name: str, when: Callable[[torch.Tensor], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = partial(off_by_turns([], when), getattr(torch.Tensor, name))
+    monkeypatch.setattr(torch.Tensor, name, lambda t, *given: fault(t, *given))
+    with pytest.raises(AssertionError, match="one seed, the same values"):
+        one_seed(There(), name)
