@@ -165,7 +165,8 @@ def little_precision(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
 
     def rounded(t: torch.Tensor) -> torch.Tensor:
         if t.dtype == torch.complex64:
-            return torch.view_as_complex(torch.view_as_real(t.contiguous()).bfloat16().float())
+            plain = t.resolve_conj().resolve_neg().contiguous()
+            return torch.view_as_complex(torch.view_as_real(plain).bfloat16().float())
         less = {torch.float32: torch.bfloat16, torch.float64: torch.float32}.get(t.dtype)
         return t.to(less).to(t.dtype) if less is not None else t * 1.03125
 
