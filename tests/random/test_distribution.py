@@ -65,6 +65,22 @@ def test_the_bound_is_that_of_the_stated_rate() -> None:
     assert math.isclose(2 * math.exp(-2 * SAMPLES * BOUND**2), FALSE_ALARM)
 
 
+def rounded(numbers: torch.Tensor, up: bool) -> torch.Tensor:
+    """To the bfloat16 above, or below."""
+    near = numbers.bfloat16()
+    off = near < numbers if up else near > numbers
+    return torch.where(off, torch.nextafter(near, torch.full_like(near, 9 if up else 0)), near)
+
+
+@pytest.mark.parametrize("up", [True, False])
+def test_16_bit_numbers_may_be_rounded_either_way(up: bool) -> None:
+    law = KNOWN["uniform_"][1]
+    even = torch.linspace(2.25, 5.49, 1_000_001)  # whose own distance is 0.003
+    assert distance(law, rounded(even, up)) < 0.0035
+    assert distance(law, rounded(even, up).float()) > 0.007  # steps of 1/32 in a range of 3.25
+    assert distance(law, rounded(even * 0.95, up)) > BOUND
+
+
 # -- wrong draws that the distribution of many samples does not show
 
 
