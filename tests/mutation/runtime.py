@@ -27,6 +27,8 @@ from tests.mutation.sources import SITES, Site
 
 #: Tells that work goes on.
 Say = Callable[[], None]
+#: Whether the op or the case of a name reaches the mutation of a number.
+Reach = Callable[[str, int], bool]
 #: Seconds that a fork may be silent.
 SILENCE = 60.0
 #: Ops whose items notice mutants of what runs kernels.
@@ -92,14 +94,8 @@ def tried(number: int, site_number: int, tell: Callable[[Result], None]) -> Resu
         tell(found)
 
     on()
-    clause, reached = _in_a_fork(site, lambda say: _noticed(site, say), on)
-    found.reached = reached
-    if clause:
-        # On a busy machine a case may fail of itself: it must pass without the mutant.
-        again, _ = _in_a_fork(None, lambda say: _noticed(site, say, clause), on)
-        if not again:
-            found.result, found.by, found.plan = "noticed", [clause.partition("::")[0]], "quick"
-            return found
+    if _is_noticed(site, found, on, reaches):
+        return found
     # Twice: what a probe sees of a race may be chance.
     first, again = (_different(_in_a_fork(site, _traced, on)[0], on) for _ in range(2))
     different = first & again
@@ -108,9 +104,19 @@ def tried(number: int, site_number: int, tell: Callable[[Result], None]) -> Resu
     found.note = min(different, default="")[:200]
     if not different:
         found.result = "equivalent"
-    else:
+    # What a case reaches depends on what ran before it: one that found its memory in the cache, for example.
+    elif not _is_noticed(site, found, on, lambda name, number: True):
         found.result = "survived" if found.reached else "not_reached"
     return found
+
+
+def _is_noticed(site: Site, found: Result, on: Say, reached: Reach) -> bool:
+    """Whether a clause is red with the mutant and green without it: on a busy machine a case may fail of itself."""
+    clause, found.reached = _in_a_fork(site, lambda say: _noticed(site, say, reached), on)
+    if not clause or _in_a_fork(None, lambda say: _noticed(site, say, reached, clause), on)[0]:
+        return False
+    found.result, found.by, found.plan = "noticed", [clause.partition("::")[0]], "quick"
+    return True
 
 
 def _different(text: str, on: Say) -> set[str]:
@@ -138,14 +144,14 @@ def red_clause(op: str) -> str:
     return next((clause for clause, bad in clean.items() if bad), "")
 
 
-def _noticed(site: Site, say: Say, only: str = "") -> str:
+def _noticed(site: Site, say: Say, reached: Reach, only: str = "") -> str:
     """The first cell that is red, or whether the ``only`` one is; empty if none is. Ops come first where kernels run.
-    What does not reach the mutation is not run."""
+    What has not ``reached`` the mutation is not run."""
 
     def ops() -> str:
         for op in OPS:
             say()
-            if reaches(op, site.number) and (clause := red_clause(op)):
+            if reached(op, site.number) and (clause := red_clause(op)):
                 return clause
         return ""
 
@@ -154,7 +160,7 @@ def _noticed(site: Site, say: Say, only: str = "") -> str:
     found = ops() if not only and site.family in ("dispatch", "transfer") else ""
     for case in cases_for(site.family) if not found else ():
         name = f"{case.clause}::{case.name}"
-        if (name == only) if only else reaches(name, site.number):
+        if (name == only) if only else reached(name, site.number):
             say()
             if outcome_of(case, device()) in RED:
                 return name

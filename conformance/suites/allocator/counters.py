@@ -343,6 +343,35 @@ def sums(context: Context) -> None:
         context.same(found, held, f"`{name}` of each segment is the sum of its blocks")
 
 
+#: What torch documents of each segment and block of a snapshot (``torch.cuda.memory._snapshot``), and its type.
+_SEGMENT = {
+    **dict.fromkeys(("address", "total_size", "stream", "allocated_size", "active_size"), int),
+    "segment_type": str,
+    "blocks": list,
+}
+_BLOCK = {"size": int, "requested_size": int, "state": str, "frames": list}
+
+
+@cases("allocator.history")
+def documented(context: Context) -> None:
+    """Segments and blocks of the snapshot have the documented fields; a block knows how many bytes were requested."""
+    blocks = [context.bytes_of(size) for size in (1000, 90_000, 3 * MIB)]
+    segments = _segments(context)
+    context.must(len(blocks) == 3 and segments, "there are segments")
+    every = [block for segment in segments for block in segment["blocks"]]
+    for what, fields, found in (("segment", _SEGMENT, segments), ("block", _BLOCK, every)):
+        for name, kind in fields.items():
+            right = all(isinstance(each.get(name), kind) for each in found)
+            context.check(right, f"each {what} has its `{name}`: {kind.__name__}")
+    sorts = {segment["segment_type"] for segment in segments}
+    context.check(sorts <= {"small", "large"}, "a segment is small or large", found=sorted(sorts))
+    live = [b["requested_size"] for b in every if b["state"] == "active_allocated"]
+    for block in blocks:
+        size = block.numel()
+        text = f"a block of {size} bytes has them as its `requested_size`"
+        context.check(size in live, text, found=sorted(set(live)))
+
+
 @cases("allocator.history", requires={"pointers"})
 def exact_pointers(context: Context) -> None:
     """A live block is in the snapshot under its address."""
