@@ -104,8 +104,8 @@ def tried(number: int, site_number: int, tell: Callable[[Result], None]) -> Resu
     found.note = min(different, default="")[:200]
     if not different:
         found.result = "equivalent"
-    # What a case reaches depends on what ran before it: one that found its memory in the cache, for example.
-    elif not _is_noticed(site, found, on, lambda name, number: True):
+    # What a case reaches depends on what ran before it, for example whether its memory was in the cache: all of the family.
+    elif not _is_noticed(site, found, on, lambda name, _: name.startswith(f"{site.family}.")):
         found.result = "survived" if found.reached else "not_reached"
     return found
 
