@@ -19,7 +19,7 @@ def snapshot() -> dict[str, Any]:
     made = []
     for number, size in enumerate(_SIZES):
         rounded = -(-size // 512) * 512
-        block = {"address": number, "size": rounded, "requested_size": size}
+        block = {"size": rounded, "requested_size": size}
         made.append(
             {
                 "device": 0, "address": number, "total_size": rounded, "stream": 0,
@@ -58,7 +58,7 @@ def wrong(field: str, value: object) -> dict[str, Any]:
     """The snapshot in which the last segment or block has this instead; None stands for nothing."""
     told = deepcopy(snapshot())
     segment = told["segments"][-1]
-    for each in (segment, segment["blocks"][0]) if field != "address" else (segment,):
+    for each in (segment, segment["blocks"][0]):
         if field in each:
             each[field] = value
         if value is None:

@@ -112,7 +112,8 @@ def tried(number: int, site_number: int, tell: Callable[[Result], None]) -> Resu
 
 def _is_noticed(site: Site, found: Result, on: Say, reached: Reach) -> bool:
     """Whether a clause is red with the mutant and green without it: on a busy machine a case may fail of itself."""
-    clause, found.reached = _in_a_fork(site, lambda say: _noticed(site, say, reached), on)
+    clause, times = _in_a_fork(site, lambda say: _noticed(site, say, reached), on)
+    found.reached = max(found.reached, times)
     if not clause or _in_a_fork(None, lambda say: _noticed(site, say, reached, clause), on)[0]:
         return False
     found.result, found.by, found.plan = "noticed", [clause.partition("::")[0]], "quick"

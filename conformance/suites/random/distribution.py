@@ -181,9 +181,8 @@ def distance(law: Law, values: torch.Tensor) -> float:
     numbers, counts = torch.unique(values.double(), return_counts=True)
     shares = counts.double() / values.numel()
     up_to = shares.cumsum(0)
-    rounded = values.is_floating_point() and values.itemsize < 4 and not law.whole
     step = torch.zeros_like(numbers)
-    if rounded:
+    if values.is_floating_point() and values.itemsize < 4 and not law.whole:
         step = numbers.abs().clamp(max=1e6) * torch.finfo(values.dtype).eps
     low, high = law.cdf(numbers - step), law.cdf(numbers + step)
     before = law.cdf(numbers - 1) if law.whole else low
@@ -205,17 +204,20 @@ def as_documented(context: Context, name: str) -> None:
 def judge(context: Context, text: str, law: Law, values: torch.Tensor) -> None:
     """Whether these are samples of a law."""
     count = values.numel()
-    context.check(not values.isnan().any(), "no sample is NaN")
+    context.check(not values.isnan().any(), f"{text}: no sample is NaN")
     numbers = values.double()
     least, most = float(numbers.min()), float(numbers.max())
-    context.check(law.low <= least, f"no sample is below {law.low:g}", found=least)
+    context.check(law.low <= least, f"{text}: no sample is below {law.low:g}", found=least)
     inside = most < law.high if law.below else most <= law.high
-    context.check(inside, f"no sample is above {law.high:g}, or at an open end", found=most)
+    top = f"{text}: no sample is above {law.high:g}, or at an open end"
+    context.check(inside, top, found=most)
     if law.whole:
-        context.check(torch.equal(numbers, numbers.floor()), "samples are whole numbers")
+        whole = torch.equal(numbers, numbers.floor())
+        context.check(whole, f"{text}: samples are whole numbers")
     elif values.dtype == torch.float32:  # of 24 bits, 13 are zero by a chance of 2^-13
         coarse = float((values == values.half()).double().mean())
-        context.check(coarse <= 0.5, "samples have more digits than float16", found=coarse)
+        digits = f"{text}: samples have more digits than float16"
+        context.check(coarse <= 0.5, digits, found=coarse)
     found = distance(law, values)
     context.check(
         found <= bound(count),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 import torch
 
@@ -52,38 +51,18 @@ _TIMES = 96
 _HELD = (-7.0, 0.0, 1.0, math.nan, -math.inf, 300.0)
 
 
-class Form(NamedTuple):
-    """Where a tensor lies."""
-
-    text: str
-    shape: tuple[int, ...]
-
-    def of(self, held: torch.Tensor) -> torch.Tensor:
-        """A part of what is held, of this shape."""
-        shape, count = self.shape, math.prod(self.shape)
-        if self.text == "after an element":
-            return held[1 : count + 1].view(shape)
-        if self.text == "every second element":
-            return held[: 2 * count].view(*shape, 2)[..., 0]
-        if self.text == "transposed":
-            return held[:count].view(shape[::-1]).mT
-        if self.text == "columns of wider rows":
-            rows = held[: count // shape[-1] * (shape[-1] + 4)]
-            return rows.view(*shape[:-1], shape[-1] + 4)[..., 3:-1]
-        return held[:count].view(shape)
-
-
-#: None fills whole vectors; numbers of elements and of dimensions differ.
-FORMS = (
-    Form("as it is", (21, 19)),
-    Form("after an element", (403,)),
-    Form("every second element", (7, 9, 5)),
-    Form("transposed", (17, 23)),
-    Form("columns of wider rows", (5, 7, 11)),
-)
+#: Elements of the tensor of which each form is a part.
 _ROOM = 1000
 
-Draw = Callable[[torch.Tensor], torch.Tensor]
+Form = Callable[[torch.Tensor], torch.Tensor]
+#: Where a tensor lies. None fills whole vectors; numbers of elements and of dimensions differ.
+FORMS: dict[str, Form] = {
+    "as it is": lambda held: held[:399].view(21, 19),
+    "after an element": lambda held: held[1:404],
+    "every second element": lambda held: held[:630].view(7, 9, 5, 2)[..., 0],
+    "transposed": lambda held: held[:391].view(23, 17).mT,
+    "columns of wider rows": lambda held: held[:525].view(5, 7, 15)[..., 3:-1],
+}
 
 
 def _dtypes(context: Context, name: str) -> Iterator[tuple[int, torch.dtype]]:
@@ -97,18 +76,23 @@ def _draws(
 ) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
     """What draws a tensor of each form, and its text. What the tensor holds before turns with the dtype."""
     draw, in_place = SHAPED[name][0], name.endswith("_")
-    for turn, form in enumerate(FORMS):
+    for turn, (lies, form) in enumerate(FORMS.items()):
         value = _HELD[(turn + number) % len(_HELD)]
         if not (dtype.is_floating_point or dtype.is_complex):
             value = value % (2 if dtype == torch.bool else 120) if math.isfinite(value) else 1.0
-        given = partial(torch.full, (_ROOM,), value, dtype=dtype, device=context.device)
+        made = partial(_made, context, form, value, dtype)
+        given = made()
         # What is filled is made anew for each draw: it holds what was drawn last.
-        again = partial(_anew, draw, form, given) if in_place else partial(draw, form.of(given()))
-        yield f"{name} of {dtype}, {form.shape} {form.text}", again
+        again = partial(_filled, draw, made) if in_place else partial(draw, given)
+        yield f"{name} of {dtype}, {tuple(given.shape)} {lies}", again
 
 
-def _anew(draw: Draw, form: Form, given: Callable[[], torch.Tensor]) -> torch.Tensor:
-    return draw(form.of(given()))
+def _made(context: Context, form: Form, value: float, dtype: torch.dtype) -> torch.Tensor:
+    return form(torch.full((_ROOM,), value, dtype=dtype, device=context.device))
+
+
+def _filled(fill: Form, made: Callable[[], torch.Tensor]) -> torch.Tensor:
+    return fill(made())
 
 
 def _real(drawn: torch.Tensor) -> torch.Tensor:
