@@ -16,6 +16,7 @@ from conformance.checks.cases.context import Context, Where
 from conformance.checks.cases.endings import CheckFailed, NotDeclared, NotShown
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord
+from conformance.suites import planned_cases
 from devices import registry
 from devices.cell import CellKey, Outcome
 from devices.failure import Difference, Failure, Kind
@@ -280,3 +281,8 @@ def test_of_a_stream_that_does_not_say_whether_it_captures_the_module_is_asked()
     assert ask(Module(), Silent()) is True and not entered
     Silent.is_capturing = lambda self: False  # type: ignore[attr-defined]
     assert ask(Module(), Silent()) is False
+
+
+def test_what_a_case_says_is_whole_sentences() -> None:
+    cases = planned_cases(contract.load(), more=True)
+    assert cases and [case.id for case in cases if not case.statement.endswith(".")] == []

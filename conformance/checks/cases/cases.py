@@ -70,8 +70,8 @@ class Case:
 
     @property
     def statement(self) -> str:
-        """What the case says, from the first line of the check's docstring."""
-        return (self.check.__doc__ or "").strip().partition("\n")[0]
+        """What the case says: the first paragraph of the check's docstring."""
+        return " ".join((self.check.__doc__ or "").strip().partition("\n\n")[0].split())
 
 
 @dataclass(frozen=True, slots=True)
