@@ -146,6 +146,7 @@ def tail_zero(drawn: torch.Tensor) -> torch.Tensor:
         (ends, block_copied, "another's copy"),
         (ends, copied_after_two, "after 2 elements, no element .* is another's copy"),
         (shaped, tail_zero, "no three neighbours are the same"),
+        (shaped, block_copied, "no block is a copy"),
     ],
 )
 def test_a_wrong_element_is_seen(

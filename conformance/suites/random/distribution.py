@@ -227,8 +227,10 @@ def judge(context: Context, text: str, law: Law, values: torch.Tensor) -> None:
     )
 
 
-#: More than 2^16 elements in rows; five dimensions; a square.
-_SHAPES = ((4099, 17), (3, 5, 7, 11, 13), (128, 128))
+#: More than 2^16 elements in rows; five dimensions; a square that fills no tiles.
+_SHAPES = ((4099, 17), (3, 5, 7, 11, 13), (131, 131))
+#: How far from its source a block may be copied to.
+_LAGS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 #: Ways to draw for each element of a tensor, and the law of :data:`KNOWN` that they share.
@@ -264,10 +266,13 @@ def shaped(context: Context, name: str) -> None:
             drawn = [context.from_device(draw(given)).clone().reshape(-1) for _ in range(2)]
             context.same(len(drawn[0]), given.numel(), "as many numbers as elements")
             judge(context, law, KNOWN[law][1], drawn[0])
-            if not KNOWN[law][1].whole:  # a chance of 2^-32, of fractions of 24 bits
+            if not KNOWN[law][1].whole:  # chances of 2^-32 and of 2^-30, of fractions of 22 bits
                 one, two, three = drawn[0][:-2], drawn[0][1:-1], drawn[0][2:]
                 same = int(((one == two) & (two == three)).sum())
                 context.same(same, 0, f"of {tuple(given.shape)} no three neighbours are the same")
+                same = max(int((drawn[0][lag:] == drawn[0][:-lag]).sum()) for lag in _LAGS)
+                text = f"of {tuple(given.shape)} no block is a copy of one before"
+                context.check(same < 4, text, found=same)
             differ = not torch.equal(*drawn)
             context.check(differ, f"the next samples of shape {tuple(given.shape)} are others")
 

@@ -41,12 +41,17 @@ def _coins(turn: int) -> torch.Tensor:
     return (_mixed(2, 0) + turn) % 2 * 1.0
 
 
+def _apart(turn: int) -> torch.Tensor:
+    """From 0 up to 1, so that all numbers differ; in the other turn zeros, so that some are equal."""
+    return turn * torch.arange(_ROWS * _COLUMNS).view(_SHAPE) / (_ROWS * _COLUMNS)
+
+
 def _means(turn: int) -> torch.Tensor:
-    return _mixed(1000, turn) - 400.0
+    return _mixed(1000, turn) - 400.0 + _apart(turn)
 
 
 def _deviations(turn: int) -> torch.Tensor:
-    return 4.0 ** (_mixed(5, turn) - 3.0)
+    return 4.0 ** (_mixed(5, turn) - 3.0) * (1 + _apart(turn))
 
 
 def _rates(turn: int) -> torch.Tensor:
