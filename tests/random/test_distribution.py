@@ -162,6 +162,21 @@ def test_a_wrong_element_is_seen(
         case(Here(), "normal_")
 
 
+def test_elements_that_stay_as_they_were_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    fill = torch.Tensor.cauchy_
+
+    def keeps_some(tensor: torch.Tensor, *given: float) -> torch.Tensor:
+        held = tensor.clone()
+        fill(tensor, *given)
+        if not (held == -7.0).any():
+            tensor.copy_(torch.where(torch.arange(tensor.shape[-1]) % 4 == 0, held, tensor))
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "cauchy_", keeps_some)
+    with pytest.raises(AssertionError, match="the next samples of shape"):
+        shaped(Here(), "cauchy_")  # type: ignore[arg-type]
+
+
 def last_weight_lost(drawn: torch.Tensor) -> torch.Tensor:
     return drawn.where(drawn != 2**16 + 14, 0)
 

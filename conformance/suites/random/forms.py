@@ -60,6 +60,7 @@ FORMS: dict[str, Form] = {
     "as it is": lambda held: held[:399].view(21, 19),
     "after an element": lambda held: held[1:404],
     "every second element": lambda held: held[:630].view(7, 9, 5, 2)[..., 0],
+    "every third element": lambda held: held[:993:3],
     "transposed": lambda held: held[:391].view(23, 17).mT,
     "columns of wider rows": lambda held: held[:525].view(5, 7, 15)[..., 3:-1],
 }
