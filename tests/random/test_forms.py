@@ -9,25 +9,24 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.suites.random.distribution import SHAPED
-from conformance.suites.random.forms import DTYPES, of_each_form, one_seed
+from conformance.suites.random.forms import DTYPES, WAYS, of_each_form, one_seed
 from tests.random.test_distribution import There
 
 Fill = Callable[..., torch.Tensor]
 
 
 @pytest.mark.parametrize("case", [of_each_form, one_seed])
-@pytest.mark.parametrize("name", SHAPED)
+@pytest.mark.parametrize("name", WAYS)
 def test_right_draws_pass(case: Callable[..., None], name: str) -> None:
     case(There(), name)
 
 
-@pytest.mark.parametrize("name", SHAPED)
+@pytest.mark.parametrize("name", WAYS)
 def test_the_dtypes_are_those_that_the_cpu_takes(name: str) -> None:
     taken = []
     for dtype in ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8"):
         try:
-            SHAPED[name][0](torch.ones(5).to(getattr(torch, dtype)))
+            WAYS[name][0](torch.ones(5).to(getattr(torch, dtype)))
         except (NotImplementedError, RuntimeError, ValueError):
             continue
         taken.append(dtype)
@@ -118,6 +117,22 @@ def test_what_is_wrong_in_one_form_is_seen(
 
     monkeypatch.setattr(torch.Tensor, name, wrong)
     with pytest.raises(AssertionError, match=text):
+        of_each_form(There(), name)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("randint", "float32"), ("rand", "bfloat16")])
+def test_what_is_scaled_in_one_dtype_is_seen(
+    name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = getattr(torch, name)
+
+    def wrong(*given: Any, **named: Any) -> torch.Tensor:
+        scale = 1.3 if named["dtype"] == getattr(torch, dtype) else 1
+        made: torch.Tensor = make(*given, **named) * scale
+        return made
+
+    monkeypatch.setattr(torch, name, wrong)
+    with pytest.raises(AssertionError, match=f"{name} of torch.{dtype}: no sample is"):
         of_each_form(There(), name)
 
 

@@ -19,13 +19,27 @@ _FLOATS = ("float32", "float64", "float16", "bfloat16")
 _COMPLEX = ("complex64",)
 _INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 
-#: The dtypes that each way to draw takes on the CPU.
-DTYPES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(SHAPED, _FLOATS),
-    **dict.fromkeys(
-        ("rand_like", "randn_like", "normal_of_means", "uniform_", "normal_"), _FLOATS + _COMPLEX
+Draw = Callable[[torch.Tensor], torch.Tensor]
+
+#: Ways to draw for each element of a tensor, those that are given its shape and dtype among them, and their laws.
+WAYS: dict[str, tuple[Draw, str]] = {
+    **SHAPED,
+    "rand": (lambda t: torch.rand(t.shape, dtype=t.dtype, device=t.device), "rand"),
+    "randn": (lambda t: torch.randn(t.shape, dtype=t.dtype, device=t.device), "randn"),
+    "randint": (
+        lambda t: torch.randint(-3, 9, t.shape, dtype=t.dtype, device=t.device),
+        "randint",
     ),
-    "randint_like": _FLOATS + _INTEGERS[:-1],  # from -3 on
+}
+
+#: The dtypes that each takes on the CPU.
+DTYPES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(WAYS, _FLOATS),
+    **dict.fromkeys(
+        ("rand", "rand_like", "randn", "randn_like", "normal_of_means", "uniform_", "normal_"),
+        _FLOATS + _COMPLEX,
+    ),
+    **dict.fromkeys(("randint", "randint_like"), _FLOATS + _INTEGERS[:-1]),  # from -3 on
     "binomial": _FLOATS[:2],
     "geometric_": _FLOATS + _INTEGERS,
     "bernoulli_": (*_FLOATS, *_INTEGERS, "bool"),
@@ -40,6 +54,7 @@ def _of_parts(mean: float, std: float) -> Law:
 
 #: The law of the real part, where it is not that of real numbers.
 _OF_COMPLEX = {
+    "randn": _of_parts(0, 1),
     "randn_like": _of_parts(0, 1),
     "normal_of_means": _of_parts(1, 2.5),
     "normal_": _of_parts(1, 2.5),
@@ -54,9 +69,8 @@ _HELD = (-7.0, 0.0, 1.0, math.nan, -math.inf, 300.0)
 #: Elements of the tensor of which each form is a part.
 _ROOM = 1000
 
-Form = Callable[[torch.Tensor], torch.Tensor]
 #: Where a tensor lies. None fills whole vectors; numbers of elements and of dimensions differ.
-FORMS: dict[str, Form] = {
+FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "as it is": lambda held: held[:399].view(21, 19),
     "after an element": lambda held: held[1:404],
     "every second element": lambda held: held[:630].view(7, 9, 5, 2)[..., 0],
@@ -76,7 +90,7 @@ def _draws(
     context: Context, name: str, number: int, dtype: torch.dtype
 ) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
     """What draws a tensor of each form, and its text. What the tensor holds before turns with the dtype."""
-    draw, in_place = SHAPED[name][0], name.endswith("_")
+    draw, in_place = WAYS[name][0], name.endswith("_")
     for turn, (lies, form) in enumerate(FORMS.items()):
         value = _HELD[(turn + number) % len(_HELD)]
         if not (dtype.is_floating_point or dtype.is_complex):
@@ -88,11 +102,13 @@ def _draws(
         yield f"{name} of {dtype}, {tuple(given.shape)} {lies}", again
 
 
-def _made(context: Context, form: Form, value: float, dtype: torch.dtype) -> torch.Tensor:
+def _made(
+    context: Context, form: Callable[[torch.Tensor], torch.Tensor], value: float, dtype: torch.dtype
+) -> torch.Tensor:
     return form(torch.full((_ROOM,), value, dtype=dtype, device=context.device))
 
 
-def _filled(fill: Form, made: Callable[[], torch.Tensor]) -> torch.Tensor:
+def _filled(fill: Draw, made: Callable[[], torch.Tensor]) -> torch.Tensor:
     return fill(made())
 
 
@@ -100,11 +116,11 @@ def _real(drawn: torch.Tensor) -> torch.Tensor:
     return drawn.real if drawn.is_complex() else drawn
 
 
-@cases("random.distribution", over={f"forms_{name}": (name,) for name in SHAPED})
+@cases("random.distribution", over={f"forms_{name}": (name,) for name in WAYS})
 def of_each_form(context: Context, name: str) -> None:
     """In each dtype, the first and the last element of a tensor are distributed as documented, each element varies, and
     none is another's copy, wherever the tensor lies and whatever it held."""
-    draw, known = SHAPED[name]
+    draw, known = WAYS[name]
     torch.manual_seed(20_251)
     for number, dtype in _dtypes(context, name):
         law = KNOWN[known][1]
@@ -128,7 +144,7 @@ def of_each_form(context: Context, name: str) -> None:
             judge(context, f"{name} of {dtype}", law, torch.cat(ends)[:, place].contiguous())
 
 
-@cases("random.reproducible", over={f"forms_{name}": (name,) for name in SHAPED})
+@cases("random.reproducible", over={f"forms_{name}": (name,) for name in WAYS})
 def one_seed(context: Context, name: str) -> None:
     """In each dtype, a seed gives the same values again, wherever the tensor lies and whatever it held."""
     for number, dtype in _dtypes(context, name):
