@@ -1,8 +1,25 @@
 """Random numbers: seeds, states, distributions."""
 
 from conformance.checks.cases.cases import Suite, gathered
-from conformance.suites.random import distribution, forms, parameters, seeds
+from conformance.suites.random import (
+    categories,
+    distribution,
+    forms,
+    parameters,
+    seeds,
+    shapes,
+    special,
+)
 
 SUITE = Suite(
-    "random", cases=gathered(seeds.cases, distribution.cases, parameters.cases, forms.cases)
+    "random",
+    cases=gathered(
+        seeds.cases,
+        distribution.cases,
+        categories.cases,
+        shapes.cases,
+        parameters.cases,
+        special.cases,
+        forms.cases,
+    ),
 )

@@ -14,7 +14,8 @@ import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.suites.random.distribution import KNOWN, bound, distance
+from conformance.suites.random.draws import KNOWN
+from conformance.suites.random.laws import bound, distance
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)

@@ -12,7 +12,7 @@ from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import value_behind
 from conformance.suites.device.processes import fresh, source
-from conformance.suites.random.distribution import FILLS, KNOWN, SHAPED, named
+from conformance.suites.random.draws import FILLS, KNOWN, SHAPED, named
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
