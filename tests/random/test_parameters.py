@@ -153,20 +153,36 @@ def test_of_two_parameters_one_that_is_read_transposed_is_seen(
     assert met
 
 
-@pytest.mark.parametrize("name", [name for name, about in OF_EACH.items() if about.out])
+_FAULTS = (
+    "nothing",
+    "the draw before",
+    "contiguous",
+    "last row",
+    "after one element",
+    "both strided",
+)
+
+
 @pytest.mark.parametrize(
-    "fault", ["nothing", "the draw before", "contiguous", "last row", "after one element"]
+    ("name", "fault"),
+    [
+        *((name, fault) for name, about in OF_EACH.items() if about.out for fault in _FAULTS),
+        *((name, "now and then where it grows") for name in parameters._GROWN),
+    ],
 )
 def test_a_target_that_is_not_written_to_as_it_lies_is_seen(
     name: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw, kept = OF_EACH[name].draw, []
+    draw, kept, grown = OF_EACH[name].draw, [], []
 
     def wrong(*given: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         found = draw(*given)
         kept.append(found)
         if out is None:
             return found
+        if grows := not out.numel():
+            out.resize_(found.shape).copy_(found)
+            grown.append(out)
         if fault == "the draw before":
             out.copy_(kept[-3] if len(kept) > 2 else found)
         elif fault == "contiguous":
@@ -176,6 +192,13 @@ def test_a_target_that_is_not_written_to_as_it_lies_is_seen(
             out[:-1] = found[:-1]
         elif fault == "after one element":
             out.copy_(found.flatten().roll(out.storage_offset()).view(out.shape))
+        elif fault == "both strided":
+            apart = not (out.is_contiguous() or given[0].is_contiguous())
+            out.copy_(kept[-3] if apart else found)
+        elif fault.startswith("now and then"):
+            out.copy_(found)
+            if grows and len(grown) % 2:
+                out[-1, -1] = 1e6
         return out
 
     monkeypatch.setitem(OF_EACH, name, OF_EACH[name]._replace(draw=wrong))

@@ -247,21 +247,30 @@ def _broadcast(context: Context, name: str, target: torch.Tensor | None = None) 
         about.judge(context, text, drawn, *(each.expand(_SHAPE) for each in given))
 
 
+#: Whose targets grow. `normal` with means and a number does not resize its target on the CPU; `layout.out_resize` asks it.
+_GROWN = ("normal", "normal_of_deviations", "bernoulli", "multinomial")
+
+
 @cases(
     "random.distribution",
     over={f"into_{name}": (name,) for name, about in OF_EACH.items() if about.out},
 )
 def into(context: Context, name: str) -> None:
-    """With `out=` the same is drawn, wherever the target lies, and nothing of the draw before is left."""
+    """With `out=` the same is drawn, wherever the target lies or if it grows, and nothing of the draw before is left."""
     about = OF_EACH[name]
     torch.manual_seed(20_249)
-    for how in _ROOMY:
+    for how, lies in (*((how, "contiguous") for how in _ROOMY), *zip(_ROOMY, reversed(_ROOMY))):
         for turn in (0, 1):
             given = about.parameters(turn)
             held = torch.full(about.draw(*given).shape, -7, dtype=about.out)
             target = _laid(context, how, held)
-            about.draw(*map(context.to_device, given), out=target)
-            text = f"{name}(out=) into a target that lies {how}"
+            about.draw(*(_laid(context, lies, each) for each in given), out=target)
+            text = f"{name}(out=) of parameters that lie {lies} into a target that lies {how}"
             about.judge(context, text, context.from_device(target), *given)
+    for turn in (0, 1) * 3 if name in _GROWN else ():
+        given, grows = about.parameters(turn), torch.empty(0, dtype=about.out).to(context.device)
+        about.draw(*map(context.to_device, given), out=grows)
+        text = f"{name}(out=) into an empty target"
+        about.judge(context, text, context.from_device(grows), *given)
     if len(about.parameters(0)) > 1:
         _broadcast(context, name, target)
