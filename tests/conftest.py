@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from devices.cell import CellKey
 from devices.files import cache_root
@@ -25,6 +26,12 @@ class WholeRun:
     folder: Path
     ran: Ran
     cells: dict[CellKey, CellResult]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """As runs have it: workers whose torch has a thread for each core wait for each other's."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
