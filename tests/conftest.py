@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 
 from devices.cell import CellKey
 from devices.files import cache_root
@@ -30,8 +29,10 @@ class WholeRun:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    """As runs have it: workers whose torch has a thread for each core wait for each other's."""
-    torch.set_num_threads(1)
+    """As runs have it: workers whose torch has a thread for each core wait for each other's. Torch is loaded if a test
+    that was collected needs it."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

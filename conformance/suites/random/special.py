@@ -65,13 +65,19 @@ def _of_deviations(dtype: torch.dtype) -> list[Chosen]:
     ]
 
 
-def _coins(dtype: torch.dtype) -> list[Chosen]:
+def _nothing(dtype: torch.dtype) -> tuple[float, ...]:
+    """Zeros, and a subnormal probability; that of float16 is 3e-5, with which something may be drawn."""
     least = torch.finfo(dtype).tiny / 2
-    return [((0,), 0), ((-0.0,), 0), ((1,), 1), ((least,), 0), ((0.5,), coin_law(0.5))]
+    return (0, -0.0, least) if least < 1e-30 else (0, -0.0)
+
+
+def _coins(dtype: torch.dtype) -> list[Chosen]:
+    few: list[Chosen] = [((each,), 0) for each in _nothing(dtype)]
+    return [*few, ((1,), 1), ((0.5,), coin_law(0.5))]
 
 
 def _rates(dtype: torch.dtype) -> list[Chosen]:
-    few: list[Chosen] = [((each,), 0) for each in (0, -0.0, torch.finfo(dtype).tiny / 2)]
+    few: list[Chosen] = [((each,), 0) for each in _nothing(dtype)]
     return [*few, *(((each,), poisson_law(each)) for each in (0.5, 2.5, 300))]
 
 
