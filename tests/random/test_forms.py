@@ -90,9 +90,24 @@ def parts_of_whole_variance(fill: Fill, t: torch.Tensor, *given: float) -> torch
     return t.copy_(torch.view_as_complex(parts))
 
 
+def no_imaginary_part(fill: Fill, t: torch.Tensor, *given: float) -> torch.Tensor:
+    if not t.is_complex():
+        return fill(t, *given)
+    return t.copy_(fill(torch.empty(t.shape), given[0], given[1] / 2**0.5))
+
+
+def last_imaginary_part_copied(fill: Fill, t: torch.Tensor, *given: float) -> torch.Tensor:
+    fill(t, *given)
+    if t.is_complex() and 1 < t.numel() < 1000:
+        t.resolve_conj().imag[(-1,) * t.dim()] = t.resolve_conj().imag[(0,) * t.dim()]
+    return t
+
+
 @pytest.mark.parametrize(
     ("name", "fault", "text"),
     [
+        ("normal_", no_imaginary_part, "imaginary part of normal_ of torch.complex64"),
+        ("normal_", last_imaginary_part_copied, "imaginary part .* another's copy"),
         ("normal_", last_zero_if_complex, "complex64.*each element is distributed"),
         ("normal_", block_copied_if_strided, "every second element: no element is another's copy"),
         ("normal_", first_of_the_last_if_double, "float64.*no element is another's copy"),

@@ -119,7 +119,7 @@ def other_arguments(context: Context, name: str) -> None:
         dtype = torch.int64 if "int64" in context.descriptor.dtypes else torch.int32
     for given, law in ARGUMENTS[name]:
         if law.high > 2**31 and dtype == torch.int32:
-            continue
+            continue  # the device has no integers of this range
         drawn = context.from_device(_drawn_with(name, given, dtype, context.device))
         judge(context, f"{name} of {given}", law, drawn)
 

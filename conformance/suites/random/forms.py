@@ -42,12 +42,13 @@ def _of_parts(mean: float, std: float) -> Law:
     return Law(lambda x: 0.5 * (1 + torch.erf((x - mean) / std)))
 
 
-#: The law of the real part, where it is not that of real numbers.
+#: The laws of the real and of the imaginary part, where they are not that of real numbers.
 _OF_COMPLEX = {
-    "randn": _of_parts(0, 1),
-    "randn_like": _of_parts(0, 1),
-    "normal_of_means": _of_parts(1, 2.5),
-    "normal_": _of_parts(1, 2.5),
+    "randn": (_of_parts(0, 1), _of_parts(0, 1)),
+    "randn_like": (_of_parts(0, 1), _of_parts(0, 1)),
+    "normal_of_means": (_of_parts(1, 2.5), _of_parts(0, 2.5)),  # the means are real
+    # Both parts have the mean: aten/src/ATen/native/DistributionTemplates.h.
+    "normal_": (_of_parts(1, 2.5), _of_parts(1, 2.5)),
 }
 
 #: Draws of one form: 0 and 1, where they are least even here, are the same in all by a chance of 0.7^96.
@@ -67,10 +68,11 @@ FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "its dimensions turned": lambda held: held[:378].view(2, 9, 7, 3, 1).permute(3, 0, 1, 2, 4),
     "one element": lambda held: held[7],
 }
-#: Where a tensor lies that is not filled itself, and the dtype that has the lazy bit.
+#: Where one lies that is not filled itself.
 _READ: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "expanded in the middle": lambda held: held[:133].view(19, 1, 7).expand(19, 3, 7),
 }
+#: Parts of a complex tensor.
 _LAZY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "lazily conjugated": lambda held: held[:397].conj(),
     "lazily negated": lambda held: held[:397].conj().imag,
@@ -79,18 +81,17 @@ _LAZY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def _contents(dtype: torch.dtype) -> list[list[float]]:
     """What tensors hold before, over and over."""
+    special: list[float]
     if dtype.is_floating_point or dtype.is_complex:
         least = torch.finfo(dtype).tiny / 2
+        ascending = [each / 8 for each in range(_ROOM)]
         special = [math.nan, math.inf, -math.inf, -0.0, 0.5, -1.5, least, 300.0, 2.0**30]
-        return [[-7.0], [0.0], [1.0], [math.nan], [-math.inf], [300.0], special, _ASCENDING]
+        return [[-7.0], [0.0], [1.0], [math.nan], [-math.inf], [300.0], special, ascending]
     if dtype == torch.bool:
         return [[0], [1], [1, 0, 0]]
     about = torch.iinfo(dtype)
     special = [0, 1, -3 if about.min else 3, about.max, about.min]
-    return [[1], [0], [113], [about.min + 3], special, _ASCENDING]
-
-
-_ASCENDING = [each / 8 for each in range(_ROOM)]
+    return [[1], [0], [113], [about.min + 3], special, [each // 8 for each in range(_ROOM)]]
 
 
 def _dtypes(context: Context, name: str) -> Iterator[tuple[int, torch.dtype]]:
@@ -115,9 +116,10 @@ def _draws(
 ) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
     """What draws a tensor of each form, and its text. What the tensor holds before turns with the dtype."""
     draw, contents = WAYS[name][0], _contents(dtype)
+    wide = torch.float64 if dtype.is_floating_point or dtype.is_complex else torch.int64
     for turn, form in enumerate(_forms(context, name, dtype)):
-        held = torch.tensor(contents[(turn + number) % len(contents)], dtype=torch.float64)
-        base = held.repeat(math.ceil(_ROOM / len(held)))[:_ROOM].to(dtype)
+        held = torch.tensor(contents[(turn + number) % len(contents)], dtype=wide).to(dtype)
+        base = held.repeat(math.ceil(_ROOM / len(held)))[:_ROOM]
         if form == "lazily negated":
             base = base.to(torch.complex64)
         there = context.to_device(base)
@@ -144,15 +146,23 @@ def of_each_form(context: Context, name: str) -> None:
     torch.manual_seed(20_251)
     for number, dtype in _dtypes(context, name):
         law = KNOWN[known][1]
-        if dtype.is_complex:
-            law = _OF_COMPLEX.get(name, law)
+        laws = _OF_COMPLEX.get(name, (law, law)) if dtype.is_complex else (law,)
         made = draw(torch.full((SAMPLES,), 1, device=context.device).to(dtype))
-        many = context.from_device(made)
-        many = many.real if dtype.is_complex else many
-        judge(context, f"{name} of {dtype}", law, many)
+        many = _parts(context.from_device(made))
+        for (part, samples), law in zip(many.items(), laws):
+            judge(context, f"{part}{name} of {dtype}", law, samples)
         for text, again in _draws(context, name, number, dtype):
             drawn = torch.stack([again().reshape(-1).clone() for _ in range(_TIMES)])
-            judge_each(context, text, law, context.from_device(drawn), many)
+            parts = _parts(context.from_device(drawn))
+            for (part, samples), law in zip(parts.items(), laws):
+                judge_each(context, f"{part}{text}", law, samples, many[part])
+
+
+def _parts(values: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The numbers; of complex ones the parts, named."""
+    if not values.is_complex():
+        return {"": values}
+    return {"real part of ": values.real, "imaginary part of ": values.imag}
 
 
 #: Elements of which some are other ones in the next draw: 0 and 1 are the same in 0.58^100 of them.

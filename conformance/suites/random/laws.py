@@ -153,13 +153,11 @@ def judge(context: Context, text: str, law: Law, values: torch.Tensor) -> None:
 def judge_each(
     context: Context, text: str, law: Law, values: torch.Tensor, many: torch.Tensor
 ) -> None:
-    """Whether each column are samples of a law, and no column is another's copy; of complex numbers, the real parts.
+    """Whether each column are samples of a law, and no column is another's copy.
 
     The shares up to a few numbers are compared, which ``many`` samples of the law name.
     """
-    times, bits = len(values), _bits(values)
-    if values.is_complex():
-        values = values.real
+    times = len(values)
     _in_range(context, text, law, values)
     ordered = many.flatten()[:1024].double().sort().values
     marks = ordered[len(ordered) // 16 :: len(ordered) // 16].unique()
@@ -172,6 +170,8 @@ def judge_each(
     found, most = float(off.max()), bound(times, _OF_ONE)
     each = f"{text}: over {times} draws each element is distributed as documented: shares of samples up to a number are off"
     context.check(found <= most, f"{each} by {most:.3f} at most", found=round(found, 3))
+    bits = numbers.view(torch.int64)
+    bits = bits ^ (bits >> 32) ^ (bits >> 52)  # of few digits, all but the high bits are zero
     stuck = int((bits == bits[:1]).all(0).sum())
     context.same(stuck, 0, f"{text}: no element is the same in each of {times} draws")
     # Sums of whole numbers, which are those of copies whatever the order of adding.
@@ -179,13 +179,3 @@ def judge_each(
     weights = torch.randint(-(2**62), 2**62, (times, 1), generator=source) * 2 + 1
     copied = bits.shape[1] - len((bits * weights).sum(0).unique())
     context.same(copied, 0, f"{text}: no element is another's copy in every draw")
-
-
-def _bits(values: torch.Tensor) -> torch.Tensor:
-    """A whole number of 64 bits for each: equal ones for equal numbers, and others for others."""
-    if values.is_complex():
-        parts = torch.view_as_real(values.resolve_conj())
-        real, imaginary = _bits(parts[..., 0]), _bits(parts[..., 1])
-        return real * 3 + imaginary
-    bits = values.double().view(torch.int64)
-    return bits ^ (bits >> 32) ^ (bits >> 52)  # of few digits, all but the high bits are zero

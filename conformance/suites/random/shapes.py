@@ -14,8 +14,10 @@ from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
 
-#: More than 2^16 elements in rows; five dimensions; a square that fills no tiles, and one that does.
-_SHAPES = ((4099, 17), (3, 5, 7, 11, 13), (131, 131), (64, 64))
+#: More than 2^16 elements in rows.
+_LARGE = (4099, 17)
+#: It; five dimensions; a square that fills no tiles, and one that does.
+_SHAPES = (_LARGE, (3, 5, 7, 11, 13), (131, 131), (64, 64))
 #: How far from its source a block may be copied to.
 _LAGS = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -88,9 +90,7 @@ def ends(context: Context, name: str) -> None:
 
 
 #: Elements of a large tensor whose draws are judged: the first and the last blocks, some in the middle.
-_PLACES = torch.cat(
-    [torch.arange(72), torch.arange(34_000, 34_020), torch.arange(4099 * 17 - 72, 4099 * 17)]
-)
+_PLACES = torch.arange(math.prod(_LARGE))[[*range(72), *range(34_000, 34_020), *range(-72, 0)]]
 #: 0 and 1, where they are least even here, are the same in all by a chance of 0.7^64.
 _FAR_TIMES = 64
 
@@ -103,8 +103,8 @@ def far(context: Context, name: str) -> None:
     torch.manual_seed(20_252)
     places = context.to_device(_PLACES)
     drawn = [
-        draw(torch.full(_SHAPES[0], -7.0, device=context.device)).view(-1)[places]
+        draw(torch.full(_LARGE, -7.0, device=context.device)).view(-1)[places]
         for _ in range(_FAR_TIMES)
     ]
     values = context.from_device(torch.stack(drawn))
-    judge_each(context, f"{name} of {_SHAPES[0]}", law, values, values.flatten())
+    judge_each(context, f"{name} of {_LARGE}", law, values, values.flatten())
