@@ -168,8 +168,9 @@ def judge_each(
         shares - law.cdf(marks + step)[:, None], law.cdf(marks - step)[:, None] - shares
     )
     found, most = float(off.max()), bound(times, _OF_ONE)
-    each = f"{text}: over {times} draws each element is distributed as documented: shares of samples up to a number are off"
-    context.check(found <= most, f"{each} by {most:.3f} at most", found=round(found, 3))
+    each = f"{text}: over {times} draws each element is distributed as documented"
+    told = f"{each}: its share of samples up to a number is off by {most:.3f} at most"
+    context.check(found <= most, told, found=round(found, 3))
     bits = numbers.view(torch.int64)
     bits = bits ^ (bits >> 32) ^ (bits >> 52)  # of few digits, all but the high bits are zero
     stuck = int((bits == bits[:1]).all(0).sum())

@@ -165,6 +165,7 @@ def _judge_group(context: Context, text: str, group: _Group, values: torch.Tenso
         judge_each(context, text, group.expected, values, values.flatten())
         return
     numbers, expected = values.double(), torch.tensor(group.expected, dtype=torch.float64)
-    wrong = ~torch.isclose(numbers, expected, rtol=0, atol=0, equal_nan=True)
-    found = "none" if not wrong.any() else f"{float(numbers[wrong][0]):g}"
-    context.same(found, "none", f"{text}: no other number than {group.expected:g} is drawn")
+    wrong = numbers[~torch.isclose(numbers, expected, rtol=0, atol=0, equal_nan=True)]
+    wanted = repr(float(group.expected))
+    found = wanted if not len(wrong) else repr(float(wrong[0]))
+    context.same(found, wanted, f"{text}: nothing but {group.expected:g} is drawn")
