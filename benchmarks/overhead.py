@@ -12,9 +12,9 @@ from benchmarks.figures import Figure
 from benchmarks.synthetic_runs import cells_of, write
 from conformance.checks.cells import Recorder
 from conformance.contract import load
-from conformance.plan.planner import known_layouts
-from conformance.plan.selection import Item, Shard, items_of
+from conformance.plan.selection import Item, Machine, Shard, items_of
 from conformance.plan.selection import cells_of as shard_cells
+from conformance.plan.usage import known_layouts
 from conformance.run.isolation.watch import DeviceLock, Journal, Watch, limits_for
 from conformance.run.outcomes import (
     Guilty,
@@ -23,7 +23,7 @@ from conformance.run.outcomes import (
     verdict_of,
     write_report,
 )
-from conformance.run.progress import Finished, Progress
+from conformance.run.progress import Begun, Done, Finished, Identity, Progress
 from devices import registry
 from devices.cell import CallKey
 from devices.manifest import Manifest
@@ -117,7 +117,9 @@ def _record(item: Item) -> ItemReport:
 
 
 def _keep(folder: Path, reports: list[ItemReport]) -> None:
-    progress = Progress(folder)
+    machine = Machine("", "", "", "")
+    head = Begun(Identity("cpu", "", machine, {}, ""), "")
+    progress = Progress(folder, head, Done(), None, False)
     for report in reports:
         progress.add(Finished("gw0", report))
     progress.close(complete=True)

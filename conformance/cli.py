@@ -7,12 +7,13 @@ arguments, and files of a run that cannot be read or were edited), 5 nothing sel
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -63,12 +64,28 @@ def _exit_code(call: Callable[[], Any]) -> int:
     except click.Abort:
         click.echo("error: interrupted", err=True)
         return ExitCode.INCOMPLETE.value
-    except BrokenPipeError:
-        # The reader has closed its end (`conform contract | head`), which is not an error. Without this, flushing at
-        # exit would raise again.
+    except OSError as error:
+        if not _is_of_stdout(error):
+            raise
+        # Without this, flushing at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.GREEN.value
+        sys.stdout.flush()
+        if isinstance(
+            error, BrokenPipeError
+        ):  # the reader has closed its end, as in `conform contract | head`
+            return _SIGPIPE
+        click.echo(f"error: the output cannot be written: {error.strerror or error}", err=True)
+        return ExitCode.INFRASTRUCTURE.value
     return int(code or 0)
+
+
+#: The status that a shell shows for a program that a closed pipe ended. Not 0: no verdict was read.
+_SIGPIPE: Final = 128 + 13
+
+
+def _is_of_stdout(error: OSError) -> bool:
+    """Whether an error comes from writing to stdout: it names no file."""
+    return error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO)
 
 
 @click.group(cls=Conform, context_settings={"help_option_names": ["-h", "--help"]})
@@ -99,13 +116,14 @@ def run(arguments: tuple[str, ...]) -> int:
 
 
 def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
-    """Options of pytest with which it keeps its own files in our cache folder, and torch does too: a run writes its
-    results folder and nothing else."""
+    """pytest's options with which its own files go into our cache folder, as do those of torch and hypothesis: a run
+    writes nothing else into the current folder than its results."""
     folder = cache_root()
     with suppress(OSError):  # the cache cannot be written: they are where they are by default
         (folder / "pytest").mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder / "pytest"))
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+        os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(folder / "hypothesis"))
         if not any(each.endswith("no:cacheprovider") for each in arguments):  # which has the option
             yield from ("-o", f"cache_dir={folder / 'pytest' / 'cache'}")
 

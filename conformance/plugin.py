@@ -1,18 +1,17 @@
-"""The pytest plugin: pytest's hooks, each of which calls what does the work.
+"""The pytest plugin: pytest's hooks, each of which only calls the code that does the work.
 
-Inert unless the run takes paths of the ``conformance`` package: pytest's other users see options and nothing else.
-``run/session.py`` works in the process that the user started, ``run/worker.py`` in each process that runs items: workers
-of xdist, or with ``-n 0`` the user's own.
+The plugin does nothing unless the arguments include the ``conformance`` package: for other tests it only adds options to
+``--help``. ``run/session.py`` works in the process that the user started. ``run/worker.py`` works in each process that
+runs items: workers of xdist, or with ``-n 0`` the process that the user started.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class NoTorch(ConformError):
-    """Nothing can be tested."""
+    """torch cannot be imported, so nothing can be tested."""
 
     exit_code = 3
 
@@ -45,6 +44,11 @@ class _Run:
     foreign: int = 0  # failures of tests that are not the suite's
     aborted: str = ""  # why the run was given up, if it was
     ended: str = ""  # what is printed at the end
+    seen: set[str] = field(default_factory=set)  # ids of the items that were reported
+
+    def has(self, node_id: str) -> bool:
+        """Whether this is the id of one of the suite's items. Its path depends on where the suite is installed."""
+        return pytest_.item_of(node_id) in self.orders.named
 
     def stop(self, error: ConformError) -> NoReturn:
         self.aborted = str(error)
@@ -54,8 +58,11 @@ class _Run:
 _RUN: pytest.StashKey[_Run] = pytest.StashKey()
 _WORKER: pytest.StashKey[Worker | Runner] = pytest.StashKey()
 _SERVER: pytest.StashKey[ForkServer] = pytest.StashKey()  # starts workers
-_BARE = pytest.StashKey[bool]()  # an item is reported once: nobody wants more, nothing else runs
+_BARE = pytest.StashKey[
+    bool
+]()  # only the suite's items run, and no plugin waits for setup and teardown
 _AUTO = pytest.StashKey[bool]()  # -n auto: only as many workers as are worth their start
+_CHECKED = pytest.StashKey[bool]()  # the command line was checked
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,14 +74,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """One worker unless a number of workers was given: a crash then ends that worker, and not the run."""
+    """Check the command line. Without ``-n`` set up one worker: a crash then ends the worker, and not the run."""
+    if hasattr(config, "workerinput"):
+        return
+    _check_command_line(config)
     if not pytest_.takes_the_suite(config):
         return
-    from conformance.run.xdist_adapter import is_worker, prepare_options
+    from conformance.run.xdist_adapter import prepare_options
     from devices import autoload
 
-    if is_worker(config):
-        return
     if autoload.INSTALLED:
         autoload.put_off()
     try:
@@ -84,11 +92,40 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     _begin_loading(config)
 
 
+def _check_command_line(config: pytest.Config) -> None:
+    """End the run for what is wrong with the command line, before torch is imported."""
+    ours = pytest_.takes_the_suite(config)
+    asked = ours or (pytest_.has_options(config) and not config.option.help)
+    if not asked or config.stash.get(_CHECKED, False):
+        return
+    config.stash[_CHECKED] = True
+    from conformance.plan import usage
+
+    try:
+        pytest_.check_paths(config, usage.meant)
+        if not ours:
+            return
+        pytest_.refuse_plugins(config)
+        request = pytest_.request_of(config)
+        device = usage.check(request)
+        if device is not None or request.results is not None:
+            from conformance.run.progress import check_folder
+
+            name = device.name if device is not None else ""
+            if not request.collect_only:
+                folder = usage.results_folder(request, name)
+                check_folder(folder, request, pytest_.files_of_user(config))
+    except ConformError as error:
+        pytest_.end_run(error)
+
+
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Workers per device times devices, bounded by memory; None leaves the number to xdist."""
+    """The number of workers for ``-n auto``: workers per device times devices, bounded by memory. None leaves the number
+    to xdist."""
     if not pytest_.takes_the_suite(config):
         return None
+    _check_command_line(config)
     from conformance.plan.selection import find_descriptor
     from conformance.run.isolation.controller import useful_workers
     from conformance.run.session import known
@@ -105,7 +142,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 def _begin_loading(config: pytest.Config) -> None:
-    """Load what workers need, while this process prepares the run."""
+    """Start the process that imports torch for the workers, while this process prepares the run."""
     from conformance.checks.child import use_copier
     from conformance.run.fork_client import ForkServer
     from conformance.run.xdist_adapter import has_workers_here
@@ -124,7 +161,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     try:
         from opinfo.device import limit_threads
-    except Exception as error:  # with torch, the modules are imported that extend it
+    except Exception as error:  # importing torch imports the backends that are installed, too
         pytest_.stop_run(NoTorch(f"torch cannot be imported: {with_cause(error)}"))
 
     limit_threads()
@@ -135,7 +172,9 @@ def pytest_configure(config: pytest.Config) -> None:
     from conformance.run.session import prepare
 
     try:
-        session = prepare(pytest_.request_of(config), config.stash.get(_SERVER, None))
+        server, files = config.stash.get(_SERVER, None), pytest_.files_of_user(config)
+        files = (*files, *((junitxml,) if junitxml is not None else ()))
+        session = prepare(pytest_.request_of(config), server, files)
     except ConformError as error:
         pytest_.end_run(error)
     run = config.stash[_RUN] = _Run(session, session.orders(), junitxml)
@@ -157,7 +196,8 @@ def _watch_workers(config: pytest.Config, run: _Run) -> None:
 
     orders, server = write_orders(run.orders), config.stash.get(_SERVER, None)
     controller = run.session.controller(run.orders, partial(pytest_.say, config))
-    hooks = XdistHooks(controller, orders, run.stop, collected, server)
+    begin = run.session.progress.begin
+    hooks = XdistHooks(controller, orders, run.stop, begin, collected, server)
     config.pluginmanager.register(hooks, "conform-isolation")
     run.session.look_ahead()
 
@@ -171,7 +211,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def _worker(config: pytest.Config) -> Worker | Runner:
-    """What runs items in this process, made at first use: a controller of xdist never needs it."""
+    """The worker of this process, made at first use: a controller of xdist never needs one."""
     from conformance.run.careful import start_worker
     from conformance.run.isolation.watch import in_process
     from conformance.run.worker import Worker
@@ -199,7 +239,7 @@ def pytest_pycollect_makemodule(
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Tell the controller which items pytest kept, after ``-k`` and the like."""
+    """Report to the controller which items pytest kept, after ``-k`` and the like."""
     worker = session.config.stash.get(_WORKER, None)
     if worker is None:
         return
@@ -212,7 +252,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if is_worker(session.config):
         report_collected(session.config, kept)
     else:
-        session.config.stash[_RUN].session.keep(worker.items[item] for item in kept)
+        ours = session.config.stash[_RUN].session
+        ours.keep(worker.items[item] for item in kept)
+        if kept:
+            ours.progress.begin()
 
 
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
@@ -242,33 +285,55 @@ def _run_item(item: pytest_.SuiteItem) -> None:
         pytest.fail("\n".join(failures), pytrace=False)
 
 
+_TWICE = (
+    "{} ran twice: a pytest plugin repeats tests. A failing cell that is run until it passes would turn green without a "
+    "trace: disable that plugin with -p no:NAME"
+)
+
+
+class RanTwice(ConformError):
+    """Another plugin repeats items."""
+
+    exit_code = 3
+
+
 # -- reports and the end, in the process that the user started
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    if _RUN in session.config.stash and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-        # A CI job that is cancelled ends like an interrupted one: with a result that can be resumed.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    run = session.config.stash.get(_RUN, None)
+    if run is None:
+        return
+    from conformance.run.interrupts import listen
+
+    def failed(why: str) -> None:
+        run.aborted = why
+        os.write(2, f"ERROR: {why}\n".encode())
+
+    pytest_.guard_output(session, failed)
+    listen(run.session.waits_for, run.session.kill_workers)
 
 
 class _Reports:
-    """Takes the cells out of reports. Registered for a run of the suite, as this hook is not given the config."""
+    """Takes the cells out of reports. Registered for runs of the suite only: the hook does not get pytest's config."""
 
     def __init__(self, run: _Run, config: pytest.Config) -> None:
-        self._run, self._root = run, config.rootpath
-        self._pace, self._say = run.session.pace(), partial(pytest_.say, config)
+        self._run, self._pace = run, run.session.pace()
+        self._say = partial(pytest_.remark, config)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Iterator[None]:
-        """Before anyone prints them."""
+        """Take the cells before a plugin prints the report."""
         from conformance.run.outcomes import read_report
         from conformance.run.xdist_adapter import REPORT, worker_of
 
         for name, value in report.user_properties:
-            if name == REPORT and report.when == "call":  # the teardown has it too
+            if name == REPORT and report.when == "call":  # the report of the teardown has it, too
+                if report.nodeid in self._run.seen:
+                    self._run.stop(RanTwice(_TWICE.format(report.nodeid)))
+                self._run.seen.add(report.nodeid)
                 self._run.session.gather(read_report(str(value)), worker_of(report))
-        file = Path(self._root, report.nodeid.split("::")[0])
-        self._run.foreign += report.failed and not pytest_.is_suite(file)
+        self._run.foreign += report.failed and not self._run.has(report.nodeid)
         yield
         session = self._run.session
         if line := self._pace.line(len(session.outcomes), session.failing, time.monotonic()):
@@ -283,11 +348,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         return
     ours = run.session
     if pytest_.collects_only(config):
+        ours.progress.abandon()
         shutil.rmtree(ours.folder, ignore_errors=True)
         return
     if exitstatus == pytest.ExitCode.USAGE_ERROR:
+        ours.progress.abandon()
         return
     from conformance.run.xdist_adapter import stopped_by_failures
+    from reports.folder import EARLIER_FILE
     from reports.summary import publish, summarise
 
     stopped = stopped_by_failures(session)
@@ -298,34 +366,51 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     # A resumed run may have had everything but its files.
     nothing = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not ours.outcomes
     if nothing and ours.partial:
-        ours.clean_up()
-        options = ", ".join(ours.request.selection)
-        run.ended = f"nothing selected (exit 5): no item of the plan is left by {options}"
+        ours.progress.abandon()
+        options = " together with ".join(f"{n} {v}" for n, v in ours.request.selection.items())
+        run.ended = f"nothing selected (exit 5): no test matches {options}"
+        return
+    if ours.cut_short and not ours.progress.begun:  # nothing has run: an earlier run stays
+        ours.progress.abandon()
+        run.ended = f"cut short: {ours.cut_short}. No test has run, and no file was changed."
+        session.exitstatus = _code_of(run, exitstatus, int(pytest.ExitCode.INTERRUPTED))
         return
     try:
-        result = ours.finish(run.junitxml, stopped=stopped, say=partial(pytest_.say, config))
+        result = ours.finish(run.junitxml, stopped=stopped, say=partial(pytest_.remark, config))
         lines = publish(result, os.environ)
     except ConformError as error:
         pytest_.stop_run(error)
     code = result.exit_code or (pytest.ExitCode.TESTS_FAILED if run.foreign else 0)
     if ours.cut_short:
         lines = (*lines, f"cut short: {ours.cut_short}. The same command with --resume continues.")
-        if exitstatus != pytest.ExitCode.INTERRUPTED:
-            code = pytest.ExitCode.INTERNAL_ERROR  # the documented code of infrastructure
-    session.exitstatus = int(code)
-    run.ended = "\n".join(
-        [
-            summarise(result, styled=pytest_.is_styled(config), verbose=pytest_.is_verbose(config)),
-            *lines,
-        ]
-    )
+        if ours.progress.keeps_earlier:
+            lines = (*lines, f"The complete run before it is kept: {ours.folder / EARLIER_FILE}")
+    session.exitstatus = _code_of(run, exitstatus, int(code))
+    verbosity = pytest_.verbosity(config)
+    text = summarise(result, styled=pytest_.is_styled(config), verbosity=verbosity)
+    run.ended = "\n".join([text, *lines])
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+def _code_of(run: _Run, exitstatus: int, code: int) -> int:
+    """The exit code of a run: that of infrastructure if something other than the user cut it short."""
+    given_up = run.aborted or exitstatus != pytest.ExitCode.INTERRUPTED
+    return int(pytest.ExitCode.INTERNAL_ERROR) if run.session.cut_short and given_up else code
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Iterator[None]:
+    """Print the verdict last, in place of pytest's lists of failing items."""
     run = config.stash.get(_RUN, None)
-    if run is None or not run.ended:
+    if run is None:
+        return (yield)
+
+    with pytest_.only_foreign_reports(terminalreporter, run.has):
+        yield
+    if not run.ended:
         return
-    terminalreporter.section("conformance")
+    verbosity = pytest_.verbosity(config)
+    if verbosity >= 0:
+        terminalreporter.section("conformance")
     terminalreporter.write_line(run.ended)
-    if line := run.session.cache_line():
+    if verbosity > 0 and (line := run.session.cache_line()):
         terminalreporter.write_line(line)

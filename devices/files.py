@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -36,6 +38,28 @@ def explained(kind: Callable[[str], Exception], path: object, problem: str) -> I
         yield
     except OSError as error:
         raise kind(f"{path}: {problem}: {error.strerror or error}") from None
+
+
+#: The largest file that is read as text, and the largest record of a run, in bytes.
+MOST_TEXT = 64 << 20
+MOST_RECORD = 1 << 30
+
+
+def read_regular(path: Path, most: int = MOST_TEXT) -> bytes:
+    """The bytes of a regular file. Raises OSError, also for a device or a pipe, which may never end, and for a file of
+    more than ``most`` bytes."""
+    # Opening a pipe without a writer would wait for one.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with open(descriptor, "rb", buffering=0) as stream:
+        state = os.fstat(descriptor)
+        if stat.S_ISDIR(state.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder; expected a file", str(path))
+        if not stat.S_ISREG(state.st_mode):
+            raise OSError(errno.EINVAL, "it is a device or a pipe; expected a file", str(path))
+        if state.st_size > most:
+            large = f"it has {state.st_size >> 20:,} MiB; expected at most {most >> 20:,} MiB"
+            raise OSError(errno.EFBIG, large, str(path))
+        return stream.read(state.st_size) if state.st_size else stream.read(most)
 
 
 @contextmanager
@@ -76,7 +100,7 @@ def stays_inside(path: str) -> bool:
 def read_toml(path: Path, kind: type[_Made], error: type[Exception]) -> _Made:
     """What a TOML file says, checked by msgspec. Raises ``error``, which names the file."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(read_regular(path).decode("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise error(f"{path}: expected a file of valid TOML: {problem}") from None
     return converted(data, kind, str(path), error)

@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 from devices.descriptor import DTYPES, FACTS, VERSION_FACTS
 from devices.errors import ConformError, listing, suggestion
 from devices.failure import Word
-from devices.files import explained, tomllib
+from devices.files import explained, read_regular, tomllib
 
 
 class ConditionError(ValueError):
@@ -193,7 +193,7 @@ class Manifest:
         """
         try:
             with explained(ManifestError, path, "expected the path of an expected.toml"):
-                text = path.read_bytes().decode("utf-8-sig")
+                text = read_regular(path).decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
             raise ManifestError(

@@ -20,7 +20,7 @@ import msgspec
 
 from devices.cell import CellKey
 from devices.errors import ConformError
-from devices.files import explained, write_whole
+from devices.files import explained, read_regular, write_whole
 
 FILE: Final = "pinned.jsonl"
 CALL, PROGRAM = 1, 2  # formats of lines
@@ -117,7 +117,7 @@ def read_pinned(folder: Path | None) -> tuple[Pinned, ...]:
     if folder is None or not (path := folder / FILE).exists():
         return ()
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_regular(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise PinnedError(f"{path}: cannot be read: {error}") from None
     read = [_read(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]

@@ -24,9 +24,10 @@ from typing import Any, Final, get_type_hints
 import msgspec
 
 from devices.cell import CellKey, Verdict
-from devices.files import explained
+from devices.files import MOST_RECORD, explained, read_regular
 from reports.advice import sentences
 from reports.causes import causes_of
+from reports.folder import MANIFEST_FILE, RECORD_FILE, without_end
 from reports.junit import clean, junit_file, junit_of, seconds_in, suites_as_xml
 from reports.model import (
     CellResult,
@@ -41,13 +42,17 @@ from reports.model import (
     write_file,
 )
 
-__all__ = ["CellResult", "Provenance", "Run", "RunError", "load_run", "write_run"]
+__all__ = [
+    "MANIFEST_FILE",
+    "RECORD_FILE",
+    "CellResult",
+    "Provenance",
+    "Run",
+    "RunError",
+    "load_run",
+    "write_run",
+]
 
-RECORD_FILE: Final = "run.conform"
-PROGRESS_FILE: Final = (
-    ".progress.jsonl"  # there while a run goes on, and after one that was interrupted
-)
-MANIFEST_FILE: Final = "expected.toml"
 FORMAT: Final = 1
 _MAGIC: Final = b"torch-conformance-run "
 _HEADER: Final = re.compile(_MAGIC + rb"(\d{1,9}) (\S{1,80})(?: ([0-9a-f]{64})\n)?")
@@ -325,8 +330,10 @@ def load_run(path: Path) -> Run:
 def _body(source: Path) -> bytes:
     """The body of a record whose header is in order."""
     try:
-        raw = source.read_bytes()
+        raw = read_regular(source, MOST_RECORD)
     except FileNotFoundError:
+        if (interrupted := without_end(source.parent)) is not None:
+            raise interrupted from None
         raise RunError(f"{source}: not found; {_instead(source.parent)}") from None
     except OSError as error:
         raise RunError(f"{source}: cannot be read: {error.strerror or error}") from None

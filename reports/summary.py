@@ -229,18 +229,20 @@ def alike(cause: Cause) -> str:
 
 
 def summarise(
-    judged: GateResult, *, limit: int | None = None, styled: bool = False, verbose: bool = False
+    judged: GateResult, *, limit: int | None = None, styled: bool = False, verbosity: int = 0
 ) -> str:
     """The end of a run as text: the verdict, then the causes of new failures with their repro commands and what to do.
 
     At most ``limit`` causes are shown. ``verbose`` adds the table by clause, levels, what was not checked, and notes.
     ``styled`` adds ANSI colours.
     """
-    run = judged.run
+    run, verbose = judged.run, verbosity > 0
 
     def style(text: str, name: str) -> str:
         return f"\x1b[{_STYLES[name]}m{text}\x1b[0m" if styled else text
 
+    if verbosity < 0:
+        return style(verdict_line(judged), "good" if judged.green else "bad")
     if limit is None:
         limit = 20 if verbose else _SHOWN
     lines = [

@@ -28,10 +28,11 @@ from devices.registry import load_file
 from devices.verdicts import Matcher
 from reports.advice import drafts
 from reports.causes import causes_of
+from reports.folder import PROGRESS_FILE, RECORD_FILE
 from reports.gate import ExitCode
 from reports.junit import one_line
 from reports.model import CellResult, Run, by_declaration, seen_of
-from reports.run import PROGRESS_FILE, RECORD_FILE, load_run
+from reports.run import load_run
 
 Say = Callable[[str], object]
 

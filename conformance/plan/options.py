@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,38 +18,42 @@ _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     help: str
+    group: str  # its title in ``--help``
     kind: str = "text"
     metavar: str | None = None
     default: str | None = None
 
     @property
     def key(self) -> str:
-        """Its name in Request."""
+        """The name of the option's field in Request."""
         return self.name.removeprefix("--").replace("-", "_")
 
     @property
     def dest(self) -> str:
-        """Where pytest keeps its value: other plugins may have an option of the same name."""
+        """The attribute in which pytest keeps the value. The prefix keeps it apart from other plugins' options."""
         return f"conform_{self.key}"
 
     def read(self, value: Any) -> Any:
-        """Its value from pytest's; None if it was not given. Raises ConformError."""
+        """The option's value, converted from pytest's text; None if it was not given. Raises ConformError."""
         if self.kind in ("text", "flag") or value is None:
             return value
         return _READERS[self.kind](value, self.name)
 
 
-OPTIONS: Final = tuple(
-    msgspec.convert({"name": name, **table}, Option)
-    for name, table in msgspec.toml.decode(
-        Path(__file__).with_name("options.toml").read_bytes()
-    ).items()
-)
+def _options() -> Iterator[Option]:
+    file = Path(__file__).with_name("options.toml")
+    for group in msgspec.toml.decode(file.read_bytes()).values():
+        title = group.pop("title")["text"]
+        for name, table in group.items():
+            yield msgspec.convert({"name": name, "group": title, **table}, Option)
+
+
+OPTIONS: Final = tuple(_options())
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the command line asks for: a field an option, None if it was not given."""
+    """What the command line asks for: one field for each option, None if the option was not given."""
 
     device: str | None
     descriptor: Path | None
@@ -66,6 +70,7 @@ class Request:
     shard: str | None  # I/N
     shard_times: Path | None  # an earlier run's folder
     resume: bool
+    no_resume: bool
     cell_timeout: float | None  # seconds
     no_reference_cache: bool
     redact: bool
@@ -76,8 +81,10 @@ class Request:
     def read(
         cls, values: Mapping[str, Any], *, collect_only: bool, deselects: Iterable[str]
     ) -> Request:
-        """From the options' values by their ``dest``. Raises ConformError."""
+        """A request from the options' values by their ``dest``. Raises ConformError."""
         read = {option.key: option.read(values[option.dest]) for option in OPTIONS}
+        if read["resume"] and read["no_resume"]:
+            raise ConformError("--resume and --no-resume exclude each other: give one of them")
         return cls(**read, collect_only=collect_only, deselects=tuple(deselects))
 
     @property
@@ -93,8 +100,8 @@ class Request:
 def joined(arguments: Iterable[str]) -> tuple[str, ...]:
     """The command line with each option that takes a path in the form ``--option=PATH``.
 
-    pytest looks for its root folder before it knows our options. It takes an existing path after one of them for a
-    test path, and a worker, which starts when the results folder exists, would look there.
+    pytest looks for its root folder before it knows our options, and takes an existing path after such an option for a
+    test path. A worker starts after the results folder was made, so it would look for tests there.
     """
     paths = {option.name for option in OPTIONS if option.kind == "path"}
     paths |= {"--expectations", "--junitxml"}
@@ -127,7 +134,7 @@ def duration(text: str, option: str = "--max-time") -> float:
 
 
 def matching(option: str, globs: Iterable[str], names: Collection[str]) -> frozenset[str]:
-    """The names that some glob matches. Raises ConformError for a glob that matches none."""
+    """The names that the globs match. Raises ConformError for a glob that matches no name."""
     found: set[str] = set()
     for glob in globs:
         # Brackets are not special: op names hold none, and `__getitem__` must match itself.

@@ -22,6 +22,7 @@ import torch
 from conformance.checks.cases.cases import OpCheck, not_here
 from conformance.contract import Contract
 from conformance.plan.selection import Machine
+from conformance.plan.usage import keep_ops
 from conformance.suites import checked, planned_cases, planned_op_checks
 from conformance.version import VERSION
 from devices.cell import CellKey
@@ -252,6 +253,8 @@ def make_plan(
         pinned=(pin.cell for pin in pins if pin.dtype and pin.clause in contract.clauses),
     )
     subjects.keep()
+    if kept is not None:
+        keep_ops(op.id for op in subjects.ops)
     cases = [
         CellKey(case.clause, case.name, "")
         for case in planned_cases(contract, more=spec.more_cases)
@@ -273,11 +276,6 @@ def make_plan(
     families = {op.id: op_family(op.id, op.ufunc) for op in subjects.ops if op.id in ops}
     excluded, digested = (*plan.excluded, *more), plan_hash(cells, recipe)
     return Plan(spec, descriptor.name, cells, excluded, recipe, digested, families)
-
-
-def known_layouts(descriptor: Descriptor) -> frozenset[str]:
-    """Every name that a manifest of this device may use for a layout."""
-    return covering_set().ids | {pin.layout for pin in read_pinned(descriptor.folder)}
 
 
 def undeclared_clauses(descriptor: Descriptor, contract: Contract) -> dict[str, str]:

@@ -1,15 +1,17 @@
-"""A run while it goes on: its results folder, cleared of an earlier run; what ``--resume`` continues from; how far it is.
+"""A run while it goes on: its results folder, which may hold an earlier run; what ``--resume`` continues from; how far it is.
 
-The controller writes one line an item into the progress file, straight to the file: it survives whatever ends the run.
-A last line that was cut off is ignored.
+The controller appends one line for each item to the progress file, without a buffer: the file survives whatever ends the
+run. A last line that was cut off is ignored.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
 
@@ -18,13 +20,17 @@ try:
 except ModuleNotFoundError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+from conformance.plan.options import Request
 from conformance.plan.selection import Machine
 from conformance.run.isolation.watch import holders, path_of, read_entry
 from conformance.run.outcomes import BAD, ItemReport, Lost
 from devices.cell import CellKey, Outcome
 from devices.errors import ConformError
-from reports.run import PROGRESS_FILE as FILE
-from reports.run import RECORD_FILE, RunError, load_run
+from opinfo.plan import plan_specs
+from reports.folder import EARLIER_FILE, RECORD_FILE, foreign_files, interrupted_run
+from reports.folder import PROGRESS_FILE as FILE
+from reports.model import Run, RunError
+from reports.run import load_run
 
 _FORMAT: Final = 3
 _DAMAGED: Final = "--resume: {path}:{number} is damaged, or from another version of the suite: start again without --resume"
@@ -46,7 +52,7 @@ class Identity(msgspec.Struct, frozen=True):
     shard: str
 
     def differences(self, now: Identity) -> list[str]:
-        """What was different in this one, as ``name was … and is …``."""
+        """How ``now`` differs from this identity: ``name was …, now it is …`` for each field."""
         before, after = _flat(self), _flat(now)
         return [
             f"{name} was {value!r}, now it is {after[name]!r}"
@@ -64,6 +70,7 @@ class Begun(msgspec.Struct, frozen=True, tag="begun"):
     run: Identity
     start: str
     format: int = _FORMAT
+    planned: int = 0  # cells of the whole run; files of version 0.1 do not have it
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
@@ -72,7 +79,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 
 class Doubt(msgspec.Struct, frozen=True, tag="doubt"):
-    """pytest itself ended in this cell, perhaps for another reason."""
+    """The process of pytest itself ended in this cell. The cell may not be the reason: a person may have killed it."""
 
     cell: CellKey
 
@@ -83,41 +90,95 @@ _decode: Final = msgspec.json.Decoder(Begun | Finished | Lost | Doubt).decode
 
 @dataclass(slots=True)
 class Done:
-    """What an earlier run of the same folder had done; nothing if none is resumed."""
+    """What the run that is resumed had done; empty if no run is resumed."""
 
     start: str = ""
     items: list[Finished] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
-    doubts: list[CellKey] = field(default_factory=list)  # in which pytest itself has ended
+    doubts: list[CellKey] = field(default_factory=list)  # see Doubt
 
 
+@dataclass
 class Progress:
-    """The writing side. Raises OSError if the file cannot be written."""
+    """The writing side. Until ``begin`` the folder keeps all that an earlier run wrote. Raises ConformError."""
 
-    def __init__(self, folder: Path, claimed: int | None = None) -> None:
-        self._path, self._claimed = folder / FILE, claimed
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    _folder: Path
+    _head: Begun
+    _before: Done
+    _claimed: int | None  # the descriptor that holds the folder's lock
+    _keep_record: bool  # the record in the folder is of a complete run: it stays until this run is complete, too
+    _file: int = -1
+
+    def begin(self) -> None:
+        """Delete what an earlier run wrote, and open the progress file. Items may run from now on."""
+        if self.begun:
+            return
+        with _writing(self._folder):
+            record = self._folder / RECORD_FILE
+            if self._keep_record and record.exists():
+                record.replace(self._folder / EARLIER_FILE)
+            for pattern in (*_STALE, *(() if self._before.start else _STALE_UNLESS_RESUMED)):
+                for stale in self._folder.glob(pattern):
+                    stale.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            self._file = os.open(self._folder / FILE, flags, 0o644)
+        self.add(self._head)
+        for cell in self._before.doubts:
+            self.add(Doubt(cell))
+        for lost in self._before.lost:
+            self.add(lost)
 
     def add(self, entry: Begun | Finished | Lost | Doubt) -> None:
-        os.write(self._file, _encode(entry) + b"\n")
+        self.begin()
+        with _writing(self._folder):
+            os.write(self._file, _encode(entry) + b"\n")
+
+    @property
+    def begun(self) -> bool:
+        """Whether items may have run."""
+        return self._file >= 0
+
+    @property
+    def keeps_earlier(self) -> bool:
+        """Whether the folder still holds the record of an earlier run that was complete."""
+        return (self._folder / EARLIER_FILE).exists()
 
     def close(self, *, complete: bool) -> None:
-        """The run is over. A complete one needs no resuming."""
-        os.close(self._file)
-        if complete:
-            self._path.unlink(missing_ok=True)
+        """The run has ended. A complete run cannot be resumed, and replaces the earlier run."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+            if complete:
+                (self._folder / FILE).unlink(missing_ok=True)
+                (self._folder / EARLIER_FILE).unlink(missing_ok=True)
         if self._claimed is not None:
             os.close(self._claimed)
+            self._claimed = None
+
+    def abandon(self) -> None:
+        """No item has run: leave the folder as it was."""
+        self.close(complete=False)
+        for folder in (self._folder / "journal", self._folder):
+            with contextlib.suppress(OSError):  # something is in it
+                folder.rmdir()
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise ConformError(f"--results {folder}: cannot be written: {why}") from error
 
 
 def read_progress(folder: Path, identity: Identity) -> Done:
-    """What the run in this folder had done. Raises ConformError."""
+    """What the interrupted run in this folder had done. Raises ConformError if there is none, or another run."""
     path = folder / FILE
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
-        state = "its run is complete" if (folder / RECORD_FILE).exists() else "it holds no run"
-        raise ConformError(f"--resume: nothing to resume in {folder}: {state}") from None
+        read_nothing(folder)
     except OSError as error:
         raise ConformError(f"--resume: {path} cannot be read: {error.strerror}") from None
     done: Done | None = None
@@ -157,14 +218,103 @@ def _begun(entry: object, identity: Identity, path: Path) -> Done:
 # -- before a run
 
 
+def check_folder(folder: Path, request: Request, also: Collection[Path] = ()) -> None:
+    """Refuse a results folder that a run must not use, before anything is loaded or written. Raises ConformError.
+
+    A run deletes what an earlier run wrote. So the folder must hold nothing else (but for the files ``also``), no
+    complete run that is larger than what was asked for, and no interrupted run that could be resumed.
+    """
+    given = f"--results {folder}"
+    if folder.exists() and not folder.is_dir():
+        raise ConformError(f"{given}: it is a file; expected a folder")
+    _check_writable(folder, given)
+    try:
+        foreign = foreign_files(folder, also)
+    except OSError as error:
+        raise ConformError(f"{given}: cannot be read: {error.strerror or error}") from None
+    if foreign:
+        names = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
+        raise ConformError(
+            f"{given}: the folder holds files that no run wrote ({names}); give a new folder, an empty one, or the "
+            "folder of an earlier run"
+        )
+    if request.resume:
+        if not (folder / FILE).exists():
+            read_nothing(folder)
+        return
+    if (why := _lesser(folder, request)) is not None:
+        raise ConformError(
+            f"{given}: it holds a complete run, which {why} must not replace: give another folder"
+        )
+    begun = interrupted_run(folder)
+    if begun is not None and begun.whole and begun.done and not request.no_resume:
+        raise ConformError(
+            f"{folder} holds an interrupted run with {begun}: continue it with --resume, or delete it and start again "
+            "with --no-resume"
+        )
+
+
+def read_nothing(folder: Path) -> NoReturn:
+    """Raises ConformError: there is no run to resume."""
+    state = "its run is complete" if (folder / RECORD_FILE).exists() else "it holds no run"
+    raise ConformError(f"--resume: nothing to resume in {folder}: {state}; leave --resume out")
+
+
+def _check_writable(folder: Path, given: str) -> None:
+    """Raises ConformError if the folder cannot be made, or its files not be written."""
+    there = folder.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise ConformError(f"{given}: cannot be written: {there} is a file; expected a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConformError(f"{given}: cannot be written: no permission to write in {there}")
+
+
+def _lesser(folder: Path, request: Request) -> str | None:
+    """What kind of run must not replace the complete run in this folder; None if the run may."""
+    narrow = bool(request.selection)
+    if not (folder / RECORD_FILE).exists():
+        return None
+    if not narrow and request.shard is None and request.plan == _plans()[-1]:
+        return None  # nothing is larger
+    held = complete_run(folder)
+    if held is None:
+        return None
+    if narrow:
+        return f"a partial run ({', '.join(request.selection)})"
+    if request.shard is not None:
+        return "a shard" if held.provenance.shard != request.shard else None
+    plans = _plans()
+    if plans.index(request.plan) < plans.index(held.provenance.plan):
+        return f"a run of the smaller plan {request.plan} (it is of plan {held.provenance.plan})"
+    return None
+
+
+def _plans() -> list[str]:
+    """The names of the plans, the smallest first."""
+    return list(plan_specs())
+
+
+def complete_run(folder: Path) -> Run | None:
+    """The run in this folder, if it has an outcome for every cell of a whole plan or shard."""
+    try:
+        run = load_run(folder)
+    except RunError:
+        return None
+    wanted = run.parsed.selected if run.provenance.is_shard else run.parsed.cells
+    whole = not run.provenance.partial and set(run.missing).isdisjoint(wanted)
+    return run if whole else None
+
+
 def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
-    """What there is to resume, before the folder is cleared. Raises ConformError."""
+    """What the interrupted run in this folder had done, if it is to be resumed. Raises ConformError."""
     if not resume:
         return Done()
     done = read_progress(folder, identity)
     entry = read_entry(folder / "journal", "main")
-    # pytest itself, without workers, ended in this cell: it was killed, or the cell did it. The second time it counts
-    # against the cell.
+    # Without workers, pytest's own process ended in this cell: somebody killed it, or the cell crashed it. The second
+    # time it counts as a crash.
     if entry is not None and entry.cell is not None and entry.cell.clause:
         if entry.cell in done.doubts:
             message = "pytest itself, which ran it (-n 0), ended in it twice"
@@ -176,23 +326,21 @@ def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
 
 
 def claim(folder: Path) -> int | None:
-    """Take the results folder for this run: until the descriptor that is returned is closed, no other run writes there.
-    None where files cannot be locked. Raises ConformError if another run writes there now."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    """Lock the results folder for this run, until the descriptor that is returned is closed, and make the folder of the
+    journals. None where files cannot be locked. Raises ConformError if another run writes there now."""
+    with _writing(folder):
+        (folder / "journal").mkdir(parents=True, exist_ok=True)
         if fcntl is None:
             return None
         held = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise ConformError(f"--results {folder}: cannot be written: {error}") from error
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         whose = holders(held)
         os.close(held)
         raise ConformError(
-            f"--results {folder}: {whose} writes the results of another run there: wait for its end, or give another "
-            "folder with --results=DIR"
+            f"--results {folder}: {whose} writes the results of another run there: wait until that run has ended, or "
+            "give another folder with --results=DIR"
         ) from None
     except OSError:  # a file system without locks
         os.close(held)
@@ -200,28 +348,8 @@ def claim(folder: Path) -> int | None:
     return held
 
 
-def begin(
-    folder: Path, identity: Identity, start: str, before: Done, claimed: int | None
-) -> Progress:
-    """Clear the folder of an earlier run's files, and write what is known so far. Raises ConformError."""
-    try:
-        (folder / "journal").mkdir(parents=True, exist_ok=True)
-        for pattern in (*_STALE, *(() if before.start else _STALE_UNLESS_RESUMED)):
-            for stale in folder.glob(pattern):
-                stale.unlink(missing_ok=True)
-        progress = Progress(folder, claimed)
-        progress.add(Begun(identity, start))
-        for cell in before.doubts:
-            progress.add(Doubt(cell))
-        for lost in before.lost:
-            progress.add(lost)
-    except OSError as error:
-        raise ConformError(f"--results {folder}: cannot be written: {error}") from error
-    return progress
-
-
 def failed_in(folder: Path) -> frozenset[CellKey]:
-    """The failures that an earlier run in the same folder recorded; none if there is no readable run."""
+    """The unexpected failures of the run in this folder; none if there is no run that can be read."""
     try:
         results = load_run(folder).results.values()
     except RunError:
@@ -229,16 +357,19 @@ def failed_in(folder: Path) -> frozenset[CellKey]:
     return frozenset(result.key for result in results if result.verdict in BAD)
 
 
-# -- how far it is: a line now and then, sparse enough for the log of a CI
+# -- how far it is: a line now and then, few enough for the log of a CI job
 
-#: Seconds until the first line, and between two.
+#: Seconds until the first line, and between two lines.
 FIRST: Final = 30.0
 EVERY: Final = 60.0
+#: The time that is left is estimated only after this share of the cells: the first cells say little about the others.
+_ENOUGH: Final = 0.05
 
 
 @dataclass(slots=True)
 class Pace:
-    """Of a run that began at ``began`` (monotonic seconds) with ``before`` cells done already, of ``planned``."""
+    """The pace of a run of ``planned`` cells, of which ``before`` were done when it began, at ``began`` (monotonic
+    seconds)."""
 
     planned: int
     before: int
@@ -249,18 +380,19 @@ class Pace:
         self.due = self.began + FIRST
 
     def line(self, done: int, failing: int, now: float) -> str:
-        """The line to print now; empty if none is due. ``failing`` cells fail unexpectedly."""
+        """The line to print now; empty if none is due. ``failing`` cells fail and are not expected to."""
         if now < self.due or not self.before < done < self.planned:
             return ""
         self.due = now + EVERY
-        left = (now - self.began) / (done - self.before) * (self.planned - done)
-        return (
-            f"{done:,} of {self.planned:,} cells, {failing:,} failing, about {duration(left)} left"
-        )
+        text = f"{done:,} of {self.planned:,} cells, {failing:,} failing"
+        ran, left = done - self.before, self.planned - done
+        if ran < _ENOUGH * (ran + left):
+            return text
+        return f"{text}, about {duration((now - self.began) / ran * left)} left"
 
 
 def duration(seconds: float) -> str:
-    """Roughly: ``40 s``, ``3 min``, ``2 h 10 min``."""
+    """A rounded duration: ``40 s``, ``3 min``, ``2 h 10 min``."""
     if seconds < 60:
         return f"{max(10, round(seconds, -1)):.0f} s"
     minutes = round(seconds / 60)

@@ -1,5 +1,5 @@
-"""What the suite is to pytest, its items; and all that it uses of pytest beyond its documented API: other plugins' options, the
-values of pytest's own options, where a run's arguments point, and the terminal.
+"""The suite's items as pytest sees them, and all that the suite uses of pytest beyond its documented API: other plugins'
+options, the values of pytest's own options, where a run's arguments point, and the terminal.
 
 ``tests/plugin/test_adapters.py`` pins these names.
 """
@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -23,13 +24,15 @@ PACKAGE: Final = Path(__file__).resolve().parents[1]
 #: What pytest is given, and finds, as the file of the suite's items.
 SUITE_FILE: Final = PACKAGE / "test_conformance.py"
 
-#: What modules of pytest's own plugins are in.
+#: The package of pytest's own plugins.
 PYTESTS_OWN: Final = "_pytest."
 
 #: pytest's options that leave items out: such a run is partial.
 _DESELECTING: Final = ("keyword", "markexpr", "lf", "deselect", "stepwise", "maxfail")
-#: pytest's options with which a person looks at one process, or nothing runs.
+#: Options of pytest and its plugins with which items run in one process, or not at all: debuggers, and pytest-cov, which
+#: decides before we are asked that there are no workers.
 _IN_PROCESS: Final = (
+    "cov_source",
     *("usepdb", "trace", "collectonly", "setupplan", "setuponly", "setupshow", "showfixtures"),
     *("show_fixtures_per_test", "markers", "help", "version", "cacheshow", "looponfail"),
 )
@@ -39,11 +42,12 @@ _IN_PROCESS: Final = (
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Register the suite's options. Raises UsageError that names an option which another plugin has taken."""
+    """Register the suite's options, before all others in ``--help``. Raises UsageError that names an option which another
+    plugin has taken."""
     # pytest reports a clash by an argparse.ArgumentError: from 9.0 at once, before that when it parses.
     others = (parser._anonymous, *parser._groups)
     taken = {name for other in others for option in other.options for name in option.names()}
-    group = parser.getgroup("conform", "torch-conformance: check a device against the contract")
+    before = list(parser._groups)
     for option in OPTIONS:
         if option.name in taken:
             raise pytest.UsageError(
@@ -53,11 +57,70 @@ def add_options(parser: pytest.Parser) -> None:
         kind: dict[str, Any] = {"metavar": option.metavar, "default": option.default}
         if option.kind == "flag":
             kind = {"action": "store_true"}
+        group = parser.getgroup(option.group)
         group.addoption(option.name, dest=option.dest, help=option.help, **kind)
+    parser._groups[:] = [*(g for g in parser._groups if g not in before), *before]
+
+
+#: Options, and settings in an ini file, with which other plugins run a test again until it passes, or leave tests out:
+#: the name of the value, the option, the plugin, and what to do instead.
+_AGAIN: Final = "a failing cell would turn green without a trace. List a flaky cell in the manifest"
+_REFUSED: Final = (
+    ("reruns", "--reruns", "pytest-rerunfailures", _AGAIN),
+    ("force_reruns", "--force-reruns", "pytest-rerunfailures", _AGAIN),
+    ("retries", "--retries", "pytest-retry", _AGAIN),
+    ("force_flaky", "--force-flaky", "flaky", _AGAIN),
+    (
+        "splits",
+        "--splits",
+        "pytest-split",
+        "use --shard I/N, and `conform merge` to join the shards",
+    ),
+)
+
+
+def refuse_plugins(config: pytest.Config) -> None:
+    """Raises ConformError for an option of another plugin with which the result of a run would not be true."""
+    for dest, option, plugin, instead in _REFUSED:
+        given = getattr(config.option, dest, None)
+        where = option
+        if not given:
+            try:
+                given = int(config.getini(dest) or 0)
+                where = f"the setting {dest} in {config.inipath}"
+            except (KeyError, ValueError, TypeError):  # no setting of this name, or not a number
+                continue
+        if given and str(given) != "0":
+            raise ConformError(f"{where} ({plugin}) cannot be used here: {instead}")
+
+
+def check_paths(config: pytest.Config, suggest: Callable[[str], str]) -> None:
+    """Raises ConformError for an argument that is neither a file nor a folder; ``suggest`` says what may be meant."""
+    for argument in config.args:
+        path = _path(config, argument)
+        if path.exists() or (config.option.pyargs and _is_module(argument.split("::")[0])):
+            continue
+        raise ConformError(f"{argument!r} is not a file or folder{suggest(argument)}")
+    for file in files_of_user(config):
+        if file.is_dir():
+            raise ConformError(f"--junitxml {file}: it is a folder; expected a file")
+
+
+def files_of_user(config: pytest.Config) -> tuple[Path, ...]:
+    """The files that pytest's own options name, and that may be in the results folder."""
+    path = getattr(config.option, "xmlpath", None)
+    return (Path(path).absolute(),) if path else ()
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def request_of(config: pytest.Config) -> Request:
-    """What the command line asks for. Raises ConformError."""
+    """The command line as a Request. Raises ConformError."""
     given = config.option
     deselects = [name for name in _DESELECTING if getattr(given, name, None)]
     if any("::" in argument for argument in config.args):
@@ -71,6 +134,14 @@ def collects_only(config: pytest.Config) -> bool:
     return bool(getattr(config.option, "collectonly", False))
 
 
+def has_options(config: pytest.Config) -> bool:
+    """Whether the command line has an option of the suite."""
+    return any(
+        getattr(config.option, option.dest, option.default) not in (option.default, False)
+        for option in OPTIONS
+    )
+
+
 def in_process(option: Any) -> bool:
     """Whether an option asks for one process, or for no run at all."""
     uncaptured = getattr(option, "capture", "fd") == "no"
@@ -78,7 +149,7 @@ def in_process(option: Any) -> bool:
 
 
 def take_junitxml(config: pytest.Config) -> Path | None:
-    """The file of ``--junitxml``, and switch pytest's own writer off: it would write items, not cells."""
+    """The file of ``--junitxml``. Switches pytest's own writer off, which would write items instead of cells."""
     path = getattr(config.option, "xmlpath", None)
     if not path:
         return None
@@ -87,7 +158,7 @@ def take_junitxml(config: pytest.Config) -> Path | None:
 
 
 def join_arguments(config: pytest.Config) -> None:
-    """Have workers get each path joined to its option, see ``joined``."""
+    """Pass each path to workers joined to its option, see ``joined``."""
     arguments = joined(map(str, config.invocation_params.args))
     config.invocation_params = dataclasses.replace(config.invocation_params, args=arguments)
 
@@ -122,6 +193,13 @@ def is_suite(path: Path) -> bool:
     return path == SUITE_FILE
 
 
+def item_of(node_id: str) -> str:
+    """The name of the suite's item that has this id, as ``SuiteFile`` made it; empty if another file made it."""
+    name = node_id.partition("::")[2]
+    prefix = f"{SUITE_FILE.stem}["
+    return name.removeprefix(prefix).removesuffix("]") if name.startswith(prefix) else ""
+
+
 # -- the suite's items
 
 
@@ -140,7 +218,7 @@ class SuiteItem(pytest.Item):
 
 
 class SuiteFile(pytest.File):
-    """The suite's items, which ``items`` names."""
+    """The file of the suite's items; ``items`` yields their names."""
 
     def __init__(
         self,
@@ -155,14 +233,14 @@ class SuiteFile(pytest.File):
     def collect(self) -> Iterator[SuiteItem]:
         for each in self._items():
             name = f"{self.path.stem}[{each}]"
-            # Given as text, pytest reads it as it reads it from its cache: without, --lf knows none of them.
+            # Without an explicit id pytest builds another one, which --lf does not find in pytest's cache.
             nodeid = f"{self.nodeid}::{name}"
             yield SuiteItem.from_parent(self, name=name, nodeid=nodeid, item_id=each, run=self._run)
 
 
 def run_phase(item: SuiteItem) -> None:
-    """What pytest does with a test, without the phases before and after: an item has none, and each costs a message
-    between processes and what plugins do in it, together as much as a short item takes."""
+    """Run an item as pytest runs a test, without setup and teardown: an item has neither. Each phase would cost a message
+    between processes and the work of all plugins, together as much time as a short item takes."""
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reraise = (pytest.exit.Exception, KeyboardInterrupt)
@@ -183,22 +261,22 @@ _LOG_OPTIONS: Final = ("log_cli", "log_cli_level", "log_file", "log_level")
 
 
 def capture_no_logs(config: pytest.Config) -> None:
-    """Leave out pytest's capture of logs, unless an option asks for it: three times an item it attaches handlers to each of
-    torch's loggers. Items log nothing of their own, and a failure of one says what it found."""
+    """Switch pytest's capture of logs off, unless an option asks for it: it attaches handlers to each of torch's loggers
+    three times for each item. Items log nothing of their own, and their failures say what was found."""
     asked = (config.getini(each) or config.getoption(each, None) for each in _LOG_OPTIONS)
     if config.pluginmanager.has_plugin(_LOGS) and not any(asked):
         config.pluginmanager.unregister(name=_LOGS)
 
 
 def end_run(error: ConformError) -> NoReturn:
-    """One message, the documented exit code, no traceback."""
+    """End before the first test: one message, the documented exit code, no traceback."""
     if error.exit_code == int(pytest.ExitCode.USAGE_ERROR):
         raise pytest.UsageError(str(error)) from None
     stop_run(error)
 
 
 def stop_run(error: ConformError) -> NoReturn:
-    """The same once tests run, where pytest takes no usage errors."""
+    """End while tests run, when pytest does not take usage errors any more: one message, and the exit code."""
     raise pytest.exit.Exception(str(error), returncode=error.exit_code) from None
 
 
@@ -209,8 +287,15 @@ def say(config: pytest.Config, text: str) -> None:
     if reporter is None:
         return
     with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
-        reporter.ensure_newline()
+        if reporter._tw.width_of_current_line:
+            reporter._tw.line()
         reporter.write_line(f"conformance: {text}")
+
+
+def remark(config: pytest.Config, text: str) -> None:
+    """Print how far a run is, unless it is to be quiet."""
+    if verbosity(config) >= 0:
+        say(config, text)
 
 
 def is_styled(config: pytest.Config) -> bool:
@@ -218,5 +303,73 @@ def is_styled(config: pytest.Config) -> bool:
     return reporter is not None and bool(reporter.hasmarkup)
 
 
-def is_verbose(config: pytest.Config) -> bool:
-    return config.get_verbosity() > 0
+def verbosity(config: pytest.Config) -> int:
+    """-1 for ``-q``, 0, or 1 for ``-v``."""
+    return max(-1, min(config.get_verbosity(), 1))
+
+
+@contextmanager
+def only_foreign_reports(reporter: Any, is_ours: Callable[[str], bool]) -> Iterator[None]:
+    """Within the block pytest's lists of failures do not show the suite's items, whose cells the verdict reports."""
+    kept = {name: list(reports) for name, reports in reporter.stats.items()}
+    for name, reports in kept.items():
+        reporter.stats[name] = [
+            report
+            for report in reports
+            if not (isinstance(report, pytest.TestReport) and is_ours(report.nodeid))
+        ]
+    try:
+        yield
+    finally:
+        for name, reports in kept.items():
+            reporter.stats[name] = reports
+
+
+# -- an output that cannot be written: a pipe whose reader has ended, or a full disk
+
+
+class Output:
+    """The stream of pytest's terminal. The first write that fails calls ``lost``; nothing is written after it."""
+
+    def __init__(self, stream: Any, lost: Callable[[OSError], None]) -> None:
+        self._stream, self._lost, self._broken = stream, lost, False
+
+    def write(self, text: str) -> int:
+        self._try(partial(self._stream.write, text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, act: Callable[[], object]) -> None:
+        if self._broken:
+            return
+        try:
+            act()
+        except OSError as error:
+            self._broken = True
+            # What is still in the stream's buffer must not fail again when Python exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            self._stream.flush()
+            self._lost(error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def guard_output(session: pytest.Session, failed: Callable[[str], None]) -> None:
+    """Stop the run if its output cannot be written. ``failed`` gets the reason, unless the reader of a pipe has ended."""
+    reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:
+        return
+
+    def lost(error: OSError) -> None:
+        why = f"the output cannot be written: {error.strerror or error}"
+        if not isinstance(error, BrokenPipeError):
+            failed(why)
+        session.shouldstop = why
+        of_xdist: Any = session.config.pluginmanager.get_plugin("dsession")
+        if of_xdist is not None:
+            of_xdist.shouldstop = why
+
+    reporter._tw._file = Output(reporter._tw._file, lost)

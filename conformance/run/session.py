@@ -1,6 +1,6 @@
-"""One run, in the process that the user started: prepare it, gather what its workers report, judge it, write it.
+"""One run, in the process that the user started: prepares the run, gathers what workers report, judges and writes it.
 
-The processes that run items are in worker.py.
+worker.py has the processes that run items.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import gc
 import hashlib
 import importlib
+import os
 import platform
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
@@ -26,12 +27,12 @@ from conformance.contract import Contract, load
 from conformance.contract.bugs import bugs
 from conformance.contract.levels import stated
 from conformance.onboarding.questions import Question, ask
-from conformance.plan import planner, selection
+from conformance.plan import planner, selection, usage
 from conformance.plan.options import Request
 from conformance.plan.selection import Item, Machine, is_case, item_of, items_of
 from conformance.run import progress
 from conformance.run.fork_client import ForkServer
-from conformance.run.isolation.controller import Controller
+from conformance.run.isolation.controller import Controller, Watchdog
 from conformance.run.isolation.watch import Limits, limits_for
 from conformance.run.outcomes import (
     ItemReport,
@@ -41,7 +42,7 @@ from conformance.run.outcomes import (
     result_of,
     verdict_of,
 )
-from conformance.run.progress import Done, Finished, Identity, Pace, Progress
+from conformance.run.progress import Begun, Done, Finished, Identity, Pace, Progress
 from conformance.run.survey import surveyed
 from conformance.run.worker import WorkerOrders
 from conformance.search.explore.exploration import drawing_cells, explore
@@ -53,13 +54,14 @@ from devices.cell import CellKey, CellOutcome, Outcome, Verdict
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from devices.files import cache_root
-from devices.manifest import ExpectedOutcome, Manifest
+from devices.manifest import ExpectedOutcome
 from devices.verdicts import Matcher
 from opinfo.device import Device, Survey, is_foreign, open_device
 from opinfo.plan import Plan, plan_spec
 from opinfo.samples import SEED
 from reports import model
-from reports.gate import GateResult, gate
+from reports.folder import RECORD_FILE
+from reports.gate import GateResult, gate, number
 from reports.model import CellResult, PlanDocument, Provenance
 from reports.run import write_run
 from reports.summary import write_failures
@@ -75,7 +77,9 @@ class Session:
     request: Request
     descriptor: Descriptor
     survey: Survey
-    device: Device | None  # open here only if items run here, or it could not be asked elsewhere
+    device: (
+        Device | None
+    )  # open in this process only if items run here, or no other process could ask it
     contract: Contract
     plan: Plan
     selected: list[CellKey]
@@ -86,15 +90,16 @@ class Session:
     progress: Progress
     lost: LostCells
     facts: Mapping[str, str]
-    failed_before: frozenset[CellKey] = frozenset()  # in the run that the folder held
+    failed_before: frozenset[CellKey] = frozenset()  # unexpectedly, in an earlier run
     outcomes: dict[CellKey, CellOutcome] = field(default_factory=dict)
-    asked: int = 0  # answers of the stride reference
-    missed: int = 0  # … that were computed
-    shipped: int = 0  # … that came with this package
+    asked: int = 0  # expected strides that were asked for
+    missed: int = 0  # of these, computed in this run
+    shipped: int = 0  # of these, from the file that comes with this package
     collected: set[CellKey] = field(default_factory=set)  # of the items that pytest kept
     hosts: set[str] = field(default_factory=set)  # other machines with workers
     cut_short: str = ""  # why the run ended early, if it did
     failing: int = 0  # cells so far that fail unexpectedly
+    _watched: Watchdog | None = None
 
     @cached_property
     def limits(self) -> Limits:
@@ -104,7 +109,7 @@ class Session:
     # -- gather
 
     def gather(self, report: ItemReport, worker: str) -> None:
-        """Take what a worker reports of one item, and keep it for ``--resume``."""
+        """Take a worker's report of one item, and keep it for ``--resume``."""
         for found in report.cells:
             if found.script is not None:  # of a worker on another machine
                 write_repro(self.folder, found.cell, found.script)
@@ -126,28 +131,28 @@ class Session:
             self.outcomes[found.cell] = msgspec.structs.replace(found, worker=worker)
 
     def lose(self, lost: Lost, worker: str) -> None:
-        """Take a cell that ended the process that ran it. The first of its calls that did it counts."""
+        """Take a cell that ended its process. If several of its calls do so, the first one counts."""
         self.progress.add(lost)
         if lost.cell not in self.outcomes:
             self._take(ItemReport((lost.as_outcome,)), worker)
 
     def pace(self) -> Pace:
-        """What says how far the run is, from now on."""
+        """The pace of the run, which begins now."""
         return Pace(len(self.selected), len(self.outcomes), time.monotonic())
 
     def unexpected(self, lost: Lost) -> bool:
-        """Whether the manifest does not expect that."""
+        """Whether the manifest does not expect this crash or hang."""
         return verdict_of(self.matcher, lost.as_outcome)[0] is not Verdict.EXPECTED
 
     def resume(self, before: Done) -> None:
-        """Take what an earlier run of the folder had done."""
+        """Take what the interrupted run in the folder had done."""
         for finished in before.items:
             self._take(finished.report, finished.worker)
         for lost in reversed(before.lost):
             self._take(ItemReport((lost.as_outcome,)), "")
 
     def keep(self, items: Iterable[Item]) -> None:
-        """These items were collected; pytest's own options left the others out."""
+        """Take the items that pytest collected: its own options, such as -k, left the others out."""
         self.collected.update(cell for item in items for cell in item.cells)
 
     # -- workers
@@ -174,8 +179,17 @@ class Session:
             machine=Machine.of(self.facts),
         )
 
+    def waits_for(self) -> str:
+        """What an interrupted run has to wait for, for the user."""
+        count = len(self._watched.watched) if self._watched is not None else 0
+        return number(count, "worker") if count else "the call that runs"
+
+    def kill_workers(self) -> None:
+        if self._watched is not None:
+            self._watched.kill_all()
+
     def controller(self, orders: WorkerOrders, say: Say) -> Controller:
-        return Controller(
+        found = Controller(
             folder=self.folder / "journal",
             results=self.folder,
             items=orders.named,
@@ -188,11 +202,13 @@ class Session:
             meet=self.hosts.add,
             say=say,
         )
+        self._watched = found.watchdog
+        return found
 
     # -- judge and write
 
     def look_ahead(self) -> None:
-        """Do now what the end needs, while workers load what they need."""
+        """Precompute what ``finish`` needs, while workers still import torch."""
         _ = self._untried, self._levels
         importlib.import_module("hypothesis")  # its pytest plugin imports it as it ends
 
@@ -203,7 +219,7 @@ class Session:
         return planner.untried(self.descriptor, self.contract, ops, clauses)
 
     def _never_tried(self) -> dict[str, dict[str, str]]:
-        """By clause and op, why it is not tried on this device: known before the run, or met in it."""
+        """By clause, then op or case, why it is not tried on this device: as planned, or as the run found."""
         found = {clause: dict(of_op) for clause, of_op in self._untried.items()}
         undeclared = planner.undeclared_clauses(self.descriptor, self.contract)
         for cell, outcome in self.outcomes.items():
@@ -217,7 +233,7 @@ class Session:
 
     @property
     def partial(self) -> bool:
-        """Whether something narrows the run."""
+        """Whether an option or a path leaves a part of the plan out."""
         return bool(self.request.selection)
 
     def finish(self, junitxml: Path | None, *, stopped: bool, say: Say) -> GateResult:
@@ -226,6 +242,7 @@ class Session:
         ``stopped``: ``-x`` or ``--maxfail`` ended the run, so the items after it are left out, like those that ``-k``
         deselects. ``say`` announces what takes time.
         """
+        self.progress.begin()  # a resumed run may have nothing left to run
         wanted = self._wanted(stopped=stopped)
         done = (self.outcomes[c] for c in wanted if c in self.outcomes)
         results = {found.cell: result_of(self.matcher, found) for found in done}
@@ -249,8 +266,8 @@ class Session:
         return result
 
     def _explained(self, results: dict[CellKey, CellResult], say: Say) -> dict[CellKey, CellResult]:
-        """The results with minimal examples, repro scripts and known bugs. An interruption ends this, and no more: the run is
-        written with what there is."""
+        """The results with minimal examples, repro scripts and known bugs. Ctrl-C ends only this step: the run is then
+        written with the examples and scripts that exist."""
         try:
             if not self.cut_short:
                 results = with_examples(
@@ -258,7 +275,7 @@ class Session:
                 )
             results = with_repros(results, self._unfinished(results), self.bench, self.folder)
         except KeyboardInterrupt:
-            say("interrupted: the run is written, and some of its repro scripts are missing")
+            say("interrupted: the results are written, but some repro scripts are missing")
         return {cell: _with_bugs(result) for cell, result in results.items()}
 
     def _plan_document(self, wanted: Iterable[CellKey]) -> PlanDocument:
@@ -312,12 +329,12 @@ class Session:
         return wanted
 
     def _answers(self) -> Mapping[str, bool | None]:
-        """What the device answers about its capabilities, asked in a subprocess."""
+        """The capabilities that the device has, by its own answers in a subprocess."""
         path = self.bench.descriptor
         return ask(Question(path=path) if path else Question(name=self.bench.device)).capabilities
 
     def _explore(self, cells: Iterable[CellKey], say: Say) -> None:
-        """Random search over the selected cells, if it was asked for."""
+        """Search the selected cells at random, if --explore was given."""
         seconds, seed = self.request.explore, self.request.explore_seed
         if seconds is None:
             return
@@ -334,7 +351,7 @@ class Session:
         return Bench(self.descriptor.name, name, spec.samples, spec.name)
 
     def clean_up(self, *, complete: bool = True) -> None:
-        """Remove what only a running run needs. What a run that is not ``complete`` has done stays."""
+        """Remove what only a running run needs. The progress of a run that is not ``complete`` stays."""
         self.progress.close(complete=complete)
         for journal in (self.folder / "journal").iterdir():
             journal.unlink()
@@ -374,33 +391,37 @@ class Session:
             f"expectations {self.expectations or 'none'}",
         ]
         if request.resume:
-            lines.append(f"resumed: {len(self.outcomes):,} cells are done")
+            lines.append(f"resumed: {len(self.outcomes):,} cells were done before")
         if request.selection:
             lines.append(f"partial run ({', '.join(request.selection)})")
         if request.ops is not None or request.dtypes is not None:
             cases = sum(map(is_case, plan.cells))
-            lines.append(f"--ops and --dtypes deselect the {cases:,} cells that have no op")
+            options = " and ".join(n for n in ("--ops", "--dtypes") if n in request.selection)
+            verb = "leave" if " and " in options else "leaves"
+            lines.append(
+                f"{options} {verb} out {cases:,} cells that are not about one operator (streams, allocator, …)"
+            )
         return [f"conformance: {line}" for line in lines]
 
     def cache_line(self) -> str:
-        """How often the cache of stride references had the answer; empty if it was not asked."""
+        """Where the expected strides came from, for -v; empty if none was asked for."""
         state = " (cache off)" if self.request.no_reference_cache else ""
         cached = self.asked - self.missed - self.shipped
-        text = f"Stride reference: {cached:,} of {self.asked:,} answers from the cache{state}"
-        text += f", {self.shipped:,} came with this package." if self.shipped else "."
+        text = f"expected strides: {cached:,} of {self.asked:,} from the cache{state}"
+        text += f", {self.shipped:,} from this package" if self.shipped else ""
         return text if self.asked else ""
 
 
 def _with_bugs(result: CellResult) -> CellResult:
-    """A result with the public bugs of other devices that showed in such a cell, if it fails."""
+    """The result; if it fails, with the public bugs of other devices that failed in the same cell."""
     if result.outcome not in (Outcome.FAIL, Outcome.CRASH, Outcome.HANG):
         return result
     return msgspec.structs.replace(result, seen=bugs().seen_in(result.key, result.layouts))
 
 
 class Known(NamedTuple):
-    """A device as planning knows it: the functions of the ``descriptor`` that ask the device have their answers. It is
-    open here only where it could not be asked elsewhere."""
+    """A device as planning needs it: the functions of ``descriptor`` that ask the device return answers that are known.
+    ``device`` is open only if no other process could ask it."""
 
     descriptor: Descriptor
     survey: Survey
@@ -408,7 +429,7 @@ class Known(NamedTuple):
 
 
 def known(descriptor: Descriptor, path: Path | None, server: ForkServer | None) -> Known:
-    """Ask a device through the fork server, if there is one; else open it here. Raises ConformError."""
+    """Ask a device in another process if there is a fork server, else open it in this one. Raises ConformError."""
     found = device = None
     if server is not None and is_foreign(descriptor):
         found = surveyed(server, descriptor.name, path)
@@ -421,9 +442,11 @@ def known(descriptor: Descriptor, path: Path | None, server: ForkServer | None) 
     )
 
 
-def prepare(request: Request, server: ForkServer | None = None) -> Session:
-    """Everything before the first item. Raises ConformError with one clear message. With a fork server the device is
-    opened in another process, and never in this one."""
+def prepare(
+    request: Request, server: ForkServer | None = None, files_of_user: Collection[Path] = ()
+) -> Session:
+    """All that comes before the first item. Raises ConformError with one message. With a fork server the device is
+    opened in another process, and never in this one. The results folder is locked and not changed yet."""
     spec = plan_spec(request.plan)
     contract = load()
     clauses = None
@@ -432,7 +455,7 @@ def prepare(request: Request, server: ForkServer | None = None) -> Session:
     descriptor = selection.find_descriptor(request.device, request.descriptor)
     if (why := descriptor.unavailable()) is not None:
         raise ConformError(f"device {descriptor.name!r} cannot be used here: {why}")
-    manifest, path = load_manifest(request, descriptor, contract)
+    manifest, path = usage.load_manifest(request, descriptor, contract)
     descriptor, survey, device = known(descriptor, request.descriptor, server)
     facts = descriptor.facts()
     kept = None if request.no_reference_cache else cache_root()
@@ -444,14 +467,23 @@ def prepare(request: Request, server: ForkServer | None = None) -> Session:
     if request.collect_only:  # what an earlier run wrote stays
         folder = Path(tempfile.mkdtemp(prefix="conform-collect-"))
     else:
-        shard = f"-shard-{request.shard.replace('/', '-of-')}" if request.shard else ""
-        folder = request.results or Path("conform-results") / f"{plan.device}-{spec.name}{shard}"
+        folder = usage.results_folder(request, plan.device)
+        progress.check_folder(folder, request, files_of_user)
     folder = folder.absolute()
+    failed_before: frozenset[CellKey] = frozenset()
+    if request.max_time is not None:
+        earlier = (usage.whole_folder(request, plan.device), folder)
+        failed_before = failed_before.union(*map(progress.failed_in, earlier))
+    complete = progress.complete_run(folder) if (folder / RECORD_FILE).exists() else None
     claimed = progress.claim(folder)
-    failed_before = progress.failed_in(folder) if request.max_time is not None else frozenset()
     chosen = {name: value for name, value in request.selection.items() if name != "--max-time"}
     identity = Identity(plan.device, plan.hash, Machine.of(facts), chosen, request.shard or "")
-    before = progress.look_back(folder, identity, resume=request.resume)
+    try:
+        before = progress.look_back(folder, identity, resume=request.resume)
+    except ConformError:
+        if claimed is not None:
+            os.close(claimed)
+        raise
     started = datetime.fromisoformat(before.start) if before.start else datetime.now(timezone.utc)
     session = Session(
         request=request,
@@ -465,7 +497,13 @@ def prepare(request: Request, server: ForkServer | None = None) -> Session:
         matcher=matcher,
         folder=folder,
         started=started,
-        progress=progress.begin(folder, identity, started.isoformat(), before, claimed),
+        progress=Progress(
+            folder,
+            Begun(identity, started.isoformat(), planned=len(selected)),
+            before,
+            claimed,
+            complete is not None and not request.selection,
+        ),
         lost=LostCells(before.lost),
         facts=facts,
         failed_before=failed_before,
@@ -473,17 +511,6 @@ def prepare(request: Request, server: ForkServer | None = None) -> Session:
     session.resume(before)
     gc.freeze()  # torch and the plan live for ever: no collection needs to visit them
     return session
-
-
-def load_manifest(
-    request: Request, descriptor: Descriptor, contract: Contract
-) -> tuple[Manifest, Path | None]:
-    """The expectations that apply: the given file's, the device's own, or none. Raises ManifestError."""
-    path = Path(request.expectations) if request.expectations else descriptor.expectations
-    if path is None or request.expectations == "none":
-        return Manifest(), None
-    known = {"clause": contract.clauses, "layouts": planner.known_layouts(descriptor)}
-    return Manifest.load(path, known), path.absolute()
 
 
 def _commit() -> str:

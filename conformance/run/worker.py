@@ -19,8 +19,9 @@ from conformance.checks.cells import CellRecord, Recorder
 from conformance.checks.ops.context import ItemContext, run_checks
 from conformance.checks.ops.script import NotCarried
 from conformance.contract import load
-from conformance.plan.planner import known_layouts, undeclared_clauses, untried_with
+from conformance.plan.planner import undeclared_clauses, untried_with
 from conformance.plan.selection import Item, Machine, is_case, named
+from conformance.plan.usage import known_layouts
 from conformance.run.isolation.watch import DeviceLock, Limits, Place, Watch
 from conformance.run.outcomes import (
     BAD,

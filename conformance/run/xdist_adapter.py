@@ -1,7 +1,7 @@
-"""All that the suite uses of pytest-xdist's private names: options, workers, its session, its schedulers.
+"""All private names of pytest-xdist that the suite uses: options, workers, its session, its schedulers.
 
-In the controller ``XdistHooks`` is a plugin of its own, registered if workers run items. In a worker
-``input_of`` and ``report_collected`` are used. ``tests/plugin/test_adapters.py`` pins the names.
+The controller registers ``XdistHooks`` as a plugin of its own if workers run items. A worker uses ``input_of`` and
+``report_collected``. ``tests/plugin/test_adapters.py`` pins the names.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from conformance.run.isolation.controller import Controller, Node
 from conformance.run.pytest_adapter import PYTESTS_OWN, in_process, say
 from devices.errors import ConformError
 
-#: What workers load: the fork server loads it before them.
+#: Modules that workers import; the fork server imports them first.
 PRELOADED: Final = ("pytest", "xdist.remote")
 #: The property of a report that holds an item's cells, see ``outcomes.ItemReport``.
 REPORT: Final = "conform"
-#: Items that take as long as the start of a worker that has to load everything itself: 3 s.
+#: This many items take as long as the start of a worker that imports everything itself: 3 s.
 ITEMS_OF_A_WORKER: Final = 50
 #: Distribution modes of xdist whose schedulers take an item back after its worker died.
 SUPPORTED: Final = ("load", "worksteal")
@@ -37,8 +37,8 @@ def prepare_options(option: Any) -> None:
     mode = getattr(option, "dist", "no")
     if mode not in ("no", *SUPPORTED):
         raise ConformError(
-            f"--dist {mode}: expected load or worksteal. When a worker dies, its scheduler loses "
-            "items or runs them forever (pytest-xdist issues 742 and 784)"
+            f"--dist {mode}: expected load or worksteal; with {mode}, pytest-xdist loses tests or repeats them for ever "
+            "when a worker dies (its issues 742 and 784)"
         )
     if wants_a_worker(option):  # what -n 1 would set
         option.numprocesses, option.dist, option.tx = 1, "load", ["popen"]
@@ -47,7 +47,7 @@ def prepare_options(option: Any) -> None:
 
 
 def wants_a_worker(option: Any) -> bool:
-    """Whether a run gets one worker unasked: not with ``-n 0``, nor with options to look at one process by hand."""
+    """Whether a run without ``-n`` gets one worker: not with ``-n 0``, nor with options that need one process."""
     if not hasattr(option, "numprocesses"):  # xdist is disabled
         return False
     given = option.numprocesses is not None or option.tx or option.dist != "no"
@@ -59,7 +59,7 @@ def has_workers(option: Any) -> bool:
 
 
 def has_workers_here(option: Any) -> bool:
-    """Whether some of them are processes of this machine, and this system can pass descriptors to them."""
+    """Whether some workers are processes of this machine, and the system can pass file descriptors to them."""
     disabled = not hasattr(option, "numprocesses")  # xdist
     if disabled or option.collectonly or not hasattr(socket, "send_fds"):
         return False
@@ -95,17 +95,17 @@ def report_collected(config: pytest.Config, items: Iterable[str]) -> None:
 
 
 def wants_every_phase(config: pytest.Config) -> bool:
-    """Whether a test is reported by phases: to somebody who looks at one process, or to the plugin of somebody else, which
-    may wait for the last of them, as pytest-html does. Known once all plugins are registered. Some are in the controller
-    alone, which tells its workers."""
-    # What runs in a worker is a module that execnet names.
+    """Whether setup, call and teardown of an item are reported one by one: for debugging in one process, or for a foreign
+    plugin, which may wait for the teardown, as pytest-html does. Known once all plugins are registered. Some plugins are
+    only in the controller, which informs its workers."""
+    # Code that runs in a worker is in a module that execnet names.
     ours = (PYTESTS_OWN, "xdist.", "__channelexec__", "conformance.")
     takers = config.hook.pytest_runtest_logreport.get_hookimpls()
     others = any(not taker.function.__module__.startswith(ours) for taker in takers)
-    return others or in_process(config.option) or _told(config)
+    return others or in_process(config.option) or _informed(config)
 
 
-def _told(config: pytest.Config) -> bool:
+def _informed(config: pytest.Config) -> bool:
     return is_worker(config) and bool(config.workerinput["conform_phases"])  # type: ignore[attr-defined]
 
 
@@ -118,7 +118,7 @@ def worker_of(report: pytest.TestReport) -> str:
 
 
 def stopped_by_failures(session: pytest.Session) -> bool:
-    """Whether ``-x`` or ``--maxfail`` ended the run; under xdist its own session knows."""
+    """Whether ``-x`` or ``--maxfail`` ended the run. With workers, xdist's session counts the failures."""
     of_xdist: Any = session.config.pluginmanager.get_plugin("dsession")
     if of_xdist is None:
         return bool(session.shouldfail)
@@ -143,12 +143,13 @@ def node_of(node: Any, orders: bytes) -> Node:
 
 @dataclass(eq=False)
 class XdistHooks:
-    """What a run does when a worker starts, ends, or dies. ``stop`` ends the run with one message; ``collected`` is
-    given the items that a worker's pytest kept."""
+    """The run's reactions when a worker starts, ends or dies. ``stop`` ends the run with one message; ``begin`` is called
+    before the first item runs; ``collected`` gets the items that a worker's pytest kept."""
 
     _controller: Controller
     _orders: bytes
     _stop: Callable[[ConformError], NoReturn]
+    _begin: Callable[[], None]
     _collected: Callable[[Iterable[str]], None]
     _server: ForkServer | None
     _nodes: dict[str, Node] = field(default_factory=dict)
@@ -177,6 +178,14 @@ class XdistHooks:
                 "host that can be reached, with a Python that has torch, the suite and the backend"
             )
         )
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
+        """Every worker collects before the first item runs."""
+        try:
+            self._begin()
+        except ConformError as error:
+            self._stop(error)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config) -> None:

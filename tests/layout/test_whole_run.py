@@ -11,7 +11,7 @@ import pytest
 from junitparser import JUnitXml
 
 from conformance.contract import FAMILIES
-from conformance.plan.planner import known_layouts
+from conformance.plan.usage import known_layouts
 from conformance.suites.layout import SUITE
 from devices import registry
 from devices.cell import Outcome, Verdict

@@ -38,10 +38,22 @@ def request_of(parser: Parser, *arguments: str, args: tuple[str, ...] = ()) -> R
 
 def test_every_destination_starts_with_conform(parser: Parser) -> None:
     add_options(parser)
-    (group,) = (g for g in parser._groups if g.name == "conform")
-    found = {name: option.dest for option in group.options for name in option.names()}
+    groups = [g for g in parser._groups if g.name.startswith("torch-conformance: ")]
+    found = {name: o.dest for group in groups for o in group.options for name in o.names()}
     assert set(SOME) <= set(found)
     assert [d for d in found.values() if not d.startswith("conform_")] == []
+
+
+def test_the_suite_s_groups_come_before_all_others(parser: Parser) -> None:
+    parser.getgroup("another").addoption("--another")
+    add_options(parser)
+    ours = [group.name.startswith("torch-conformance: ") for group in parser._groups]
+    assert ours == sorted(ours, reverse=True) and ours[0] and not ours[-1]
+
+
+def test_to_resume_and_to_start_again_exclude_each_other(parser: Parser) -> None:
+    with pytest.raises(ConformError, match="--resume and --no-resume exclude each other"):
+        request_of(parser, "--resume", "--no-resume")
 
 
 @pytest.mark.parametrize("option", ["--device", "--plan", "--results"])

@@ -27,3 +27,10 @@ def test_nothing_is_said_before_the_first_cell_and_after_the_last(done: int) -> 
 )
 def test_a_duration_is_rough(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_the_first_few_cells_give_no_estimate() -> None:
+    pace = Pace(planned=15_340, before=0, began=0.0)
+    assert pace.line(3, 0, 30.0) == "3 of 15,340 cells, 0 failing"
+    assert pace.line(766, 0, 300.0) == "766 of 15,340 cells, 0 failing"
+    assert pace.line(768, 0, 360.0).endswith(" left")

@@ -364,7 +364,7 @@ def test_a_cell_says_where_it_was_seen_before(tmp_path: Path) -> None:
 
 def test_more_is_shown_where_it_is_asked_for(tmp_path: Path) -> None:
     made = run_of(tmp_path, wrong(cell("sin"), example=SMALL), wrong(cell("cos")))
-    text = summarise(gate(made), verbose=True)
+    text = summarise(gate(made), verbosity=1)
     assert "smallest failing example, layout contiguous+step_inner: torch.sin(t[0])" in text
     assert "t[0]: float32 of shape (2,), strides (2,) = [0.0, 1.0]" in text
     assert "and 1 more cell: layout.values::cos[float32]" in text

@@ -355,6 +355,16 @@ class Watchdog:
             self._watched[worker] = _Watched(pid, Clock(pid, self._at))
             self._hung.pop(worker, None)  # of a process of this name that could not be started
 
+    @property
+    def watched(self) -> tuple[int, ...]:
+        """The process ids of the workers that live. Takes no lock: a signal handler asks."""
+        return tuple(each.pid for each in [*self._watched.values()])
+
+    def kill_all(self) -> None:
+        """Kill every worker at once."""
+        for pid in self.watched:
+            self._signal(pid, signal.SIGKILL)
+
     def forget(self, worker: str) -> None:
         """It has ended: its process id may be another's by now."""
         with self._lock:

@@ -1,0 +1,42 @@
+"""Ctrl-C, and SIGTERM: the first one stops the run and says so at once, the second one ends the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+_ENDED: Final = "ended at once; the same command with --resume continues the run"
+
+
+def listen(waits_for: Callable[[], str], kill: Callable[[], None]) -> None:
+    """Handle SIGINT and SIGTERM, unless another handler than Python's own does. ``waits_for`` says what a run has to wait
+    for; ``kill`` ends its workers.
+
+    A CI job that is cancelled gets SIGTERM: its run ends like an interrupted one, with results that can be resumed.
+    """
+    screen = os.dup(2)  # pytest redirects the descriptor itself while a test runs
+    came = 0
+
+    def say(text: str) -> None:
+        # Not through Python's streams: the signal may have come while one of them was writing.
+        os.write(screen, f"\nconformance: {text}\n".encode())
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came += 1
+        if came > 1:
+            kill()
+            say(_ENDED)
+            os._exit(2)  # as an interrupted run; what a worker leaves behind ends with this process
+        say(f"stopping; waiting for {waits_for()} (press Ctrl-C again to end at once)")
+        raise KeyboardInterrupt
+
+    for number, default in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGTERM, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) == default:
+            signal.signal(number, handle)

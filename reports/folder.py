@@ -1,0 +1,132 @@
+"""A results folder: the names of the files that a run writes, what does not belong there, and what an interrupted run left."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from devices.files import MOST_RECORD, read_regular
+from reports.model import RunError
+
+RECORD_FILE: Final = "run.conform"
+#: The complete record that the folder held before; kept until the run that takes its place is complete, too.
+EARLIER_FILE: Final = "earlier.conform"
+#: Present while a run goes on, and after a run that was interrupted.
+PROGRESS_FILE: Final = ".progress.jsonl"
+MANIFEST_FILE: Final = "expected.toml"
+
+_FILES: Final = (
+    *(RECORD_FILE, EARLIER_FILE, PROGRESS_FILE, MANIFEST_FILE, "junit*.xml", "missing.txt"),
+    *("failures.json", "failures.md", "explore.json", "explore.jsonl"),
+)
+_FOLDERS: Final = ("repro", "explore", "journal")
+#: By-products of people and CI systems, such as the log of the command. No run deletes them.
+_HARMLESS: Final = (".*", "*.log", "*.txt")
+
+
+def foreign_files(folder: Path, also: Collection[Path] = ()) -> list[str]:
+    """The names of files in a folder that no run wrote there; ``also`` are files that may be there besides.
+
+    ``expected.toml`` is a copy that belongs to a record. Without a record it may be a device's own manifest.
+    Raises OSError if the folder cannot be read; a folder that does not exist holds nothing.
+    """
+    try:
+        found = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    names = {path.name for path in found}
+    ran = not names.isdisjoint((RECORD_FILE, EARLIER_FILE, PROGRESS_FILE))
+    return [
+        path.name
+        for path in found
+        if (path not in also and not _belongs(path)) or (path.name == MANIFEST_FILE and not ran)
+    ]
+
+
+def _belongs(path: Path) -> bool:
+    if path.is_dir():
+        return path.name in _FOLDERS or path.name.startswith(".")
+    return any(fnmatchcase(path.name, pattern) for pattern in (*_FILES, *_HARMLESS))
+
+
+# -- a run that was interrupted
+
+
+class Interrupted(RunError):
+    """The folder holds a run that has not come to its end."""
+
+    exit_code = 2
+
+
+class _Cell(msgspec.Struct, frozen=True):
+    cell: tuple[str, str, str]
+
+
+class _Report(msgspec.Struct, frozen=True):
+    cells: tuple[_Cell, ...] = ()
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """What is needed of a line of the progress file; conformance/run/progress.py writes it."""
+
+    type: str
+    planned: int = 0
+    run: dict[str, msgspec.Raw] = {}
+    report: _Report = _Report()
+    cell: tuple[str, str, str] | None = None
+
+
+_read_line: Final = msgspec.json.Decoder(_Line).decode
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """How far a run came that has no end: ``done`` of ``planned`` cells (0 if the file does not say how many were
+    planned). ``whole`` if it was to run all of a plan, or of a shard."""
+
+    folder: Path
+    done: int
+    planned: int
+    whole: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.done:,} of {self.planned:,} cells" if self.planned else f"{self.done:,} cells"
+        )
+
+
+def interrupted_run(folder: Path) -> Begun | None:
+    """The run that was interrupted in this folder, or still goes on there; None if there is none."""
+    try:
+        lines = read_regular(folder / PROGRESS_FILE, MOST_RECORD).splitlines()
+    except OSError:
+        return None
+    done: set[tuple[str, str, str]] = set()
+    planned, whole = 0, False
+    for text in lines:
+        try:
+            line = _read_line(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue  # cut off by what ended the run
+        if line.type == "begun":
+            planned = max(planned, line.planned)
+            whole = bytes(line.run.get("selection", b"{}")) == b"{}"
+        elif line.type == "finished":
+            done.update(each.cell for each in line.report.cells)
+        elif line.type == "lost" and line.cell is not None:
+            done.add(line.cell)
+    return Begun(folder, len(done), planned, whole) if lines else None
+
+
+def without_end(folder: Path) -> Interrupted | None:
+    """The error for a folder that has the progress of a run and no record; None if it has no progress either."""
+    found = interrupted_run(folder)
+    if found is None:
+        return None
+    return Interrupted(
+        f"incomplete: {folder} holds {found} of a run that was interrupted or still goes on; once it is interrupted, "
+        "the same command with --resume continues it"
+    )
