@@ -46,6 +46,14 @@ class Conform(click.Group):
             return call()
         sys.exit(_exit_code(call))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            if not _is_of_stdout(error):
+                raise
+            raise click.exceptions.Exit(_unwritable(error)) from None
+
 
 def _exit_code(call: Callable[[], Any]) -> int:
     try:
@@ -64,23 +72,24 @@ def _exit_code(call: Callable[[], Any]) -> int:
     except click.Abort:
         click.echo("error: interrupted", err=True)
         return ExitCode.INCOMPLETE.value
-    except OSError as error:
-        if not _is_of_stdout(error):
-            raise
-        # Without this, flushing at exit would fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.stdout.flush()
-        if isinstance(
-            error, BrokenPipeError
-        ):  # the reader has closed its end, as in `conform contract | head`
-            return _SIGPIPE
-        click.echo(f"error: the output cannot be written: {error.strerror or error}", err=True)
-        return ExitCode.INFRASTRUCTURE.value
     return int(code or 0)
 
 
 #: The status that a shell shows for a program that a closed pipe ended. Not 0: no verdict was read.
 _SIGPIPE: Final = 128 + 13
+
+
+def _unwritable(error: OSError) -> int:
+    """The exit code for an output that cannot be written."""
+    # Without this, flushing at exit would fail again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.stdout.flush()
+    if isinstance(
+        error, BrokenPipeError
+    ):  # the reader has closed its end: `conform contract | head`
+        return _SIGPIPE
+    click.echo(f"error: the output cannot be written: {error.strerror or error}", err=True)
+    return ExitCode.INFRASTRUCTURE.value
 
 
 def _is_of_stdout(error: OSError) -> bool:

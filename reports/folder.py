@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from devices.errors import ConformError
 from devices.files import MOST_RECORD, read_regular
 from reports.model import RunError
 
@@ -45,6 +47,30 @@ def foreign_files(folder: Path, also: Collection[Path] = ()) -> list[str]:
         for path in found
         if (path not in also and not _belongs(path)) or (path.name == MANIFEST_FILE and not ran)
     ]
+
+
+def check_folder(given: str, folder: Path, also: Collection[Path] = ()) -> None:
+    """Refuse a folder in which a run must not write: it is a file, or holds files that no run wrote. ``given`` names the
+    option and its value. Raises ConformError."""
+    if folder.exists() and not folder.is_dir():
+        raise ConformError(f"{given}: it is a file; expected a folder")
+    there = folder.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise ConformError(f"{given}: cannot be written: {there} is a file; expected a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConformError(f"{given}: cannot be written: no permission to write in {there}")
+    try:
+        foreign = foreign_files(folder, also)
+    except OSError as error:
+        raise ConformError(f"{given}: cannot be read: {error.strerror or error}") from None
+    if foreign:
+        names = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
+        raise ConformError(
+            f"{given}: the folder holds files that no run wrote ({names}); give a new folder, an empty one, or the "
+            "folder of an earlier run"
+        )
 
 
 def _belongs(path: Path) -> bool:

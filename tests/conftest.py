@@ -88,7 +88,7 @@ def whole_run(shared: Path, cache: Path) -> WholeRun:
     with only_one(shared, "whole-run"):
         if not said.exists():
             ran = run_pytest(
-                *("-n", "2", "-q", "--device", "cpu", "--expectations", "none"),
+                *("-n", "2", "-v", "--no-header", "--device", "cpu", "--expectations", "none"),
                 *("--minimise", "40"),
                 f"--results={folder}",
                 cache=cache,

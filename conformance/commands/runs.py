@@ -13,6 +13,7 @@ from conformance.commands import PATH, RUN, options, print_first, print_json
 from reports.crcr import payload, text_of
 from reports.diff import as_data, as_text
 from reports.diff import diff as compare
+from reports.folder import check_folder
 from reports.gate import ExitCode, number
 from reports.gate import gate as judge
 from reports.joined import MISSING_FILE, join
@@ -92,6 +93,8 @@ def merge(shards: tuple[Path, ...], output: Path, junitxml: Path | None) -> int:
     disagree on a cell that both ran. Exits 0 if every planned cell has an outcome, 2 if not: the missing cells are
     listed in missing.txt. `conform gate` then judges the joined run.
     """
+    files = () if junitxml is None else (junitxml.absolute(),)
+    check_folder(f"-o {output}", output, files)
     merged = join(shards, output, junitxml)
     click.echo(f"{len(shards):,} shards, {len(merged.results):,} cells: {output}")
     if merged.absent:

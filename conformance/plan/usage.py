@@ -49,8 +49,6 @@ def check(request: Request) -> Descriptor | None:
     descriptor = None
     if request.device is not None or request.descriptor is not None:
         descriptor = find_descriptor(request.device, request.descriptor)
-        if (why := descriptor.unavailable()) is not None:
-            raise ConformError(f"device {descriptor.name!r} cannot be used here: {why}")
         if request.expectations is not None:
             load_manifest(request, descriptor, contract)
     if request.ops is not None and (names := known_ops()):

@@ -27,7 +27,8 @@ from conformance.run.outcomes import BAD, ItemReport, Lost
 from devices.cell import CellKey, Outcome
 from devices.errors import ConformError
 from opinfo.plan import plan_specs
-from reports.folder import EARLIER_FILE, RECORD_FILE, foreign_files, interrupted_run
+from reports import folder as folders
+from reports.folder import EARLIER_FILE, RECORD_FILE, interrupted_run
 from reports.folder import PROGRESS_FILE as FILE
 from reports.model import Run, RunError
 from reports.run import load_run
@@ -225,19 +226,7 @@ def check_folder(folder: Path, request: Request, also: Collection[Path] = ()) ->
     complete run that is larger than what was asked for, and no interrupted run that could be resumed.
     """
     given = f"--results {folder}"
-    if folder.exists() and not folder.is_dir():
-        raise ConformError(f"{given}: it is a file; expected a folder")
-    _check_writable(folder, given)
-    try:
-        foreign = foreign_files(folder, also)
-    except OSError as error:
-        raise ConformError(f"{given}: cannot be read: {error.strerror or error}") from None
-    if foreign:
-        names = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
-        raise ConformError(
-            f"{given}: the folder holds files that no run wrote ({names}); give a new folder, an empty one, or the "
-            "folder of an earlier run"
-        )
+    folders.check_folder(given, folder, also)
     if request.resume:
         if not (folder / FILE).exists():
             read_nothing(folder)
@@ -258,17 +247,6 @@ def read_nothing(folder: Path) -> NoReturn:
     """Raises ConformError: there is no run to resume."""
     state = "its run is complete" if (folder / RECORD_FILE).exists() else "it holds no run"
     raise ConformError(f"--resume: nothing to resume in {folder}: {state}; leave --resume out")
-
-
-def _check_writable(folder: Path, given: str) -> None:
-    """Raises ConformError if the folder cannot be made, or its files not be written."""
-    there = folder.absolute()
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        raise ConformError(f"{given}: cannot be written: {there} is a file; expected a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConformError(f"{given}: cannot be written: no permission to write in {there}")
 
 
 def _lesser(folder: Path, request: Request) -> str | None:

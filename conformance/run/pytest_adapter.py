@@ -101,9 +101,6 @@ def check_paths(config: pytest.Config, suggest: Callable[[str], str]) -> None:
         if path.exists() or (config.option.pyargs and _is_module(argument.split("::")[0])):
             continue
         raise ConformError(f"{argument!r} is not a file or folder{suggest(argument)}")
-    for file in files_of_user(config):
-        if file.is_dir():
-            raise ConformError(f"--junitxml {file}: it is a folder; expected a file")
 
 
 def files_of_user(config: pytest.Config) -> tuple[Path, ...]:

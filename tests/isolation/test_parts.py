@@ -43,6 +43,7 @@ from conformance.run.outcomes import (
 from conformance.run.progress import (
     FILE,
     Begun,
+    Done,
     Doubt,
     Finished,
     Identity,
@@ -56,6 +57,7 @@ from devices.cpu.descriptor import DESCRIPTOR as CPU
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from devices.failure import Failure, Kind
+from reports.folder import EARLIER_FILE, RECORD_FILE, interrupted_run
 
 CELL = CellKey("layout.bounds", "mm", "int64")
 OTHER = CellKey("layout.values", "add", "int64")
@@ -611,6 +613,12 @@ def identity(**given: Any) -> Identity:
     return Identity(**{**usual, **given})
 
 
+def writing(folder: Path, claimed: int | None = None, *, keep: bool = False) -> Progress:
+    """The progress of a run that starts now."""
+    head = Begun(identity(), "2026-01-01T00:00:00+00:00", planned=3)
+    return Progress(folder, head, Done(), claimed, keep)
+
+
 def passed(cell: CellKey) -> ItemReport:
     return ItemReport((CellOutcome(cell=cell, outcome=Outcome.PASS, checks=1),))
 
@@ -630,13 +638,12 @@ def test_a_folder_that_a_run_writes_to_is_refused_to_another(tmp_path: Path) -> 
     claimed = claim(tmp_path / "results")
     with pytest.raises(ConformError, match=f"process {os.getpid()} writes the results of another"):
         claim(tmp_path / "results")
-    Progress(tmp_path / "results", claimed).close(complete=True)
+    writing(tmp_path / "results", claimed).close(complete=True)
     assert claim(tmp_path / "results") is not None
 
 
 def test_progress_is_read_as_it_was_written(tmp_path: Path) -> None:
-    progress = Progress(tmp_path)
-    progress.add(Begun(identity(), "2026-01-01T00:00:00+00:00"))
+    progress = writing(tmp_path)
     report = ItemReport(passed(CELL).cells, 3, 1)
     lost = Lost(OTHER, Outcome.HANG, "did not return", CALL)
     progress.add(Finished("gw0", report))
@@ -648,14 +655,16 @@ def test_progress_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_what_is_complete_needs_no_progress(tmp_path: Path) -> None:
-    progress = Progress(tmp_path)
+    progress = writing(tmp_path)
+    progress.begin()
+    assert (tmp_path / FILE).exists()
     progress.close(complete=True)
     assert not (tmp_path / FILE).exists()
 
 
 def test_another_run_is_not_resumed_and_what_differs_is_named(tmp_path: Path) -> None:
-    progress = Progress(tmp_path)
-    progress.add(Begun(identity(), "then"))
+    progress = writing(tmp_path)
+    progress.begin()
     other = identity(plan="def", machine=Machine("2.12", "1", "a device", "0"))
     with pytest.raises(
         ConformError, match=r"plan was 'abc', now it is 'def'; torch was '2.13', now it is"
@@ -665,8 +674,8 @@ def test_another_run_is_not_resumed_and_what_differs_is_named(tmp_path: Path) ->
 
 @pytest.mark.parametrize("cut", range(1, 60, 7))
 def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path, cut: int) -> None:
-    progress = Progress(tmp_path)
-    progress.add(Begun(identity(), "then"))
+    progress = writing(tmp_path)
+    progress.begin()
     progress.add(Finished("gw0", passed(CELL)))
     progress.add(Finished("gw1", passed(OTHER)))
     path = tmp_path / FILE
@@ -678,15 +687,38 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path, cut: int) -> N
     "line", [b"{", b"[]", b"{}", b'{"type": "finished", "worker": 2, "report": 1}', b"\xff"]
 )
 def test_a_damaged_line_is_reported(tmp_path: Path, line: bytes) -> None:
-    progress = Progress(tmp_path)
-    progress.add(Begun(identity(), "then"))
-    progress.close(complete=False)
+    progress = writing(tmp_path)
+    progress.begin()
     with (tmp_path / FILE).open("ab") as stream:
         stream.write(line + b"\n")
-    progress = Progress(tmp_path)
     progress.add(Finished("gw0", passed(CELL)))
     with pytest.raises(ConformError, match="jsonl:2 is damaged"):
         read_progress(tmp_path, identity())
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_complete_record_stays_until_the_next_run_is_complete(
+    tmp_path: Path, complete: bool
+) -> None:
+    (tmp_path / RECORD_FILE).write_text("the record")
+    progress = writing(tmp_path, keep=True)
+    assert (tmp_path / RECORD_FILE).exists()  # nothing has run
+    progress.begin()
+    assert not (tmp_path / RECORD_FILE).exists() and progress.keeps_earlier
+    progress.close(complete=complete)
+    assert (tmp_path / EARLIER_FILE).exists() is not complete
+
+
+def test_how_far_an_interrupted_run_came_is_known(tmp_path: Path) -> None:
+    assert interrupted_run(tmp_path) is None
+    progress = writing(tmp_path)
+    progress.add(Finished("gw0", passed(CELL)))
+    progress.add(Finished("gw0", passed(CELL)))
+    progress.add(Lost(OTHER, Outcome.HANG, "did not return", CALL))
+    with (tmp_path / FILE).open("ab") as stream:
+        stream.write(b'{"type": "finis')
+    found = interrupted_run(tmp_path)
+    assert found is not None and found.whole and str(found) == "2 of 3 cells"
 
 
 def test_lost_cells_are_left_out_of_their_item_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -165,6 +166,25 @@ def test_a_closed_pipe_is_no_error() -> None:
     code = f"{sys.executable} -m conformance.cli contract | head -1"
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr == "" and done.stdout
+
+
+def test_a_verdict_that_nobody_read_is_not_green(tmp_path: Path) -> None:
+    write_run(tmp_path, plan_document(), results(), PROVENANCE)
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "conformance.cli", "results", str(tmp_path)]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_an_output_without_room_is_one_sentence(tmp_path: Path) -> None:
+    write_run(tmp_path, plan_document(), results(), PROVENANCE)
+    code = f"{sys.executable} -m conformance.cli gate {tmp_path} > /dev/full"
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr == "error: the output cannot be written: No space left on device\n"
 
 
 def test_the_version_is_that_of_the_suite() -> None:
