@@ -254,7 +254,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     else:
         ours = session.config.stash[_RUN].session
         ours.keep(worker.items[item] for item in kept)
-        if kept:
+        on = session.config.option.continue_on_collection_errors
+        if kept and (on or not session.testsfailed):  # else pytest runs nothing
             ours.progress.begin()
 
 

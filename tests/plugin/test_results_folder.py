@@ -150,6 +150,9 @@ def pytest_runtest_protocol(item, nextitem):
         for report in runtestprotocol(item, nextitem=nextitem, log=False):
             item.ihook.pytest_runtest_logreport(report=report)
     return True
+
+def pytest_runtest_logreport(report):
+    pass
 """
 #: One that only has the options.
 _OPTIONS = """\
