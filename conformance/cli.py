@@ -1,6 +1,6 @@
 """The ``conform`` command.
 
-An error that people can act on is one line ``error: …`` on stderr, without a traceback. The exit codes are
+An error that the user can fix is one line ``error: …`` on stderr, without a traceback. The exit codes are
 those of ``reports.gate.ExitCode``: 0 green, 1 regression, 2 incomplete, 3 infrastructure, 4 usage (wrong
 arguments, and files of a run that cannot be read or were edited), 5 nothing selected.
 """
@@ -34,7 +34,7 @@ class Conform(click.Group):
     """A group that prints errors in one line and exits with our codes."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Like click's, but a usage error exits 4 and a ConformError with its own code.
+        """Like click's ``main``, but a usage error exits 4 and a ConformError with its own code.
 
         Without ``standalone_mode`` errors are raised, and the exit code is returned.
         """
@@ -112,7 +112,7 @@ main = conform
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(arguments: tuple[str, ...]) -> int:
-    """Run the suite. All arguments are pytest's (see `conform run --help`).
+    """Run the suite on a device. `conform run --help` lists the options; all other arguments are pytest's.
 
     This is `pytest -p conformance.plugin --pyargs conformance ARGUMENTS`, with the same exit code.
     """

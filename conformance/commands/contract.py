@@ -10,6 +10,7 @@ import click
 
 from conformance.commands import globs_of, options, print_json
 from devices.errors import ConformError
+from reports.gate import number
 
 _LEVEL_HEAD = """\
 # The cells of level {number}, {title}: {count:,}, in addition to those of the levels below. Written by
@@ -75,7 +76,7 @@ def _show_bugs(word: str, as_json: bool) -> None:
         click.echo(f"    {bug.url}")
     imitated = [bug for bug in chosen if bug.imitated]
     click.echo(
-        f"{len(chosen)} bugs: {len(imitated)} imitated, {sum(bool(bug.missed) for bug in imitated)} of these not"
+        f"{number(len(chosen), 'bug')}: {len(imitated)} imitated, {sum(bool(bug.missed) for bug in imitated)} imitations not"
         f" noticed yet; {sum(not bug.clauses for bug in chosen)} without a clause"
     )
 
@@ -116,17 +117,17 @@ def freeze_levels(version: str, only: tuple[int, ...]) -> None:
         listed = cell.op in must and cell.dtype in dtypes if cell.dtype else cell in in_quick
         level = whole.clauses[cell.clause].level
         cells_of[level if listed else max(level, _FULL)].append(cell)
-    for number, cells in cells_of.items():
-        if only and number not in only:
+    for place, cells in cells_of.items():
+        if only and place not in only:
             continue
         text = _LEVEL_HEAD.format(
-            number=number, title=LEVELS[number], count=len(cells), version=json.dumps(version)
+            number=place, title=LEVELS[place], count=len(cells), version=json.dumps(version)
         )
         for block in blocks(cells):
             text += "\n[[cells]]\n"
             text += "".join(f"{name} = {_listed(names)}\n" for name, names in block.items())
-        write_whole(FOLDER / f"{number}.toml", text)
-        click.echo(f"level {number}: {len(cells):,} cells of its own")
+        write_whole(FOLDER / f"{place}.toml", text)
+        click.echo(f"level {place}: {len(cells):,} cells of its own")
 
 
 def _listed(names: list[str]) -> str:

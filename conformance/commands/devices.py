@@ -182,7 +182,7 @@ def init(fast: bool, quick: bool, **given: Any) -> int:
 
     Asks the device for its capabilities, dtypes and facts and writes descriptor.py. Then runs plan quick, twice
     in order to find flaky cells, and writes the failing cells to expected.toml, in blocks by clause and failing
-    layouts. Each block is marked `triage:`; replace that with the cause. One that was interrupted goes on where it was.
+    layouts. Each block is marked `triage:`; replace that with the cause. Call it again after an interruption; it continues.
     """
     from conformance.onboarding.init import InitOptions, begin
 

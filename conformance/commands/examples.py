@@ -1,4 +1,4 @@
-"""``conform minimise`` and ``conform pin``: small examples of failures, and examples that later plans check."""
+"""``conform minimise`` and ``conform pin``: find the smallest example of a failure; add examples to later plans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from devices.errors import ConformError
 
 
 class NotMinimised(ConformError):
-    """The cell does not fail now, or the search could not be made."""
+    """The cell passes now, or nothing could be searched."""
 
     exit_code = 2
 
@@ -26,7 +26,8 @@ def minimise(
 ) -> int:
     """Find the smallest failing example of a cell.
 
-    CELL is written as in reports, such as 'layout.values::add[float32]'. Prints the example and its repro script. Exits 1 if the cell fails, 2 if it does not.
+    CELL is written as in reports, such as 'layout.values::add[float32]'. Prints the example and its repro script. Exits 1
+    if the cell fails, 2 if it passes.
     """
     from conformance.checks.child import ChildDied
     from conformance.plan.selection import find_descriptor

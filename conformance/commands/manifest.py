@@ -1,4 +1,4 @@
-"""``conform manifest``: check the expected failures of a device, update them, and explain them."""
+"""``conform manifest``: check, update, explain and count the expected failures of a device."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Given:
         raise ConformError(f"{whose}: name the file with --manifest PATH")
 
     def facts(self) -> Mapping[str, str]:
-        """Those of the first run; without runs those of the device, or if it is not here those of any machine."""
+        """The facts of the first run; without runs those of the device, or of any machine if the device is not here."""
         if self.evidence:
             return self.evidence[0].facts
         if self.descriptor is None or self.descriptor.unavailable() is not None:
@@ -111,7 +111,7 @@ class Given:
         return self.descriptor.facts()
 
     def dtypes(self) -> Collection[str]:
-        """The dtypes that the device declares; all, if it is not known here."""
+        """The dtypes that the device declares; all dtypes if no device is known."""
         return self.descriptor.dtypes if self.descriptor is not None else DTYPES
 
     def cells(self, plan: str) -> Iterable[CellKey]:
@@ -345,8 +345,8 @@ def _report(done: Update, path: Path, *, written: bool) -> None:
     click.echo(f"{path}: {', '.join(counts) + nothing if counts else 'nothing to change'}")
     if done.unseen:
         click.echo(
-            f"no RUN planned {number(len(done.unseen), 'dtype')} of these blocks, so these did not change: give a"
-            " run of a larger plan, or --unseen-too"
+            f"no RUN planned {number(len(done.unseen), 'dtype')} of these blocks, so the blocks of these dtypes did not"
+            " change: give a run of a larger plan, or --unseen-too"
         )
     for title, cells, advice in (
         ("regression: flaky cells below their pass rate", done.floors, ""),

@@ -1,4 +1,4 @@
-"""``conform precision``: the errors of elementwise functions that a run measured, as a record and as a table."""
+"""``conform precision``: keep the errors of elementwise functions that a run measured, or print them as a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from devices.cell import MOST_ULPS, Outcome
 from devices.errors import ConformError
 from devices.precision import FILE, record_of, updated, write
 from devices.registry import find
-from reports.gate import ExitCode
+from reports.gate import ExitCode, number
 from reports.model import CellResult, Run
 from reports.run import load_run
 
@@ -45,9 +45,13 @@ def update(run: Path, device: str | None, descriptor: Path | None, reason: str |
         raise ConformError(f"{run}: no passing cell of {_ULP} measured an error: run the clause")
     record, refused = updated(record_of(named.folder), measured, reason)
     path = write(named.folder, record)
-    click.echo(f"{path}: {len(measured) - len(refused)} maxima are as in the run")
+    click.echo(
+        f"{path}: {number(len(measured) - len(refused), 'largest error')} kept as the run measured"
+    )
     if refused:
-        click.echo(f"{len(refused)} would have to rise: give --reason, or mend the device")
+        click.echo(
+            f"{number(len(refused), 'error')} larger than on record, not kept: give --reason to keep, or fix the device"
+        )
         print_first(refused)
     return ExitCode.REGRESSION if refused else ExitCode.GREEN
 

@@ -29,9 +29,9 @@ from reports.summary import publish, summarise
 def gate(run: Path, allow_improvements: bool, against: Path | None, verbose: bool) -> int:
     """Exit 0 only if a run is complete and free of regressions.
 
-    RUN is the folder given to --results, or its record, run.conform. Exits 1 for regressions and for improvements that
-    the manifest does not record, 2 for an incomplete, partial or empty run, 3 if nothing could be checked, 4 if the
-    run's files cannot be read or were edited.
+    RUN is the folder given to --results, or its record, run.conform. Exits 1 for regressions and for cells that pass
+    although the manifest lists them as failing, 2 for an incomplete, interrupted, partial or empty run, 3 if nothing
+    could be checked, 4 if the run's files cannot be read or were edited.
     """
     baseline = load_run(against) if against is not None else None
     result = judge(load_run(run), allow_improvements=allow_improvements, against=baseline)

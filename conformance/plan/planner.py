@@ -1,7 +1,7 @@
-"""From a device and torch's op database to a plan: which ops and dtypes it takes, and which clauses apply to them.
+"""Makes a plan for a device from torch's op database: its ops and dtypes, and the clauses that apply to them.
 
-Which clauses apply depends only on the installed torch and on this suite, never on the device. The answers are kept,
-so that planning need not load the database, nor draw a single sample, when neither has changed since the last time.
+Which clauses apply depends only on the installed torch and on this suite, never on the device. The answers are cached:
+while torch and the suite stay the same, planning loads no database and draws no sample.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from reports.model import Capability
 
 #: Raised when the format of the kept file changes. Its name holds a digest of the sources that give the answers.
 _FORMAT: Final = 1
-#: Kept files, of different states of the suite: whoever works on it switches between branches.
+#: Cached files that are kept: a developer who switches between branches needs one for each state of the suite.
 _KEPT: Final = 8
 #: Packages that the database looks for as it is loaded, besides torch.
 _PACKAGES: Final = ("numpy", "scipy", "sympy", "hypothesis", "expecttest")

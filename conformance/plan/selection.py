@@ -1,6 +1,6 @@
-"""What a run takes of a plan: the device, the cells, their items, the order of items, shards and machines.
+"""Selects what a run takes from a plan: the device, the cells, their items, the order of items, shards and machines.
 
-An item is what a worker runs at once: one op and dtype with its clauses of a suite, or one case of one clause.
+A worker runs one item at a time: one op and dtype with the clauses of one suite, or one case of one clause.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def _in_turns(items: Sequence[Item], families: Mapping[str, str]) -> list[Item]:
 
 # -- shards
 #
-# All shards of a run divide alike: they get the same plan and the same times. The longest items go first, each to the
-# shard with the least work so far (longest processing time first: at worst a third above the optimum).
+# Every shard divides the plan in the same way, from the same plan and the same times. The longest items are placed first,
+# each in the shard with the least work so far (longest processing time first: at most a third longer than the optimum).
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,8 @@ def is_identity(cell: CellKey) -> bool:
 def seconds_by_item(
     cells: Sequence[CellKey], seconds: Mapping[CellKey, float]
 ) -> dict[ItemId, float]:
-    """How long each item takes. A cell of which no time is known takes the median; if none is, all take the same."""
+    """The seconds that each item takes. A cell without a known time takes the median of the others; if no time is known,
+    all cells take the same."""
     usual = median(seconds.values()) if seconds else 1.0
     found: dict[ItemId, float] = {}
     for cell in cells:

@@ -1,8 +1,8 @@
 """Runs items in copies of a worker, so that a crash costs a copy and not the worker.
 
-A worker whose process may be copied keeps such a copy, which waits. Once a call has ended a process in this run, or is
-expected to, the worker has its items run by copies of that copy: a crash then costs a copy, some tens of milliseconds,
-and no worker. The crash is made once more, alone, in a copy of its own: what does not end that is no crash.
+A worker whose process may be forked keeps a fork that waits. Once a call has ended a process in this run, or is expected
+to, forks of the waiting one run the items: a crash then costs some tens of milliseconds. The cell that crashed runs once
+more, alone, in a fork of its own: it counts as a crash only if it ends this fork, too.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from devices.cell import CellKey, CellOutcome, Outcome
 from devices.errors import ConformError
 from devices.failure import Kind
 
-#: Threads of a worker that wait for messages: execnet's.
+#: The number of a worker's threads that only wait for messages: execnet's.
 _WAITING: Final = 1
 #: Deaths outside of any cell after which the worker ends as its copy did.
 _TRIES: Final = 2
 
 
 class Ran(msgspec.Struct, frozen=True, tag="ran"):
-    """What became of a task: the report, and lines about the cells that make its item fail."""
+    """The result of a task: the report, and lines about the cells that make its item fail."""
 
     report: ItemReport
     lines: list[str]

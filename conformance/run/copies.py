@@ -52,7 +52,7 @@ class Copies:
         theirs.close()
 
     def connection(self) -> Connection:
-        """That to the copy, which is made if there is none."""
+        """The connection to the waiting copy; forks one first if none exists."""
         if self._connection is None:
             ours, theirs = socket.socketpair()
             with theirs:
@@ -70,7 +70,7 @@ class Copies:
         return int(status)
 
     def close(self) -> None:
-        """No other copy is wanted."""
+        """End the copy; no other copy will be asked for."""
         self.end()
         self._control.close()
 
@@ -84,7 +84,7 @@ class _Waiting:
     _warm: Callable[[], bool]
 
     def serve(self, parent: int, *, warm: bool = False) -> NoReturn:
-        """Make a copy for each connection that comes, until no more can."""
+        """Make a copy for each connection that arrives, until the other side closes."""
         # Ctrl-C is for the controller, and for workers.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         end_with_parent(parent)
@@ -99,7 +99,7 @@ class _Waiting:
             made += 1
 
     def _copy(self, descriptor: int) -> None:
-        """Have a copy work, and tell how it ended."""
+        """Fork a copy that does the work, and report its exit status."""
         here = os.getpid()
         if (child := os.fork()) == 0:
             end_with_parent(here)
@@ -113,7 +113,7 @@ class _Waiting:
         self._control.sendall(_STATUS.pack(os.waitstatus_to_exitcode(status)))
 
     def _hand_over(self, descriptor: int) -> None:
-        """Have a warm copy go on in the place of this one, beginning with this connection; return if there is none."""
+        """Replace this copy by a warm one, which takes over this connection; return if no warm one can be made."""
         ready, theirs = os.pipe()
         here = os.getpid()
         if (child := os.fork()) == 0:
@@ -139,7 +139,7 @@ class _Waiting:
 
 
 def loads_for_copies(bench: Bench, index: int) -> bool:
-    """Import the device's module. Whether copies of this process work after it: one opens the device."""
+    """Import the device's module. True if copies of this process work afterwards: a copy opens the device to find out."""
     before = _held()
     descriptor = registry.find(bench.device, bench.descriptor)
     start_device(descriptor)
@@ -158,7 +158,7 @@ def loads_for_copies(bench: Bench, index: int) -> bool:
 
 
 def _held() -> set[str]:
-    """What this process holds that a copy would share with it: devices, sockets, pipes, shared memory."""
+    """The open files that a copy would share with this process: devices, sockets, pipes, shared memory."""
     found = set()
     for each in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # that of the list itself

@@ -1,7 +1,7 @@
-"""Who asks the fork server: it starts it, has it make copies of itself, and asks how these ended.
+"""The client of the fork server: starts the server, asks it for copies of itself, and asks how the copies ended.
 
-For each copy there is a connection, which whoever asked for it holds: what it is to do goes over it, then how it ended.
-When that side closes, the copy is killed. So nobody's death leaves a process behind, and forks may ask, too.
+The client has one connection for each copy. Over it go the copy's orders, and later its exit status. The server kills the
+copy when the client closes the connection, so that no process is left behind. Forks of the client may ask, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import msgspec
 from conformance.checks.child import NoCopy
 from conformance.checks.clock import Clock, Process
 
-#: Seconds in which the server could run, for it to load what it loads and to answer.
+#: Seconds of running time in which the server must load its modules and answer.
 _PATIENCE: Final = 300.0
 #: The server starts no driver, which does not survive a fork: torch asks NVML whether there is a GPU
 #: (https://docs.pytorch.org/docs/stable/cuda_environment_variables.html).
@@ -64,7 +64,7 @@ RUNS: Final = 1 << 30
 
 
 class ChildServer:
-    """A socket to a process that can be copied, of this id. Any thread of this process may ask, and any fork of it."""
+    """A socket to the process ``pid``, which makes copies of itself. Any thread and any fork of this process may ask."""
 
     def __init__(self, control: socket.socket, pid: int) -> None:
         self._control, self._pid = control, pid
@@ -148,7 +148,7 @@ class ForkServer(ChildServer):
         return self._process
 
     def close(self) -> None:
-        """End the server, which may still be loading. Copies that still run end with it."""
+        """Kill the server, which may still be loading. Its copies end with it."""
         self._leave()
         self._process.kill()
         self._process.wait()
@@ -169,7 +169,7 @@ def _has_said(connection: socket.socket, seconds: float) -> bool:
 
 
 class Forked:
-    """A copy of the server, as ``subprocess.Popen`` would show it."""
+    """A copy of the server, with the interface of ``subprocess.Popen``."""
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self._connection, self.pid = connection, pid

@@ -1,5 +1,5 @@
-"""The outcomes of cells in a run: what a worker reports of an item, cells that ended a process, flaky cells, and the
-verdict on each cell by the manifest. Pure, and the same in the controller and in workers."""
+"""The outcomes of cells in a run: a worker's report of an item, cells that ended a process, flaky cells, and the verdict on
+each cell by the manifest. Pure functions, used by the controller and by workers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from reports.model import CellResult
 #: Verdicts that make an item fail in pytest's eyes.
 BAD: Final = frozenset({Verdict.REGRESSION, Verdict.IMPROVEMENT, Verdict.MISSING})
 
-# A few more runs of a flaky cell, never many: a pass rate is a lower bound for what is known to be unreliable, not a
-# statistic.
+# A flaky cell runs only a few more times: its pass rate is a lower bound, and no statistic is made of it.
 _FEWEST_RUNS: Final = 5
 _MOST_RUNS: Final = 20
 

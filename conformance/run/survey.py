@@ -1,5 +1,5 @@
-"""What planning has to know of a device, asked in a copy of the fork server's process: the process that plans, judges and
-reports never imports the device's module."""
+"""Asks a device for what planning needs, in a copy of the fork server: the process that plans, judges and reports never
+imports the device's module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PATIENCE: Final = 600.0
 
 @cache
 def surveyed(server: ForkServer, name: str, path: Path | None) -> Survey:
-    """Ask the device of this name, or of the descriptor at this path, once while the server lives. Raises ConformError."""
+    """Ask the device of this name, or of the descriptor at this path, once for each server. Raises ConformError."""
     orders = [name, path and str(path)]
     said, ended = ask(Child(f"{__name__}:answer", orders, Limits(_PATIENCE), copied=True))
     if said is None:
@@ -35,7 +35,7 @@ def surveyed(server: ForkServer, name: str, path: Path | None) -> Survey:
 
 
 def answer(orders: list[Any], tell: Tell) -> None:
-    """In the other process: open the device, and tell the survey."""
+    """In the other process: open the device, and send its survey."""
     name, path = orders
     try:
         found = Survey.of(open_device(registry.find(name, path)))

@@ -1,5 +1,5 @@
-"""The controller's side of isolation: a watchdog ends workers that hang; of a worker that dies the guilty cell is found,
-and the rest of its item runs again.
+"""The controller's side of isolation: a watchdog kills workers that hang. If a worker dies, the controller finds the cell
+that caused it, and the rest of the item runs again.
 
 A worker that dies in a cell: the cell is lost, and the rest of its item runs again, in the next free worker. One that dies
 outside of any cell costs its item a second try. A death from outside (SIGKILL, SIGTERM) counts against a cell only if it
@@ -114,7 +114,7 @@ class Controller:
     # -- a worker's life
 
     def watch(self, name: str, pid: int) -> None:
-        """A worker of this machine has a process from now on, which may not be ready yet."""
+        """Watch a worker of this machine from the start of its process, before it is ready."""
         self._clear(name)
         self.watchdog.watch(name, pid)
 
@@ -131,12 +131,13 @@ class Controller:
             self.watchdog.watch(name, process.pid)
 
     def _clear(self, name: str) -> None:
-        """Remove what another worker of this name left."""
+        """Remove the files that an earlier worker of this name left."""
         for stale in (path_of(self.folder, name), note_path(self.folder, name)):
             stale.unlink(missing_ok=True)
 
     def down(self, node: Node, error: object) -> None:
-        """A worker has ended. Raises NoProgress if workers only ever do that, ConformError if it may not take part."""
+        """A worker has ended. Raises NoProgress if one worker after another dies before it runs anything, ConformError if
+        the worker's machine may not take part."""
         name = node.name
         self.watchdog.forget(name)
         self.in_use.pop(name, None)
@@ -206,7 +207,7 @@ class Controller:
                 node.send(encode(lost))
 
     def _note(self, worker: str) -> Lost | Unable | None:
-        """What a worker said as it ended by itself: in a message from another machine, or in a file here."""
+        """The reason that a worker gave before it ended by itself: in a message from another machine, or in a file."""
         return self._left.get(worker) or read_note(self.folder, worker)
 
     def _in_cell(self, node: Node, end: str, stack: str = "") -> Lost | None:

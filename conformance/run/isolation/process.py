@@ -1,5 +1,5 @@
-"""A worker's own process: it leaves its stack when it dies or is asked for it, ends with its controller, and says why if it
-ends by itself. On another machine it also reports what it begins, as the controller cannot read its journal there."""
+"""A worker's own process. It writes its stack when it dies or is asked for it, ends when its controller ends, and says why
+if it ends by itself. On another machine it also reports each cell that it begins: the controller cannot read its journal."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def note_path(folder: Path, worker: str) -> Path:
 
 
 def read_note(folder: Path, worker: str) -> Lost | Unable | None:
-    """What a worker said as it ended by itself, if it did."""
+    """The reason that a worker gave before it ended by itself; None if it gave none."""
     try:
         note: Lost | Unable = _read_note(note_path(folder, worker).read_bytes())
     except (OSError, msgspec.DecodeError):
@@ -194,8 +194,8 @@ def stack_of(folder: Path, worker: str) -> str:
 
 
 def place_of(stack: str) -> str:
-    """Where a process ended, as part of a sentence. The CPU may end it too, as it computes what the device is compared
-    with: then the device is not to blame."""
+    """Where a process ended, as part of a sentence. If it ended in the CPU's call, which gives the reference, the device is
+    not to blame."""
     of_cpu = any(each.startswith(_OF_CPU) for each in stack.split(" < "))
     return (
         f"as the CPU, which is the reference, made the call: in {stack}"

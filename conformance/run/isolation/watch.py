@@ -209,7 +209,7 @@ _LONG: Final = 10.0
 
 
 class DeviceLock:
-    """The lock of one device index. ``say`` is told whom it waits for, if it waits long. Raises ConformError."""
+    """The lock of one device index. After a long wait ``say`` gets a text that names the process that holds the lock. Raises ConformError."""
 
     def __init__(
         self, device: str, index: int, folder: Path | None = None, say: Say | None = None
