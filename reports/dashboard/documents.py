@@ -69,7 +69,13 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """Why cells fail, and what to do. ``checks`` failed in all ``cells`` of it; ``clauses`` are theirs."""
+    """Why some cells of a run fail, and what to do.
+
+    ``cells`` is the number of these cells, ``checks`` the number of checks that failed in them, ``clauses`` the clauses
+    of the cells, ``example`` the cell to read first. ``outcome`` is the example's outcome, ``positions`` are the cells'
+    positions in the run's axis; documents of suite 0.1 have neither. ``gating`` is false where all cells belong to
+    provisional clauses, which do not fail the gate.
+    """
 
     verdict: str
     sentence: str
@@ -78,6 +84,9 @@ class Cause(msgspec.Struct, frozen=True):
     checks: int
     clauses: list[str]
     example: CellKey
+    outcome: str = "fail"
+    positions: list[int] = []
+    gating: bool = True
 
 
 class RunDocument(msgspec.Struct, frozen=True):

@@ -299,7 +299,7 @@ def _document(
         exclusions=_cleaned(plan.exclusions, list[Exclusion]),
         manifest=manifest,
         levels=_cleaned(levels_of(run), list[Level]),
-        causes=[_told(cause, run) for cause in causes_of(run, _failing(read))],
+        causes=_published_causes(read),
     )
 
 
@@ -309,12 +309,30 @@ def _failing(read: ReadRun) -> list[CellResult]:
     return [result for result in read.not_passed.values() if result.verdict not in sound]
 
 
-def _told(cause: Cause, run: Run) -> documents.Cause:
-    clauses = list(dict.fromkeys(clean(result.key.clause) for result in cause.results))
+def _published_causes(read: ReadRun) -> list[documents.Cause]:
+    """The causes of all failing cells, expected ones too, in the form in which the site publishes them."""
+    places = {result.key: place for place, result in read.not_passed.items()}
+    return [
+        _published_cause(cause, read.run.parsed.clauses, places)
+        for cause in causes_of(read.run, _failing(read))
+    ]
+
+
+def _published_cause(
+    cause: Cause, clauses: Mapping[str, Clause], places: Mapping[CellKey, int]
+) -> documents.Cause:
+    ids = dict.fromkeys(result.key.clause for result in cause.results)
     return documents.Cause(
-        *(cause.verdict.value, clean(sentence(cause)), clean(todo(cause, run.parsed.clauses))),
-        *(len(cause.results), cause.checks, clauses),
-        CellKey(*map(clean, cause.example.key)),
+        verdict=cause.verdict.value,
+        sentence=clean(sentence(cause)),
+        todo=clean(todo(cause, clauses)),
+        cells=len(cause.results),
+        checks=cause.checks,
+        clauses=[clean(name) for name in ids],
+        example=CellKey(*map(clean, cause.example.key)),
+        outcome=cause.example.outcome.value,
+        positions=[places[result.key] for result in cause.results],
+        gating=not all(clauses[name].provisional for name in ids),
     )
 
 

@@ -14,6 +14,7 @@ import msgspec
 from markupsafe import Markup
 
 from reports.dashboard import documents, markup, svg
+from reports.dashboard.alarms import Alarm, alarm_of, urgency
 from reports.dashboard.axes import SHARDS, Axis, letters_in, slices
 from reports.dashboard.documents import DeviceDocument, RunDocument
 from reports.dashboard.series import Series, changed, counted, slug
@@ -25,8 +26,10 @@ from reports.statuses import table as statuses
 
 STATIC = Path(__file__).with_name("static")
 
-# Shown of each kind of change on the overview; the page of the comparison has all.
+# The overview shows so many cells of each kind of change, and so many causes of each device. The pages that it links to
+# show all.
 SHOWN = 6
+SHOWN_CAUSES = 6
 
 
 @dataclass(slots=True)
@@ -91,7 +94,8 @@ def write(
         "index": {
             "rows": rows, "families": _families(rows, site), "meaning": MEANING, "shown": SHOWN,
             "worse": WORSE, "fixed": Change.FIXED, "runs": len(site.runs),
-            "levels": levels, "bar": svg.bar,
+            "levels": levels, "bar": svg.bar, "shown_causes": SHOWN_CAUSES,
+            "alarms": _alarms(rows, site),
         },
         "grid": {}, "explore": {}, "cell": {}, "compare": {},
         "ops": {"series": series, "ops": ops},
@@ -117,6 +121,16 @@ def _row(series: Series, document: DeviceDocument, site: Site, now: datetime) ->
         max((now - markup.instant(series.latest.start)).days, 0),
         changed(previous, series.latest, site.axes) if previous is not None else None,
     )
+
+
+def _alarms(rows: Sequence[Row], site: Site) -> list[Alarm]:
+    """What is wrong with each device's newest run, the most urgent first."""
+    found = []
+    for row in rows:
+        run = row.series.latest
+        clauses = site.contracts[run.contract].clauses
+        found.append(alarm_of(row.series, row.changed or {}, clauses, site.axes[run.axis]))
+    return sorted(found, key=urgency)
 
 
 def _families(rows: Sequence[Row], site: Site) -> list[str]:

@@ -31,7 +31,7 @@ conform.start(async (app, site) => {
     const values = { clause, op, dtype };
     app.replaceChildren(
       el("div", { class: "title-line" }, pieces.square(here.kind, model.told(here)), el("h1", {}, el("code", {}, `${op}${dtype ? `[${dtype}]` : ""}`)), el("span", { class: "tag", "data-status": here.kind }, model.told(here))),
-      el("p", { class: "lede" }, el("code", {}, clause), " · ", pieces.opLink(site, op), " · ", el("a", { href: conform.address("grid", { device: device.slug, run: run.id, clause, at: op, col: dtype }) }, "in the grid")),
+      el("p", { class: "lede" }, el("code", {}, clause), " · ", pieces.opLink(site, op), " · ", el("a", { href: conform.address("grid", { device: device.slug, run: run.id, show: dtype ? "ops" : "cases", at: op, col: clause }) }, "in the grid")),
       el("ul", { class: "devices", "aria-label": "Devices" }, site.devices.map((each) => {
         const found = status(runs.find((one) => one.id === (each === device ? run.id : model.newest(each).id)));
         return el("li", {}, el("a", { href: conform.address("cell", { device: each.slug, ...values }), "aria-current": each === device ? "true" : null }, pieces.square(found.kind, model.told(found)), model.title(each), found.kind === "absent" ? el("small", {}, "not planned") : null));
