@@ -49,7 +49,7 @@ class Alarm:
 
 
 def alarm_of(series: Series, changed: Changes, clauses: Iterable[Clause], axis: Axis) -> Alarm:
-    """What is wrong with the newest run of a series.
+    """The alarm of a series: what is wrong with its newest run.
 
     ``changed`` are the changes since the previous run, ``clauses`` the contract of the newest run, ``axis`` its cells.
     """
