@@ -57,7 +57,7 @@ _CODE = re.compile(r"`[^`]*`")
 def file_lines(path: Path) -> Iterator[Text]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         found = _IN_SOURCE.findall(line) if path.suffix in _SOURCES else [line]
-        text = _CODE.sub("`…`", " ".join(found)) if path.suffix != ".md" else line
+        text = _CODE.sub("`…`", " ".join(found))
         if text.strip():
             yield Text(path, number, "file", text)
 
