@@ -15,6 +15,8 @@ from typing import Any
 
 import yaml
 
+from tests.plugin.running import LIMIT, Ran
+
 #: Actions that need nothing done here: the folder is a checkout, Python is installed, caches are empty.
 _NOTHING_TO_DO = frozenset(
     (
@@ -35,6 +37,23 @@ class Line:
     printed: str
 
 
+def run_in(folder: Path, environment: Mapping[str, str], *command: str) -> Ran:
+    """A command in a folder and an environment, with what it printed on both streams."""
+    # By its path: the program is the environment's, whatever this process would find.
+    program = shutil.which(command[0], path=environment["PATH"]) or command[0]
+    done = subprocess.run(
+        [program, *command[1:]],
+        cwd=folder,
+        env=dict(environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=LIMIT,
+    )
+    return Ran(done.returncode, done.stdout)
+
+
 @dataclass
 class Service:
     """What runs the jobs. ``environment`` gives the variables of a job, ``checkout`` fills its folder."""
@@ -46,17 +65,9 @@ class Service:
     handed_on: dict[str, Path] = field(default_factory=dict)  # artifacts by name
 
     def shell(self, job: str, text: str, at: Path, more: Mapping[str, str]) -> Line:
-        done = subprocess.run(
-            ["bash", "-eo", "pipefail", "-c", text],
-            cwd=at,
-            env={**self.environment(job), **more, **self.variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-        return Line(job, text, done.returncode, done.stdout)
+        variables = {**self.environment(job), **more, **self.variables}
+        ran = run_in(at, variables, "bash", "-eo", "pipefail", "-c", text)
+        return Line(job, text, ran.code, ran.text)
 
     def place(self, name: str) -> Path:
         at = self.folder / name
