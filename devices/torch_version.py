@@ -80,3 +80,12 @@ def require_torch() -> None:
             f"torch {version} is installed, but torch-conformance supports {supported()}: install one of them, or set "
             f"{ANY}=1 to try this version anyway"
         )
+
+
+def has_torch() -> bool:
+    """Whether a supported torch is installed."""
+    try:
+        require_torch()
+    except NoTorch:
+        return False
+    return True
