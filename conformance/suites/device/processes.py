@@ -409,7 +409,7 @@ def _behind_other_work(context: Context) -> None:
 def fails(context: Context, check: str) -> None:
     """Work that fails is queued. The failure is raised at the latest by the next synchronize that waits for
     the work, and no later result is silently wrong."""
-    if context.descriptor.fail is not None:  # a harmless failure: in this process
+    if context.descriptor.fail is not None:  # the descriptor's failure is harmless
         globals()[check](context)
         return
     result = context.child(globals()[check])

@@ -83,7 +83,7 @@ def stays(
         expected = "no fallback to the CPU except those that the descriptor lists"
         return Wrong("device", expected, ", ".join(wrong))
     if error is not None:
-        raise NotReturned("the call raises, which other clauses judge") from error
+        raise NotReturned("the call raises; other clauses judge that") from error
     return None
 
 

@@ -206,7 +206,7 @@ def refuses_index(
         back(move(torch.ones(1)))
     except NotImplementedError:
         raise
-    except Exception:  # of any type: an assertion on the device is a RuntimeError, or worse
+    except Exception:  # an assertion on the device may raise any type
         raises = True
     where = f"argument {place}" if at == "args" else f"operand {place}"
     for base, known, room, count in bases:

@@ -57,7 +57,7 @@ def mixes(traits: Traits) -> bool:
 def unmixed(descriptor: Descriptor, op: str) -> str:
     """Why cross-device calls cannot be tried: the device is the CPU itself. Empty otherwise."""
     if key_of(descriptor.torch_type) == "CPU":
-        return "by declaration: the device is the CPU, and the other device of every mixed call"
+        return "by declaration: the device is the CPU, so there is no other device to mix with"
     return ""
 
 
@@ -250,10 +250,10 @@ def judged(op: Any, given: Any) -> tuple[Wrong | None, str]:
             raise  # the device does not support the op or the dtype
         if isinstance(error, given.error_type):
             line = (str(error).strip().splitlines() or [""])[0][:150]
-            return None, "" if like else f"{line!r}, documented is {given.error_regex[:150]!r}"
+            return None, "" if like else f"{line!r} instead of {given.error_regex[:150]!r}"
         return raised(error, f"the documented {given.error_type.__name__}"), ""
     if result is NotImplemented:
-        return None, ""  # the operator that called it raises TypeError
+        return None, ""  # Python then raises TypeError
     documented = f"the documented {given.error_type.__name__}: {given.error_regex[:150]}"
     return Wrong("not_raised", documented, "no exception"), ""
 

@@ -184,7 +184,7 @@ def check(context: Context, queue: Queued, eager: Queued) -> None:
     before = [each.clone() for each in static]
     context.settle()
     with captured(context, streams[0]) as graph:
-        static[0].add_(0)  # so that no program is empty
+        static[0].add_(0)  # so that the graph is never empty
         left = queue(*static, *streams)
     context.settle()
     for place, (now, then) in enumerate(zip(static, before)):

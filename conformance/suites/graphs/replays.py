@@ -721,9 +721,8 @@ def two_streams_take_turns(context: Context) -> None:
         with streams[1]:
             return DRAWS["uniform"](context.device, None)
 
-    later = value_behind(
-        context.hold(streams[0]), replays
-    )  # what they write before a replay may be one
+    # A replay first writes the generator's seed and offset, to memory that both graphs may share.
+    later = value_behind(context.hold(streams[0]), replays)
     context.settle()
     for step, drawn in enumerate([*(drawn for _, drawn in graphs), later]):
         context.equal(drawn, eager[step], f"draw {step} does not continue the sequence")
