@@ -98,7 +98,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stable id of the failing layout, ``call`` the call as Python, with
     ``t[0]``, ``t[1]`` … for the tensors whose geometry is in ``inputs``. ``program`` is a drawn program after
     which it failed, in words. Where neither is known, ``expected`` and ``found`` are empty, and the subject is
-    a sentence that says what must hold.
+    a sentence that says what is wrong.
     """
 
     kind: Kind

@@ -90,7 +90,7 @@ def test_a_script_says_that_the_device_cannot_be_used(tmp_path: Path, fork: Fork
     result = unfinished(CELL, tmp_path, Bench("npu", None, 3))
     assert result.repro is not None
     ran = fork.script(tmp_path / result.repro)
-    assert ran.code == 2 and "nothing could be shown" in ran.text
+    assert ran.code == 2 and "nothing could be judged" in ran.text
 
 
 def test_the_script_of_a_case_makes_its_check_in_a_process_of_its_own(tmp_path: Path) -> None:

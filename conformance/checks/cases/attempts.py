@@ -58,7 +58,9 @@ def here(
             raise
         except BaseException as error:  # every exception of the device is recorded as its result
             made.end(error)
-            traceback.clear_frames(error.__traceback__)  # frees tensors, which later cases count
+            traceback.clear_frames(
+                error.__traceback__
+            )  # frees tensors, which would count in later cases
             error.__traceback__ = None
             device.let_go()
         made.checks, made.notes, made.program = context.checks, context.notes, context.program

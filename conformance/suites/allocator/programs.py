@@ -126,7 +126,7 @@ class Watch:
                 )
         if self.judges("disjoint"):
             wrong = overlapping(block.tensor for block in live)
-            self.context.same(wrong, [], "live blocks overlap")
+            self.context.same(wrong, [], "live blocks overlap (address ranges)")
             aligned(self.context, [block.tensor for block in live])
         if self.judges("contents"):
             self.read([block for block in live if block.size <= READ])
