@@ -10,6 +10,7 @@ import click
 
 from conformance.commands import globs_of, options, print_json
 from devices.errors import ConformError
+from devices.torch_version import require_torch
 
 _LEVEL_HEAD = """\
 # The cells of level {number}, {title}: {count:,}, in addition to those of the levels below. Written by
@@ -106,6 +107,7 @@ def freeze_levels(version: str, only: tuple[int, ...]) -> None:
     to 3 take the ops and dtypes of must_pass.toml and the cases of plan quick; level 4, full, takes all others of their
     clauses, and level 5 its own.
     """
+    require_torch()
     from conformance.contract import LEVELS, load
     from conformance.contract.levels import FOLDER, blocks
     from conformance.plan.planner import make_plan
