@@ -57,7 +57,7 @@ def test_the_page_of_causes_leads_to_an_example(browser: Any, tmp_path: Path) ->
     with opened(browser, tmp_path / "site", "causes.html") as page:
         rows = page.locator("table.causes tbody tr")
         assert sum(int(cells) for cells in rows.locator("td:first-child").all_inner_texts()) == 2
-        assert "wrong values where an input is not contiguous" in rows.first.inner_text()
+        assert "wrong values if an input is not contiguous" in rows.first.inner_text()
         page.click("table.causes a >> nth=0")
         page.wait_for_selector("text=mul[float32]")
 
