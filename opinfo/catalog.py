@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import torch
 
 from devices.files import cache_root, write_whole
+from devices.torch_version import supported
 from opinfo.compare import DEFAULT_TOLERANCES
 
 #: Tests of upstream whose tolerance overrides speak of what we compare: a kernel with itself in another
@@ -382,7 +383,7 @@ def catalogue() -> dict[str, Op]:
         raise UnsupportedTorch(
             f"torch {torch.__version__} could not load its op database "
             f"(torch.testing._internal.common_methods_invocations): {exc}. "
-            "Install the packages it needs (expecttest, numpy), or a torch from 2.11 to 2.13."
+            f"Install the packages it needs (expecttest, numpy), or {supported()}."
         ) from exc
     finally:
         gc.freeze()
