@@ -70,7 +70,8 @@ SINGLE: dict[str, Callable[..., torch.Tensor]] = {
     "maximum": _maximum,
     "minimum": _minimum,
     "norm": lambda x, ord=2, dtype=None: torch.linalg.vector_norm(x, ord, dtype=dtype),
-    "powsum": torch.ops.aten.linalg__powsum,
+    # torch 2.9 has neither of the two, so the name is looked up when the op is called.
+    "powsum": lambda x, *more, **named: torch.ops.aten.linalg__powsum(x, *more, **named),
     "zero": torch.zeros_like,
 }
 
