@@ -131,12 +131,12 @@ def reproduce(case: Case, where: Where, dies: bool = False) -> int:
     else:
         made = _on_a_fresh_device(case, where)
     if made.failure is not None or made.refused is not None:
-        print(f"FAILS: {made.refused if made.failure is None else made.failure.message}")
+        print(f"FAIL: {made.refused if made.failure is None else made.failure.message}")
         return 1
     if made.undeclared or made.not_shown:
         print(made.undeclared or made.not_shown)
         return 2
-    print(f"passes: {made.checks} checks")
+    print(f"PASS: {made.checks} check{'' if made.checks == 1 else 's'}")
     return 0
 
 

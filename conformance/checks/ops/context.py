@@ -76,7 +76,7 @@ class NotPlaced(Exception):
     """A tensor could not be copied to the device, so the clauses that need it cannot be checked."""
 
     def __init__(self, cause: Exception, dtype: torch.dtype) -> None:
-        super().__init__(f"putting an input on the device raised {in_a_line(cause)}")
+        super().__init__(f"copying an input to the device raised {in_a_line(cause)}")
         self.cause, self.dtype = cause, str(dtype).removeprefix("torch.")
 
 

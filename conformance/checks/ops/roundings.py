@@ -86,7 +86,7 @@ def within(read: Any, want: Any, slack: Sequence[torch.Tensor]) -> bool:
         ):
             return False
         same = torch.isclose(mine, theirs, rtol=0.0, atol=0.0, equal_nan=True)
-        near = (wider(mine) - wider(theirs)).abs() <= allowed  # False for NaN
+        near = (wider(mine) - wider(theirs)).abs() <= allowed  # the comparison is False for NaN
         if not bool((same | (near & mine.isfinite() & theirs.isfinite())).all()):
             return False
     return True
@@ -140,7 +140,9 @@ def as_exact(read: Any, want: Any, exact: Any, tolerances: Tolerances, roundings
         near = torch.isclose(got, rounded, rtol=rtol, atol=atol, equal_nan=True)
         # Beyond the range of a dtype, or for NaN, the op may have another meaning in float64 (nan_to_num).
         near &= rounded.isfinite() | ~cpus.isfinite()
-        no_further = (got - rounded).abs() <= (cpus - rounded).abs()  # False for NaN
+        no_further = (got - rounded).abs() <= (
+            cpus - rounded
+        ).abs()  # the comparison is False for NaN
         same = torch.isclose(got, cpus, rtol=rtol, atol=atol, equal_nan=True)
         if not bool((near | same | (no_further & got.isfinite() & cpus.isfinite())).all()):
             return False

@@ -204,7 +204,7 @@ def dense(data: Any, dtype: Any, size: Any) -> torch.Tensor:
 def report(found: Iterable[Any]) -> None:
     """Print the faults and exit 1; without a fault, exit 0."""
     wrong = [each for each in found if isinstance(each, Wrong)]
-    print("\n".join(f"FAULT: {each}" for each in wrong) or "no fault")
+    print("\n".join(f"FAIL: {each}" for each in wrong) or "PASS")
     sys.exit(1 if wrong else 0)
 
 
@@ -248,7 +248,7 @@ def report_end(seconds: Any) -> None:
         fault = f"the process was killed by {signal.Signals(-child.returncode).name}"
     elif child.returncode:
         fault = f"the process ended with status {child.returncode}"
-    print(f"FAULT: {fault}" if fault else "no fault: the call returned")
+    print(f"FAIL: {fault}" if fault else "PASS: the call returned")
     sys.exit(1 if fault else 0)
 
 
@@ -396,7 +396,7 @@ def literal(value: Any) -> str:
     if isinstance(value, torch.nn.Module):
         return f"torch.nn.{value!r}"
     made = type(value)
-    if is_dataclass(made) and made.__module__.startswith("torch."):  # a bundle of options
+    if is_dataclass(made) and made.__module__.startswith("torch."):  # an options object
         given = [f"{each.name}={literal(getattr(value, each.name))}" for each in fields(value)]
         return (
             f'__import__("{made.__module__}", fromlist=["_"]).{made.__name__}({", ".join(given)})'
