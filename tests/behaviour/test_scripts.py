@@ -78,7 +78,11 @@ def exit_status(script: str, folder: Path, **more: str) -> tuple[int, str]:
     ("fault", "cell"),
     [
         ("allocator.forget_free", CellKey("allocator.accounting", "a_page", "")),
-        ("allocator.reset_peak_to_zero", CellKey("allocator.peaks", "drawn", "")),
+        pytest.param(
+            "allocator.reset_peak_to_zero",
+            CellKey("allocator.peaks", "drawn", ""),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["a_case", "a_drawn_program"],
 )
@@ -137,8 +141,13 @@ def dying(way: str) -> Case:
     ("way", "status", "said"),
     [
         ("dies", 1, "FAILS: the process of the case was killed by SIGSEGV"),
-        ("hangs", 1, "FAILS: the process of the case had not ended after 2 s"),
-        ("passes", 0, "passes: 2 checks"),
+        pytest.param(
+            "hangs",
+            1,
+            "FAILS: the process of the case had not ended after 2 s",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("passes", 0, "passes: 2 checks", marks=pytest.mark.slow),
     ],
 )
 def test_the_script_of_a_check_that_dies_says_how(

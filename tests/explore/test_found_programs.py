@@ -21,6 +21,9 @@ from devices.verdicts import Matcher
 from reports.run import load_run
 from tests.plugin.running import ForkServer, Ran, cells_of, run_conform
 
+#: ``test_runs.py`` has a finding of an op's example, from the search to later plans, in the fast part.
+pytestmark = pytest.mark.slow
+
 #: The simulated device, with a folder of its own to pin in. Told to, it ends a process that searches, once.
 DEVICE = """
 import os, sys

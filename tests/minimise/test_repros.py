@@ -44,7 +44,7 @@ def crashed(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("cell", [CALLS, CELL], ids=str)
+@pytest.mark.parametrize("cell", [CALLS, pytest.param(CELL, marks=pytest.mark.slow)], ids=str)
 def test_the_script_of_a_crash_exits_1_exactly_while_the_device_crashes(
     crashed: Path, fork: ForkServer, cell: CellKey
 ) -> None:
@@ -72,7 +72,10 @@ def unfinished(cell: CellKey, folder: Path, bench: Bench = BENCH) -> CellResult:
 
 @pytest.mark.parametrize(
     ("cell", "says"),
-    [(CALLS, "the call did not return within 20"), (CELL, "the cell had not ended after 20 s")],
+    [
+        (CALLS, "the call did not return within 20"),
+        pytest.param(CELL, "the cell had not ended after 20 s", marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_the_script_of_a_hang_has_a_time_limit(
