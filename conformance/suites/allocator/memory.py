@@ -24,7 +24,8 @@ def kept(context: Context, *names: str) -> bool:
 
 
 def granule(context: Context, size: int) -> int:
-    """Returns by how many bytes a block may exceed a request of this size, as declared in the descriptor."""
+    """Returns the most bytes by which a block may exceed a request of this size, as declared in the
+    descriptor."""
     above = [step for bound, step in context.descriptor.granularity_above.items() if size > bound]
     return max((context.granularity, *above))
 

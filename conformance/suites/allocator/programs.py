@@ -277,7 +277,9 @@ def use_elsewhere(
         if known_place and hold.holds:
             wrong = [span(each) for each in early if inside(each, [place])]
             run.context.same(
-                wrong, [], "a block was reused while the stream that it was marked for was busy"
+                wrong,
+                [],
+                "a block was reused while the stream that it was marked for was busy (address ranges)",
             )
         del early
     run.streams[index, stream].synchronize()

@@ -41,7 +41,8 @@ def takes_index(traits: Traits) -> bool:
 
 
 def planned() -> dict[str, frozenset[str]]:
-    """Returns the dtypes that every plan includes for ops that may take only integers."""
+    """Returns {"int64"} for each op with index tensors, which every plan includes, because such an op may
+    take only integers."""
     ops = (f.ops for f in exceptions().families if f.name == _OPERANDS)
     return {op: frozenset({"int64"}) for each in ops for op in each}
 

@@ -121,8 +121,8 @@ def _forms(context: Context, name: str, dtype: torch.dtype) -> Iterator[str]:
 def _draws(
     context: Context, name: str, number: int, dtype: torch.dtype
 ) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
-    """Yields a description, and a function that draws, for each layout. The previous contents depend on the
-    layout and the dtype."""
+    """Yields, for each layout, a description and a function that draws a tensor of that layout. The previous
+    contents of the tensor depend on the layout and the dtype."""
     draw, contents = WAYS[name][0], _contents(dtype)
     wide = torch.float64 if dtype.is_floating_point or dtype.is_complex else torch.int64
     for turn, form in enumerate(_forms(context, name, dtype)):

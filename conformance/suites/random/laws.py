@@ -148,7 +148,7 @@ def judge(context: Context, text: str, law: Law, values: torch.Tensor) -> None:
     found = distance(law, values)
     context.check(
         found <= bound(count),
-        f"{count} samples of {text} are not distributed as documented: Kolmogorov's distance is above "
+        f"{count} samples of {text} are not distributed as documented: Kolmogorov's distance is above"
         f" {bound(count):.4f} (false alarms: {FALSE_ALARM:g})",
         found=round(found, 4),
     )

@@ -116,7 +116,8 @@ class _Group(NamedTuple):
 
 
 def _turns(chosen: list[Chosen]) -> Iterator[list[_Group]]:
-    """Yields groupings of the elements in which each set of parameters comes to each place once."""
+    """Yields groupings of the elements. Over all groupings, each set of parameters is given to each element
+    once."""
     for turn in range(len(chosen)):
         numbers = (torch.arange(_COUNT) + turn) % len(chosen)
         yield [
