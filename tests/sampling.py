@@ -43,8 +43,9 @@ def first_of_each(
     kind: Callable[[Any], Hashable],
     name: Callable[[Any], str] | None = None,
 ) -> list[Any]:
-    """The values as parameters of a test. The first one of each kind is fast; a tuple gives several arguments."""
-    seen: set[Hashable] = set()
+    """The values as parameters of a test. The first one of each kind is fast, unless its kind is None; a tuple gives
+    several arguments."""
+    seen: set[Hashable] = {None}
     made = []
     for value in values:
         marks = [pytest.mark.slow] if kind(value) in seen else []

@@ -441,9 +441,13 @@ MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("op", "overloads", "effect", "clause"), first_of_each(MENDED, lambda mutant: mutant[-1])
-)
+def kind(mutant: tuple[str, tuple[str, ...], Effect, str]) -> str | None:
+    """One mutant of each clause is fast. None of random.* is: the first one runs every case of them without the mutant."""
+    clause = mutant[-1]
+    return None if clause.startswith("random.") else clause
+
+
+@pytest.mark.parametrize(("op", "overloads", "effect", "clause"), first_of_each(MENDED, kind))
 def test_what_survived_is_noticed(
     op: str, overloads: tuple[str, ...], effect: Effect, clause: str
 ) -> None:
