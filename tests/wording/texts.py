@@ -16,9 +16,7 @@ PACKAGES = ("conformance", "devices", "opinfo", "reports")
 SUFFIXES = (".toml", ".jinja", ".js", ".cpp", ".h")
 #: A literal of fewer words is a name, a key or a piece of code; one without any of these is a list of names.
 SENTENCE = 4
-_ENGLISH = frozenset(
-    "a an and are at by for from has in is it no not of on or than the to was with".split()
-)
+_ENGLISH = {"a", "an", "and", "are", "at", "by", "for", "from", "has", "in", "is", "it", "no", "not", "of", "on", "or", "than", "the", "to", "was", "with"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
