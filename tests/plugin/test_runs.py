@@ -315,8 +315,8 @@ def test_an_unwritable_junit_file_is_one_error(fork: ForkServer, tmp_path: Path)
 
 def test_the_end_gives_the_verdict_then_causes_with_their_repros(few: Few) -> None:
     section = few.ran.text.partition("= conformance =")[2].splitlines()[1:]
-    assert section[0].startswith("regression (exit 1): ")
-    shown = [line for line in section if line.startswith("new regression: ")]
+    assert section[0].startswith("red (exit 1): ")
+    shown = [line for line in section if line.startswith("regression: ")]
     repros = [line for line in section if line.startswith(f"    python {few.folder / 'repro'}/")]
     assert 0 < len(shown) == len(repros) <= len(few.failing)
 
