@@ -380,7 +380,7 @@ def test_expected_failures_make_the_run_green(few: Few, fork: ForkServer, tmp_pa
 
 def test_an_unexpected_pass_is_an_improvement_and_exits_1(fork: ForkServer, tmp_path: Path) -> None:
     ran = with_manifest(fork, tmp_path, "neg", block("layout.values", "neg"))
-    assert ran.code == 1 and "1 improvement" in ran.text and "1 failed" in ran.text
+    assert ran.code == 1 and "1 cell passes that " in ran.text and "1 failed" in ran.text
     cell = cells_of(tmp_path / "run")[CellKey("layout.values", "neg", "float32")]
     assert (cell.outcome, cell.verdict) == (Outcome.PASS, Verdict.IMPROVEMENT)
 
