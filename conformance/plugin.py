@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,18 +22,13 @@ import pytest
 
 from conformance.run import pytest_adapter as pytest_
 from devices.errors import ConformError, with_cause
+from devices.torch_version import NoTorch, require_torch
 
 if TYPE_CHECKING:
     from conformance.run.careful import Runner
     from conformance.run.fork_client import ForkServer
     from conformance.run.session import Session
     from conformance.run.worker import Worker, WorkerOrders
-
-
-class NoTorch(ConformError):
-    """Nothing can be tested."""
-
-    exit_code = 3
 
 
 @dataclass
@@ -66,15 +62,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """One worker unless a number of workers was given: a crash then ends that worker, and not the run."""
     if not pytest_.takes_the_suite(config):
-        return
+        return None
     from conformance.run.xdist_adapter import is_worker, prepare_options
     from devices import autoload
 
     if is_worker(config):
-        return
+        return None
+    try:
+        require_torch()
+    except ConformError as error:  # before anything imports torch; pytest prints usage errors alike
+        print(f"ERROR: {error}", file=sys.stderr)
+        return error.exit_code
     if autoload.INSTALLED:
         autoload.put_off()
     try:
@@ -82,6 +83,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     except ConformError as error:
         pytest_.end_run(error)
     _begin_loading(config)
+    return None
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -94,14 +96,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     from conformance.run.session import known
 
     config.stash[_AUTO] = True
-    _begin_loading(config)
     try:
+        require_torch()
+        _begin_loading(config)
         request = pytest_.request_of(config)
         found = find_descriptor(request.device, request.descriptor)
         server = config.stash.get(_SERVER, None)
         return useful_workers(known(found, request.descriptor, server).descriptor)
     except ConformError:
-        return None  # pytest_configure reports what is wrong
+        return None  # pytest_cmdline_main and pytest_configure report what is wrong
 
 
 def _begin_loading(config: pytest.Config) -> None:
@@ -315,7 +318,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     session.exitstatus = int(code)
     run.ended = "\n".join(
         [
-            summarise(result, styled=pytest_.is_styled(config), verbose=pytest_.is_verbose(config)),
+            summarise(result, styled=pytest_.is_styled(config), verbosity=config.get_verbosity()),
             *lines,
         ]
     )

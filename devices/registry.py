@@ -191,7 +191,7 @@ def _loading(source: str) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:
         what = f"loading it raised {type(error).__name__}: {error}"
-        if isinstance(error, DescriptorError):
+        if isinstance(error, ConformError):
             what = str(error)
         elif isinstance(error, SyntaxError):
             what = f"line {error.lineno}: not valid Python: {error.msg}"

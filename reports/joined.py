@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from devices.errors import ConformError
+from reports.failures import write_failures
 from reports.gate import gate
 from reports.merge import Merged, merge
 from reports.model import Run, write_file
@@ -18,7 +19,6 @@ from reports.run import (
     repro_script,
     write_run,
 )
-from reports.summary import write_failures
 
 #: The cells without an outcome.
 MISSING_FILE = "missing.txt"

@@ -23,10 +23,10 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from devices.cell import CellKey, Verdict
+from devices.cell import CellKey
 from devices.files import explained
 from reports.advice import sentences
-from reports.causes import causes_of
+from reports.causes import causes_of, unexpected
 from reports.junit import clean, junit_file, junit_of, seconds_in, suites_as_xml
 from reports.model import (
     CellResult,
@@ -236,9 +236,7 @@ def write_run(
 
 def _write_junit(run: Run, junitxml: Path | None, sha256: str) -> set[Path]:
     """Write one file a family, and one with all of them. Returns their absolute paths."""
-    unexpected = (Verdict.REGRESSION, Verdict.IMPROVEMENT)
-    new = [result for result in run.results.values() if result.verdict in unexpected]
-    said = sentences(causes_of(run, new)) if new else {}
+    said = sentences(cause for cause in causes_of(run, unexpected(run)) if cause.gates)
     made = junit_of(run, RECORD_FILE, sha256, said)
     folder = run.folder.absolute()
     files = {folder / junit_file(family): [suite] for family, suite in made.items()}

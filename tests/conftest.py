@@ -1,4 +1,4 @@
-"""What tests of several rooms share: one whole run of the suite, and a process to fork runs from."""
+"""What tests of several rooms share: runs of the suite, and a process to fork runs from. And how the tests are run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from devices.cell import CellKey
 from devices.files import cache_root
 from reports.model import CellResult
+from tests import durations
 from tests.plugin.running import ForkServer, Ran, cells_of, only_one, run_pytest
 
 
@@ -25,6 +27,22 @@ class WholeRun:
     folder: Path
     ran: Ran
     cells: dict[CellKey, CellResult]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "slow: takes long; `tox` leaves it out, `tox -e slow` and CI run it"
+    )
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Seconds by file, where durations are asked for."""
+    rows = config.getoption("--durations")
+    if rows is not None:
+        reports = [r for each in terminalreporter.stats.values() for r in each]
+        seconds = durations.by_file(r for r in reports if isinstance(r, pytest.TestReport))
+        terminalreporter.write_sep("=", "seconds by file")
+        terminalreporter.write_line("\n".join(durations.table(seconds, rows or len(seconds))))
 
 
 @pytest.fixture(scope="session", autouse=True)

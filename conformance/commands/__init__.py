@@ -13,6 +13,7 @@ from devices.cell import CellKey
 from devices.descriptor import DTYPES
 from devices.errors import ConformError, suggestion
 from devices.manifest import CauseKind
+from devices.torch_version import NoTorch, require_torch
 
 PATH: Final = click.Path(path_type=Path)
 RUN: Final = click.argument("run", type=PATH)
@@ -118,12 +119,14 @@ def known_cell(text: str, planned: Iterable[CellKey] = ()) -> CellKey:
 
 def _in_torch(cell: CellKey) -> bool:
     """Whether this torch has the op, or this suite the case."""
-    from conformance.suites import find_case
-
-    if not cell.dtype:
-        return find_case(cell) is not None
     try:
-        from opinfo.catalog import catalogue
-    except ModuleNotFoundError:  # torch is not installed: only the names above are known
+        require_torch()
+    except NoTorch:  # only the names of the contract's levels, and of the run, are known
         return False
+    if not cell.dtype:
+        from conformance.suites import find_case
+
+        return find_case(cell) is not None
+    from opinfo.catalog import catalogue
+
     return cell.op in catalogue()

@@ -25,6 +25,7 @@ from devices.files import write_whole
 from devices.lifecycle.evidence import judged
 from devices.manifest import ExpectedOutcome, Manifest
 from devices.registry import load_file
+from devices.torch_version import require_torch
 from devices.verdicts import Matcher
 from reports.advice import drafts
 from reports.causes import causes_of
@@ -125,6 +126,7 @@ def begin(options: InitOptions, say: Say) -> int:
 
 def _begun(options: InitOptions, say: Say) -> int:
     question = options.question()
+    require_torch()  # before anything is written
     folder = options.folder
     path = folder / "descriptor.py"
     with _writing(folder):

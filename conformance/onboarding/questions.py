@@ -10,6 +10,7 @@ import msgspec
 
 from conformance.checks.child import Child, Limits
 from devices.descriptor import CAPABILITIES, DTYPES, common_facts
+from devices.torch_version import NoTorch, require_torch
 
 #: Seconds after which a device that cannot be opened is given up. Importing torch from a cold disk takes some.
 PATIENCE = 180.0
@@ -94,6 +95,10 @@ def ask(question: Question, each: float = EACH) -> Reply:
     process or does not come back is noted, and the others are asked in another process. If nothing can be asked, the
     reply's ``error`` says why.
     """
+    try:
+        require_torch()
+    except NoTorch as error:
+        return Reply(error=str(error))
     answers: dict[str, Said] = {}
     opening = Limits(start=PATIENCE, silence=PATIENCE)
     while "" not in answers:

@@ -18,7 +18,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 import venv
@@ -27,6 +26,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+#: The names of folders that hold installed packages.
+_SITES = ("site-packages", "dist-packages")
 _SKIPPED = shutil.ignore_patterns(
     ".git", ".*_cache", "__pycache__", "*.egg-info", "build", "conform-results", ".tox", ".venv"
 )
@@ -119,15 +120,18 @@ def build_wheel(source: Path, wheels: Path) -> Path:
         return Path(shutil.copy(built, wheels))
 
 
-def clean_environment(folder: Path) -> Path:
-    """A virtual environment that sees the running interpreter's packages; its python. Without theirs
-    editable installs, whose .pth files are not read there."""
+def clean_environment(folder: Path, *folders: Path) -> Path:
+    """Make a virtual environment that sees the packages in ``folders``, by default all of the running interpreter.
+
+    Returns its python. Editable installs are not seen there, because their .pth files are not read.
+    """
     venv.create(folder, with_pip=False, symlinks=True)
     python = folder / "bin" / "python"
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = subprocess.run([python, "-c", where], check=True, capture_output=True, text=True)
-    borrowed = sysconfig.get_path("purelib")
-    (Path(site.stdout.strip()) / "borrowed.pth").write_text(f"{borrowed}\n", encoding="utf-8")
+    borrowed = folders or [path for path in map(Path, sys.path) if path.name in _SITES]
+    lines = "".join(f"{path}\n" for path in borrowed)
+    (Path(site.stdout.strip()) / "borrowed.pth").write_text(lines, encoding="utf-8")
     return python
 
 

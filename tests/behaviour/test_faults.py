@@ -1,4 +1,8 @@
-"""Each planted fault fails its clauses of behaviour, and changes no cell outside its radius."""
+"""Each planted fault fails its clauses of behaviour, and changes no cell outside its radius.
+
+With the slow tests every fault is tried in all cells that it can reach; without, a fault of each clause in a few cells of
+every clause.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,19 @@ from tests.behaviour.server import Seen, Server, serving
 from tests.plugin.running import environment
 
 FAULTS = table.faults()
-each_fault = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS, scope="module")
+SOME, ALL = "some cells", "all cells"
+each_trial = pytest.mark.parametrize(
+    ("clean", "fault"),
+    [
+        *(
+            pytest.param(SOME, fault, id=f"{fault.name}-some")
+            for fault in table.one_of_each_clause()
+        ),
+        *(pytest.param(ALL, f, id=f.name, marks=pytest.mark.slow) for f in FAULTS.values()),
+    ],
+    indirect=["clean"],
+    scope="module",
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +46,12 @@ def server(cache: Path, shared: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def clean(server: Server) -> dict[CellKey, Seen]:
-    """Every case without a fault."""
-    return server.run("", table.all_cells())
+def clean(request: pytest.FixtureRequest, server: Server) -> dict[CellKey, Seen]:
+    """Cases without a fault."""
+    cells = table.some_cells() if request.param == SOME else table.all_cells()
+    found = server.run("", cells)
+    assert [*found] == cells, "the process ended before the last case"
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +68,15 @@ def trial(
     return trials[fault.name]
 
 
+@pytest.mark.parametrize("clean", [SOME, pytest.param(ALL, marks=pytest.mark.slow)], indirect=True)
 def test_every_case_passes_without_a_fault(clean: dict[CellKey, Seen]) -> None:
     wrong = [f"{k}: {s.outcome}: {s.message}" for k, s in clean.items() if s.outcome != "pass"]
     assert wrong == []
-    assert set(clean) == set(table.all_cells())
+
+
+def test_faults_of_the_fast_part_break_every_clause() -> None:
+    broken = {clause for fault in table.one_of_each_clause() for clause in fault.clauses}
+    assert table.clauses_of_cases() <= broken
 
 
 @pytest.mark.parametrize("clause", sorted(table.clauses_of_cases()))
@@ -69,17 +93,17 @@ def test_checked_clauses_of_cases_have_cases() -> None:
     assert wanted - table.clauses_of_cases() == set()
 
 
-@each_fault
+@each_trial
 def test_fault_fails_each_of_its_clauses(trial: table.Trial) -> None:
     assert trial.missed == []
 
 
-@each_fault
+@each_trial
 def test_cells_outside_the_radius_stay_as_they_were(trial: table.Trial) -> None:
     assert trial.strays == []
 
 
-@each_fault
+@each_trial
 def test_every_failure_has_a_repro(trial: table.Trial) -> None:
     without = [c for c, s in trial.seen.items() if s.outcome is Outcome.FAIL and not s.script]
     assert without == []
@@ -93,7 +117,25 @@ def descriptor() -> Descriptor:
     return registry.get("simulated")
 
 
-@pytest.mark.parametrize("clause", sorted(table.clauses_of_cases()))
+def first_of_each_suite() -> set[str]:
+    """A clause of each suite."""
+    by_suite = {
+        suites.suite_of(clause): clause for clause in sorted(table.clauses_of_cases())[::-1]
+    }
+    return {*by_suite.values()}
+
+
+@pytest.mark.parametrize(
+    ("clean", "clause"),
+    [
+        pytest.param(SOME, clause, id=clause)
+        if clause in first_of_each_suite()
+        else pytest.param(ALL, clause, id=clause, marks=pytest.mark.slow)
+        for clause in sorted(table.clauses_of_cases())
+    ],
+    indirect=["clean"],
+    scope="module",
+)
 def test_the_script_of_a_clause_exits_1_exactly_while_its_fault_is_on(
     clause: str,
     server: Server,
@@ -164,11 +206,15 @@ def test_drawn_programs_catch_faults_and_are_shrunk(
     ("name", "clause"),
     [
         ("allocator.reset_peak_to_zero", "allocator.peaks"),
-        ("allocator.ignore_record_stream", "allocator.record_stream"),
+        pytest.param(
+            "allocator.ignore_record_stream", "allocator.record_stream", marks=pytest.mark.slow
+        ),
         ("streams.ignore_wait", "streams.wait"),
-        ("streams.copy_ignores_peer_stream", "streams.cross_device"),
+        pytest.param(
+            "streams.copy_ignores_peer_stream", "streams.cross_device", marks=pytest.mark.slow
+        ),
         ("graphs.drop_node", "graphs.replay_equals_eager"),
-        ("graphs.side_stream_not_captured", "graphs.fork_join"),
+        pytest.param("graphs.side_stream_not_captured", "graphs.fork_join", marks=pytest.mark.slow),
     ],
 )
 def test_the_script_of_a_drawn_program_exits_1_exactly_while_the_fault_is_on(

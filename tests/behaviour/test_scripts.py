@@ -136,8 +136,8 @@ def dying(way: str) -> Case:
 @pytest.mark.parametrize(
     ("way", "status", "said"),
     [
-        ("dies", 1, "FAILS: its process was killed by SIGSEGV"),
-        ("hangs", 1, "FAILS: its process had not ended after 2 s"),
+        ("dies", 1, "FAILS: the process of the case was killed by SIGSEGV"),
+        ("hangs", 1, "FAILS: the process of the case had not ended after 2 s"),
         ("passes", 0, "passes: 2 checks"),
     ],
 )

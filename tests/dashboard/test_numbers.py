@@ -56,6 +56,7 @@ def test_the_overview_counts_what_the_junit_files_hold(site: Path, newest: dict[
     }
 
 
+@pytest.mark.slow
 def test_a_real_run_is_counted_right(whole_run: WholeRun, tmp_path: Path) -> None:
     build([whole_run.folder], tmp_path / "site", Options(now=NOW, jobs=1))
     assert overview(tmp_path / "site") == {"cpu-quick": independent(whole_run.folder)}

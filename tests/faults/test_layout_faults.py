@@ -151,17 +151,24 @@ def test_no_item_is_run_twice() -> None:
 # Switching
 
 
-def test_unknown_fault_names_the_known_ones() -> None:
-    message = r"unknown fault 'stride\.none'.*stride\.swap_last_two"
-    with pytest.raises(UnknownFault, match=message), planted("stride.none"):
+def test_unknown_fault_is_answered_with_near_names() -> None:
+    message = r"no fault 'stride\.swap_last'; did you mean 'stride\.swap_last_two'"
+    with pytest.raises(UnknownFault, match=message), planted("stride.swap_last"):
         pass
 
 
+def test_a_fault_that_is_named_twice_is_switched_on_once() -> None:
+    """pytest loads the descriptor's file in the controller and again for its checks."""
+    with planted("special.max_drops_nan", "special.max_drops_nan"):
+        assert REGISTRY["special.max_drops_nan"].probe()
+    assert not REGISTRY["special.max_drops_nan"].probe()
+
+
 def test_two_faults_of_one_kernel_cannot_be_on_together() -> None:
-    message = r"'special\.max_drops_nan' replaces aten\.maximum\.default"
+    message = r"'stride\.always_contiguous' replaces aten\.sub\.Tensor"
     with (
         pytest.raises(FaultConflict, match=message),
-        planted("special.max_drops_nan", "special.max_drops_nan"),
+        planted("promotion.first_operand_decides", "stride.always_contiguous"),
     ):
         pass
 

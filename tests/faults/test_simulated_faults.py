@@ -135,7 +135,7 @@ def test_contract_files_do_not_repeat_what_the_device_declares() -> None:
         (clause["id"], name)
         for table in tables
         for clause in tomllib.loads(table.read_text(encoding="utf-8"))["clause"]
-        for name in clause.get("faults", [])
+        for name in clause.get("wrapped_faults", [])
     }
     assert (
         listed & {(clause, fault.name) for fault in FAULTS.values() for clause in fault.clauses}

@@ -23,6 +23,8 @@ from reports.run import load_run
 from tests.conftest import WholeRun
 from tests.strangers.bench import known_of
 
+pytestmark = pytest.mark.slow
+
 #: Clauses of the layout suite that float32 cannot show: none.
 NOT_IN_FLOAT32: frozenset[str] = frozenset()
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from tests.mutation import families, kernels, reach, report, runtime, sources
+from conformance import contract
+from tests.mutation import families, items, kernels, reach, report, runtime, sources
 from tests.mutation.kernels import Result
 from tests.mutation.pool import Task, run
 
@@ -89,9 +90,17 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("-n", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument(
+        "--not-gating",
+        metavar="GLOBS",
+        help="treat these clauses as if they did not gate: globs, separated by commas",
+    )
+    parser.add_argument(
         "--at-least", type=float, default=0.0, help="exit 1 below this score, in percent"
     )
     given = parser.parse_args(arguments)
+    if given.not_gating:
+        contract.load().select(given.not_gating.split(","))  # a misspelt glob ends here
+        os.environ[items.NOT_GATING] = given.not_gating
     seed = seed_of_the_week() if given.seed is None else given.seed
     results = tried(seed, given.count, given.family, given.n, given.resume)
     if not results:
@@ -104,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _told(result: Result) -> None:
-    by = ", ".join(result.by[:3])
+    by = ", ".join((result.by or result.not_gating)[:3])
     print(
         f"{result.id} {result.op}: {result.axis}: {result.kind}: {result.result} {by}",
         file=sys.stderr,

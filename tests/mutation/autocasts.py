@@ -24,7 +24,7 @@ from conformance.checks.autocast.lists import LISTS, POLICY
 from conformance.checks.cases.cases import Case
 from conformance.suites import planned_cases
 from opinfo.compare import replace_tensors, tensors_of
-from tests.mutation.items import RED, device, outcome_of
+from tests.mutation.items import device, is_refused
 from tests.mutation.kernels import Result
 
 _FLOAT32, _LOWER = torch.float32, (torch.bfloat16, torch.float16)
@@ -411,9 +411,7 @@ def cases() -> list[Case]:
     found = [
         c for c in planned_cases(contract.load(), more=False) if c.clause.startswith("autocast.")
     ]
-    return [
-        case for case in found if not case.own_process and outcome_of(case, device()) not in RED
-    ]
+    return [case for case in found if not case.own_process and not is_refused(case)]
 
 
 def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> Result:
@@ -433,8 +431,9 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
         warnings.simplefilter("ignore")
         with planted(name) as run:
             for case in order:
-                if outcome_of(case, device()) in RED:
-                    found.by, found.result, found.plan = [case.clause], "noticed", "quick"
+                found.trying = case.clause
+                tell(found)
+                if is_refused(case) and found.credit([case.clause]):
                     break
         found.reached = run.reached
         if not found.result:

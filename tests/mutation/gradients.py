@@ -321,10 +321,9 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
     tell(found)
     item = subject(name, DTYPE)
     with planted(mutant):
-        found.by = item.noticed()
+        clauses = item.noticed()
         found.reached = mutant.reached
-    if found.by:
-        found.result, found.plan = "noticed", "quick"
+    if found.credit(clauses) or found.not_gating:
         return found
     found.note = observable(breed(seed, number, name), Random(f"probe {seed} {number}"))
     if not found.note:

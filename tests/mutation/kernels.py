@@ -22,7 +22,7 @@ from opinfo.exceptions import op_family
 from opinfo.samples import Sample, choose, draw
 from tests.mutation.conditions import AXES, Facts
 from tests.mutation.effects import OWN, drawn
-from tests.mutation.items import RED, device, dtypes_of, outcome_of, subject
+from tests.mutation.items import device, dtypes_of, is_refused, not_gating, subject
 from tests.mutation.plant import Effect, Invocation, Seen, planted
 from tests.mutation.probe import observable
 
@@ -61,7 +61,17 @@ _TOOLS = frozenset(
 
 
 class Result(msgspec.Struct):
-    """What became of a mutant. ``result`` is noticed, survived, not_reached, equivalent or broken (a mistake of ours)."""
+    """What became of a mutant.
+
+    ``result`` is
+
+    - ``noticed``: the gate turned red;
+    - ``not_gated``: cells turned red, but only cells of clauses that do not gate;
+    - ``survived``: calls of the suite reached the mutant, and no cell turned red;
+    - ``not_reached``: no call of the suite reached the mutant;
+    - ``equivalent``: no call can tell the mutant from the original;
+    - ``broken``: the mutant could not be tried, which is a mistake of this tool.
+    """
 
     id: str
     family: str
@@ -69,10 +79,24 @@ class Result(msgspec.Struct):
     axis: str
     kind: str
     result: str
-    by: list[str] = []
+    by: list[str] = []  # the gating clauses that turned red
+    not_gating: list[str] = []  # the clauses that turned red and do not gate
     plan: str = ""
     reached: int = 0
     note: str = ""
+    trying: str = ""  # the clause of the case that runs while the mutant is tried
+
+    def credit(self, clauses: Iterable[str], plan: str = "quick") -> bool:
+        """Note that cells of these clauses turned red; returns whether the gate did."""
+        for clause in clauses:
+            row = self.not_gating if clause in not_gating() else self.by
+            if clause not in row:
+                row.append(clause)
+        if self.by:
+            self.result, self.plan = "noticed", plan
+        elif self.not_gating:
+            self.result, self.plan = "not_gated", self.plan or plan
+        return bool(self.by)
 
 
 def family_of(op: str) -> str:
@@ -266,25 +290,28 @@ def drawn_at_random(overloads: Iterable[str]) -> bool:
 
 @cache
 def random_cases() -> dict[Case, frozenset[str]]:
-    """The green cases of ``random``, with the overloads that each reaches."""
-    found, on = {}, device()
+    """The cases of ``random`` that are not refused, with the overloads that each reaches."""
+    found = {}
     for case in planned_cases(contract.load(), more=False):
         if case.clause.startswith("random.") and not case.own_process:
             with Seen() as seen:
-                outcome = outcome_of(case, on)
-            if outcome not in RED:
+                refused = is_refused(case)
+            if not refused:
                 found[case] = frozenset(seen.calls)
     return found
 
 
 def noticed_by_cases(mutant: Mutant) -> tuple[list[str], int]:
-    """The clause of the first case of ``random`` that is red now, and how often the mutant was reached."""
-    known = random_cases()
+    """The clauses of the cases of ``random`` that are refused now, up to the first that gates, and how often calls
+    reached the mutant."""
+    known, clauses = random_cases(), list[str]()
     with planted(mutant.overloads, mutant.effect) as run:
         for case, reaches in known.items():
-            if reaches & {*mutant.overloads} and outcome_of(case, device()) in RED:
-                return [case.clause], run.reached
-    return [], run.reached
+            if reaches & {*mutant.overloads} and is_refused(case):
+                clauses.append(case.clause)
+                if case.clause not in not_gating():
+                    break
+    return clauses, run.reached
 
 
 def namesakes(mutant: Mutant) -> list[str]:
@@ -306,29 +333,29 @@ def judged(mutant: Mutant, again: Callable[[], Mutant], rng: Random) -> Result:
     for dtype in dict.fromkeys([*quick, *dtypes_of(mutant.op, "core")]):
         item = subject(mutant.op, dtype)
         with planted(mutant.overloads, mutant.effect) as run:
-            found.by = item.noticed()
+            clauses = item.noticed()
         found.reached += run.reached
         failures += run.failures[:1]
-        if found.by:
-            found.result, found.plan = "noticed", "quick" if dtype in quick else "core"
+        if found.credit(clauses, "quick" if dtype in quick else "core"):
             return found
     if drawn_at_random(mutant.overloads):
-        found.by, reached = noticed_by_cases(again())
+        clauses, reached = noticed_by_cases(again())
         found.reached += reached
-        if found.by:
-            found.result, found.plan = "noticed", "quick"
+        if found.credit(clauses):
             return found
     new, dtypes = again(), dtypes_of(mutant.op, "core")
     found.note = observable(new.overloads, new.effect, mutant.op, dtypes, rng)
     if found.note:
-        found.result = "survived" if found.reached else "not_reached"
+        found.result = found.result or ("survived" if found.reached else "not_reached")
         for other in namesakes(mutant):
             item = subject(other, dtypes_of(other, "quick")[0])  # its clean run comes first
             with planted(mutant.overloads, again().effect):
-                found.by = item.noticed()
-            if found.by:
-                found.result, found.plan, found.note = "noticed", "quick", f"by {other}"
+                clauses = item.noticed()
+            if found.credit(clauses):
+                found.note = f"by {other}"
                 break
+    elif found.not_gating:
+        pass  # cells that do not gate tell it from the original
     elif failures and not found.reached:
         found.result, found.note = "broken", failures[0]
     else:

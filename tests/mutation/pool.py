@@ -13,6 +13,7 @@ from queue import Empty, Queue
 
 import msgspec
 
+from tests.mutation.items import not_gating
 from tests.mutation.kernels import Result
 
 #: Seconds that a mutant may take without saying that its work goes on. Far beyond what any does: one that hangs is told by
@@ -137,12 +138,14 @@ def _workers(environment: Mapping[str, str]) -> Iterator[Callable[[Task], Result
             pass  # it ended
         finally:
             timer.cancel()
-        # A run isolates such a call, names it and goes on: the cell is red.
         how = "the process hung" if made.wait() == -9 else "the process ended"
         if not bred.axis:  # before there was a mutant
             bred.result, bred.note = "broken", how
-        else:
-            bred.result, bred.by = "noticed", [how]
+        elif bred.trying in not_gating():
+            bred.note = how
+            bred.credit([bred.trying])
+        else:  # A run isolates such a call, and the gate refuses its cell.
+            bred.credit([how])
         return bred
 
     try:

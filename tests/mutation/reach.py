@@ -38,7 +38,7 @@ def reaches(name: str, site: int) -> bool:
 
 def _noted(path: Path) -> Iterator[tuple[str, list[int]]]:
     from tests.mutation import runtime
-    from tests.mutation.items import device, outcome_of
+    from tests.mutation.items import device, is_refused
 
     device()
     runtime.library().simulated_set_mutant(NOTING)
@@ -51,11 +51,11 @@ def _noted(path: Path) -> Iterator[tuple[str, list[int]]]:
 
         for op in runtime.OPS:
             since()
-            runtime.red_clause(op)
+            runtime.refused_clauses(op)
             yield op, since()
         for case in runtime.cases_for(""):
             since()
-            outcome_of(case, device())
+            is_refused(case)
             yield f"{case.clause}::{case.name}", since()
 
 

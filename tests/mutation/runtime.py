@@ -9,7 +9,7 @@ import re
 import select
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from random import Random
 
@@ -20,7 +20,7 @@ from conformance.checks.cases.cases import Case
 from conformance.suites import planned_cases
 from devices.simulated.backend import build
 from opinfo.catalog import catalogue
-from tests.mutation.items import RED, device, outcome_of, subject
+from tests.mutation.items import device, is_refused, not_gating, subject
 from tests.mutation.kernels import Result
 from tests.mutation.reach import reaches
 from tests.mutation.sources import SITES, Site
@@ -103,21 +103,35 @@ def tried(number: int, site_number: int, tell: Callable[[Result], None]) -> Resu
         different -= _different(_in_a_fork(None, _traced, on)[0], on)
     found.note = min(different, default="")[:200]
     if not different:
-        found.result = "equivalent"
+        found.result = found.result or "equivalent"
     # What a case reaches depends on what ran before it, for example whether its memory was in the cache: all of the family.
     elif not _is_noticed(site, found, on, lambda name, _: name.startswith(f"{site.family}.")):
-        found.result = "survived" if found.reached else "not_reached"
+        found.result = found.result or ("survived" if found.reached else "not_reached")
     return found
 
 
 def _is_noticed(site: Site, found: Result, on: Say, reached: Reach) -> bool:
-    """Whether a clause is red with the mutant and green without it: on a busy machine a case may fail of itself."""
-    clause, times = _in_a_fork(site, lambda say: _noticed(site, say, reached), on)
+    """Whether the gate refuses a cell with the mutant and not without it: on a busy machine a case may fail by itself."""
+    cells, times = _in_a_fork(site, lambda say: _until_the_gate(_refused(site, say, reached)), on)
     found.reached = max(found.reached, times)
-    if not clause or _in_a_fork(None, lambda say: _noticed(site, say, reached, clause), on)[0]:
-        return False
-    found.result, found.by, found.plan = "noticed", [clause.partition("::")[0]], "quick"
-    return True
+    for cell in cells.splitlines():
+
+        def again(say: Say, cell: str = cell) -> str:
+            return "\n".join(_refused(site, say, reached, only=cell))
+
+        if not _in_a_fork(None, again, on)[0]:
+            found.credit([cell.partition("::")[0]])
+    return bool(found.by)
+
+
+def _until_the_gate(cells: Iterator[str]) -> str:
+    """Cells that are refused, one a line, up to the first whose clause gates."""
+    found = []
+    for cell in cells:
+        found.append(cell)
+        if cell.partition("::")[0] not in not_gating():
+            break
+    return "\n".join(found)
 
 
 def _different(text: str, on: Say) -> set[str]:
@@ -139,33 +153,40 @@ def cases_for(family: str) -> list[Case]:
     return sorted(found, key=late)
 
 
-def red_clause(op: str) -> str:
-    """The first clause of an op that is red; empty if none is."""
-    clean = subject(op, "float32").clean
-    return next((clause for clause, bad in clean.items() if bad), "")
+def refused_clauses(op: str) -> list[str]:
+    """The clauses whose cells of an op are refused."""
+    return [clause for clause, refused in subject(op, "float32").clean.items() if refused]
 
 
-def _noticed(site: Site, say: Say, reached: Reach, only: str = "") -> str:
-    """The first cell that is red, or whether the ``only`` one is; empty if none is. Ops come first where kernels run.
-    What has not ``reached`` the mutation is not run."""
+def _refused(site: Site, say: Say, reached: Reach, only: str = "") -> Iterator[str]:
+    """Run what has ``reached`` the mutation, and yield the cells that are refused: clauses of ops, and cases.
 
-    def ops() -> str:
+    Ops come first where the mutation is of what runs kernels. With ``only``, run that case alone; or, if it is the
+    clause of an op, the ops.
+    """
+
+    def of_ops() -> Iterator[str]:
         for op in OPS:
             say()
-            if reached(op, site.number) and (clause := red_clause(op)):
-                return clause
-        return ""
+            if reached(op, site.number):
+                yield from refused_clauses(op)
 
-    if only and "::" not in only:
-        return ops()
-    found = ops() if not only and site.family in ("dispatch", "transfer") else ""
-    for case in cases_for(site.family) if not found else ():
-        name = f"{case.clause}::{case.name}"
-        if (name == only) if only else reached(name, site.number):
-            say()
-            if outcome_of(case, device()) in RED:
-                return name
-    return found or ("" if only else ops())
+    def of_cases() -> Iterator[str]:
+        for case in cases_for(site.family):
+            name = f"{case.clause}::{case.name}"
+            if (name == only) if only else reached(name, site.number):
+                say()
+                if is_refused(case):
+                    yield name
+
+    if only:
+        yield from of_cases() if "::" in only else of_ops()
+    elif site.family in ("dispatch", "transfer"):
+        yield from of_ops()
+        yield from of_cases()
+    else:
+        yield from of_cases()
+        yield from of_ops()
 
 
 def _traced(say: Say) -> str:
@@ -219,7 +240,7 @@ def _in_a_fork(site: Site | None, work: Callable[[Say], str], on: Say) -> tuple[
             status = 0
         except BaseException as error:
             # What the harness itself trips over is an error of the run: red.
-            text = f"{type(error).__name__}: {error}"[:200]
+            text = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
             pipe.write(msgspec.json.encode((text, library().simulated_mutant_reached())) + b"\n")
         finally:
             os._exit(status)

@@ -19,9 +19,13 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 
-    def tell(result: Result) -> None:
+    def write(result: Result) -> None:
         answers.write(msgspec.json.encode(result) + b"\n")
         answers.flush()
+
+    def tell(result: Result) -> None:
+        """Write down how far the trial is; only the last line of a mutant has a result."""
+        write(msgspec.structs.replace(result, result=""))
 
     for line in sys.stdin.buffer:
         task = msgspec.json.decode(line, type=Task)
@@ -36,7 +40,8 @@ def main() -> None:
         except Exception:
             text = traceback.format_exc()
             result = Result(task.id, "", task.name, "", "", "broken", note=text[-800:])
-        tell(result)
+        result.trying = ""
+        write(result)
 
 
 if __name__ == "__main__":

@@ -95,6 +95,7 @@ def test_the_run_has_failing_and_passing_cells(few: Few) -> None:
     assert sorted(items(few.ran)) == sorted(items_of(*OPS))
 
 
+@pytest.mark.slow
 def test_two_workers_and_a_cold_cache_give_the_same_outcomes_and_checks(
     few: Few, whole_run: WholeRun
 ) -> None:
@@ -132,6 +133,7 @@ def test_without_the_reference_cache_outcomes_and_checks_are_the_same(
     assert {k: found(c) for k, c in cells_of(tmp_path / "run").items()} == wanted
 
 
+@pytest.mark.slow
 def test_most_stride_references_come_with_the_package(whole_run: WholeRun) -> None:
     """Else they are of samples that are no longer taken: CONTRIBUTING.md says how to write them anew."""
     about = re.search(
@@ -172,6 +174,7 @@ def test_the_gate_refuses_a_partial_run(few: Few, cache: Path) -> None:
     assert ran.code == 2 and "a partial run" in ran.text and "Traceback" not in ran.text
 
 
+@pytest.mark.slow
 def test_the_gate_says_of_a_whole_run_what_pytest_said(whole_run: WholeRun, cache: Path) -> None:
     ran = run_conform("gate", str(whole_run.folder), cache=cache)
     assert ran.code == whole_run.ran.code == 1 and "a partial run" not in ran.text

@@ -96,7 +96,7 @@ def test_manners_of_another_framework_are_charged_once(tmp_path: Path, fork: For
     judged(*device, "--clauses=precision.trust", f"--ops={','.join(ops)}", "--dtypes=float32")
     results = cells_of(tmp_path / "results")
     argmax, softmax = (results[CellKey("precision.trust", op, "float32")] for op in ops)
-    assert argmax.message == "blocked by layout.values: one call alone has the wrong values"
+    assert argmax.message == "blocked by layout.values: a single call already has wrong values"
     assert softmax.outcome is Outcome.UNSUPPORTED
     outcomes = judged(*device, "--clauses=device.capability")
     failing = [cell.op for cell, outcome in outcomes.items() if outcome is not Outcome.PASS]
