@@ -1,4 +1,4 @@
-"""A cell, its outcome and the verdict on it: the data that plans, runs, manifests and reports share."""
+"""A cell, its outcome and its verdict: the data that plans, runs, manifests and reports share."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from devices.failure import Failure, Word
 
 
 class CellKey(NamedTuple):
-    """The identity of a cell: clause, op and dtype.
+    """The identity of a cell: clause x op x dtype.
 
-    For clauses that are not about single ops, ``op`` is the name of a case and ``dtype`` is empty.
+    A cell of a case has the name of the case in ``op`` and an empty ``dtype``.
     """
 
     clause: str
@@ -27,7 +27,7 @@ class CellKey(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> CellKey:
-        """Parse ``clause::op[dtype]``. Raises ValueError for a text of another form."""
+        """Read ``clause::op[dtype]`` or ``clause::case``. Raises ValueError if the text has another form."""
         clause, separator, rest = text.partition("::")
         if not separator or not clause or not rest:
             raise ValueError(f"expected a cell such as 'layout.values::add[float32]', got {text!r}")
@@ -38,7 +38,7 @@ class CellKey(NamedTuple):
 
 
 class CallKey(NamedTuple):
-    """The identity of a call in a cell: the number of the sample, and the layout of its inputs."""
+    """The identity of a call in a cell: the number of the sample and the layout of its inputs."""
 
     sample: int
     layout: str
@@ -48,13 +48,13 @@ class CallKey(NamedTuple):
 
 
 class Outcome(Word):
-    """How a cell ended in a run."""
+    """The outcome of a cell that was run."""
 
     PASS = "pass"
     FAIL = "fail"
-    ERROR = "error"  # the check itself failed, or nothing was checked: a mistake of this suite
-    BLOCKED = "blocked"  # the device made the check impossible: another clause must pass first
-    UNSUPPORTED = "unsupported"  # raised NotImplementedError, or another exception that the contract allows for this
+    ERROR = "error"  # the check could not be made, or nothing was checked: a mistake of the suite
+    BLOCKED = "blocked"  # the device made the check impossible: it fails another clause first
+    UNSUPPORTED = "unsupported"  # the device raised NotImplementedError, or does not declare it
     AMBIGUOUS = "ambiguous-reference"  # the references differ, and the device equals neither
     CRASH = "crash"
     HANG = "hang"
@@ -62,24 +62,24 @@ class Outcome(Word):
 
 
 class Verdict(Word):
-    """The outcome of a cell, compared with what the manifest expects."""
+    """The outcome of a cell compared with what the manifest expects."""
 
     OK = "ok"
     EXPECTED = "expected"
     REGRESSION = "regression"
     IMPROVEMENT = "improvement"
     FLAKY = "flaky"
-    MISSING = "missing"  # planned, but has no outcome
+    MISSING = "missing"  # planned, but without an outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was observed of a cell, as manifests compare it.
+    """The observation of one cell.
 
-    ``layouts`` are the ids of the layouts that failed (empty if the clause has none). ``raises`` is the type of the
-    exception that decided the outcome, if there was one, and ``said`` its text; None if only ``message``, the text of
-    the report, is known. ``declared`` marks an unsupported cell that was not tried, because the descriptor does not
-    declare what its clause requires.
+    ``layouts`` are the stable ids of the layouts that failed (empty if the clause has none). ``raises`` is the name of
+    the exception type that decided the outcome, if there was one, and ``said`` the device's own text of it; ``said`` is
+    None if only ``message``, the text of the report, is known. ``declared`` is True for an unsupported cell that was
+    not tried, because the descriptor does not declare what its clause requires.
     """
 
     outcome: Outcome
@@ -97,7 +97,7 @@ class Observed:
 
 
 class Seen(NamedTuple):
-    """A public bug of another device that cells like this one detect."""
+    """A public bug of another device that shows in this cell."""
 
     reference: str  # "pytorch#139006"
     backend: str
@@ -108,28 +108,28 @@ class Seen(NamedTuple):
 
 
 def told(seen: Sequence[Seen]) -> str:
-    """The bugs in one line: the first three, and how many more there are."""
+    """Bugs in a line: the first three, and how many more there are."""
     more = f" and {len(seen) - 3} more" if len(seen) > 3 else ""
     return ", ".join(map(str, seen[:3])) + more
 
 
-#: The error if one of the result and the reference is NaN. A finite number, because records contain no infinities.
+#: The error in ulps if only one of result and reference is NaN. (Records cannot hold infinities.)
 MOST_ULPS: Final = 1e300
 
 
 class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was observed in a cell: the fields that a worker reports and that the record stores.
+    """The fields that a worker reports of a cell and that the record keeps.
 
     ``checks`` counts executed comparisons, ``samples`` the inputs that they were made on. ``layouts`` are the ids of
-    the layouts that failed and ``ran_layouts`` of those that ran, both sorted. ``worst_error`` is the largest absolute
-    difference, None if no values were compared. ``ulps`` is the largest error in units in the last place of the result,
-    also in passing cells, and ``ulps_at`` the operands there; None if it was not measured. ``reached`` counts the pairs
-    of instructions and the states that the random programs of a case reached. ``failure`` is the failure to show, of
-    ``failed`` failing checks; ``also`` has one failure of each other kind. ``note`` says why a cell is unsupported or
-    an error, or adds a remark. ``raises`` is the type of the exception that decided the outcome, and ``said`` its text
-    for a cell without a failure. ``blocked_by`` is the clause that must pass before a blocked cell can be checked.
-    ``repro`` is a path in the results folder. ``seen`` are public bugs of other devices that cells like this one
-    detect. ``seconds`` is wall time.
+    the layouts that failed, ``ran_layouts`` of the layouts that ran, both sorted. ``worst_error`` is the largest
+    absolute difference, None if nothing was compared by value. ``ulps`` is the largest error in units in the last
+    place, also of a passing cell, and ``ulps_at`` the operands at which it occurred; None if no error was measured.
+    ``reached`` counts the pairs of instructions and the states that the random programs of a case covered. ``failure``
+    is the failure that reports show; there are ``failed`` failing checks. ``also`` has one failure of each other kind.
+    ``note`` says why a cell is unsupported or an error, or is a remark. ``raises`` is the type of the exception that
+    decided the outcome; ``said`` is the device's own text of it, for a cell without a failure. ``blocked_by`` is the
+    clause that must pass before a blocked cell can be checked. ``repro`` is a path in the results folder. ``seen`` are
+    public bugs of other devices that show in this cell. ``seconds`` is wall time.
     """
 
     checks: int = 0
@@ -154,27 +154,27 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def message(self) -> str:
-        """The text for a report: the failure with its layout and the number of failing checks, then the note."""
+        """The text of a report: the failure, its layout and how many checks failed; then the note."""
         failure = self.failure.report(self.failed, self.checks) if self.failure is not None else ""
         return "; ".join(text for text in (failure, self.note) if text)
 
     def observed_as(self, outcome: Outcome, declared: bool) -> Observed:
-        """The part of these facts that a manifest compares."""
+        """The observation that is compared with the manifest."""
         said = self.said if self.failure is None else self.failure.said or ""
         layouts = frozenset(self.layouts)
         return Observed(outcome, layouts, self.raises, self.message, declared, said)
 
     def facts(self) -> dict[str, Any]:
-        """These fields by name, to create another struct with the same fields."""
+        """These fields by name, to make another struct that has them."""
         return {name: getattr(self, name) for name in CellFacts.__struct_fields__}
 
 
 class CellOutcome(CellFacts, frozen=True, kw_only=True, omit_defaults=True):
-    """The outcome of a cell in a worker, as the worker sends it to the session.
+    """The result of a cell in a worker, as the worker sends it to the session.
 
-    ``call`` is the call that ended the cell's process, if known; ``judged`` says that the call had returned and its
-    answer had been checked. ``script`` is the text of the repro script if it comes from a worker on another machine.
-    ``others`` are the other runs of a flaky cell.
+    ``call`` is the call that ended the cell's process, if it is known; ``judged`` is True if that call had returned and
+    its answer was being judged. ``script`` is the text of the repro if the worker is on another machine. ``others`` are
+    the other runs of a flaky cell.
     """
 
     cell: CellKey
@@ -187,5 +187,5 @@ class CellOutcome(CellFacts, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def observed(self) -> Observed:
-        """The part of the outcome that a manifest compares."""
+        """The part that is compared with the manifest."""
         return self.observed_as(self.outcome, self.declared)

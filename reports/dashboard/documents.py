@@ -88,7 +88,7 @@ class Cause(msgspec.Struct, frozen=True):
     example: CellKey
     outcome: str = "fail"
     positions: list[int] = []
-    gating: bool = True
+    gating: bool = True  # false for cells of provisional clauses
 
 
 class RunDocument(msgspec.Struct, frozen=True):

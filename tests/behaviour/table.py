@@ -54,18 +54,6 @@ def some_cells() -> list[CellKey]:
     return some
 
 
-def one_of_each_clause() -> list[Fault]:
-    """Faults that together break every clause: each breaks one that those before it do not."""
-    taken: list[Fault] = []
-    broken: set[str] = set()
-    there = clauses_of_cases()
-    for fault in faults().values():
-        if (there & set(fault.clauses)) - broken:
-            taken.append(fault)
-            broken |= set(fault.clauses)
-    return taken
-
-
 def own_cells(fault: Fault, clean: Mapping[CellKey, Seen]) -> list[CellKey]:
     """The cells of a fault's clauses that it can change; slow ones only where a clause has no others."""
     own: list[CellKey] = []

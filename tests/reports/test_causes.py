@@ -445,9 +445,7 @@ def test_an_example_reads_back_as_it_was_written(tmp_path: Path, example: Exampl
 def test_junit_shows_the_example_to_people(tmp_path: Path) -> None:
     run_of(tmp_path, wrong(cell("sin"), example=replace(SMALL, whole=False)))
     text = (tmp_path / "junit-layout.xml").read_text()
-    assert (
-        "smallest failing example, layout contiguous+step_inner (the search ran out of its" in text
-    )
+    assert "smallest failing example, layout contiguous+step_inner (the search used up its" in text
 
 
 def test_junit_counts_the_cells_of_each_cause(tmp_path: Path) -> None:
