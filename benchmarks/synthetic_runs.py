@@ -73,7 +73,7 @@ def _failed(cell: CellKey, layouts: tuple[str, ...], verdict: Verdict) -> CellRe
         cell, Outcome.FAIL, verdict,
         why="kernel: reads its input as if it were contiguous (expected.toml:12)"
         if verdict is Verdict.EXPECTED
-        else "fail, but no block of the manifest expects it",
+        else "fail, but the manifest does not list it",
         checks=40, samples=5, layouts=layouts[1:], ran_layouts=layouts, worst_error=0.25,
         raises="AssertionError" if hash_of(cell) % 3 else None,
         failure=Failure(

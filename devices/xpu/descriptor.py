@@ -1,4 +1,4 @@
-"""Intel GPUs through SYCL and Level Zero. Not tried: a first run may correct it."""
+"""Intel GPUs through SYCL and Level Zero. Written from documentation and never run; a first run may show corrections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def _unavailable() -> str | None:
 
 
 def _facts() -> dict[str, str]:
-    """Driver as SYCL gives it ("1.6.33276+16" is "1.6.33276"); runtime is the SYCL compiler's."""
+    """The facts of the machine. The driver's version is what SYCL reports ("1.6.33276" for "1.6.33276+16"), the
+    runtime's that of the SYCL compiler."""
     torch = machine.lent("torch")
     properties = torch.xpu.get_device_properties(0)
     return common_facts(

@@ -160,7 +160,7 @@ def test_the_script_of_a_clause_exits_1_exactly_while_its_fault_is_on(
         on, off = server.run_script(fault.name, script), server.run_script("", script)
         assert off[0] == 0, f"{fault.name}, {cell}: {off[1]}"
         if on[0] == 1:
-            assert on[1].startswith("FAILS: ")
+            assert on[1].startswith("FAIL: ")
             return
         # A race need not show every time, and a fault may keep the device from being opened at all.
         tried.append(f"{fault.name}, {cell}: {on}")

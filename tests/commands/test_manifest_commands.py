@@ -207,7 +207,7 @@ def test_update_drafts_a_reason_for_each_cause(tmp_path: Path) -> None:
     assert sorted(line for line in file.read_text().splitlines() if line.startswith("# ")) == [
         "# Expected failures, one block a root cause.",
         "# triage: RuntimeError is raised: no such mode 7 (nn.functional.conv2d, add)",
-        "# triage: wrong values where an input is not contiguous (add)",
+        "# triage: wrong values if an input is not contiguous (add)",
     ]
     assert "leave out --reason" in call("update", *runs, "--triage", "--reason", "r").stderr
 
@@ -246,7 +246,7 @@ def test_update_exits_1_where_flaky_cells_pass_too_seldom(tmp_path: Path, file: 
     runs = [write(tmp_path, failed(ADD), name="a"), write(tmp_path, name="b")]
     result = call("update", *runs, "--manifest", file)
     assert result.exit_code == 1
-    assert "passes in 1 of 2 runs, expected at least 0.9 of them" in result.stdout
+    assert "passes in 1 of 2 runs; expected a share of at least 0.9" in result.stdout
 
 
 def test_update_takes_unseen_dtypes_to_be_as_those_that_were_seen_when_told_so(

@@ -146,7 +146,7 @@ def test_its_script_exits_1_exactly_while_the_fault_is_on(odd: Odd, clause: str)
     on = odd.fork.script(script, SIMULATED_FAULTS=FAULTS[clause][0])
     off = odd.fork.script(script, SIMULATED_FAULTS="")
     assert (on.code, off.code) == (1, 0), on.text + off.text
-    assert on.text.startswith("FAILS: ")
+    assert on.text.startswith("FAIL: ")
 
 
 def pin(odd: Odd, *arguments: str) -> Ran:

@@ -1,4 +1,4 @@
-"""Mutants of the runtime, tried: the cases that can notice, each mutant in a fork of its own."""
+"""Tries mutants of the runtime: runs the cases that can notice a mutant, in a fork of its own for each."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tests.mutation.kernels import Result
 from tests.mutation.reach import reaches
 from tests.mutation.sources import SITES, Site
 
-#: Tells that work goes on.
+#: Reports that the work continues.
 Say = Callable[[], None]
 #: Whether the op or the case of a name reaches the mutation of a number.
 Reach = Callable[[str, int], bool]
-#: Seconds that a fork may be silent.
+#: Seconds after which a fork that reports nothing is taken to hang.
 SILENCE = 60.0
 #: Ops whose items notice mutants of what runs kernels.
 OPS = ("add", "sum", "cat", "index_select", "sort", "linalg.solve")
-#: Cases that start processes, and take seconds: they come last.
+#: Cases that start processes and take seconds: they come last.
 _SLOW = frozenset(
     {
         ("device.fork", "spawned"), ("device.lazy_init", "imported"), ("device.autoload", "failing_backend"),
@@ -44,7 +44,7 @@ _SLOW = frozenset(
 
 
 def sample_of(seed: int, count: int, family: str | None, all_sites: list[Site]) -> list[Site]:
-    """That many sites, of each family as many as there are or as its share is."""
+    """``count`` sites: an equal number of each family, as far as the family has that many."""
     rng, by_family = Random(seed), dict[str, list[Site]]()
     for site in all_sites:
         if site.kind == "condition true" and re.search(r"\(!on\(Fault::\w+\)\) \{$", site.text):
@@ -125,7 +125,7 @@ def _is_noticed(site: Site, found: Result, on: Say, reached: Reach) -> bool:
 
 
 def _until_the_gate(cells: Iterator[str]) -> str:
-    """Cells that are refused, one a line, up to the first whose clause gates."""
+    """The refused cells, one a line, up to the first whose clause gates."""
     found = []
     for cell in cells:
         found.append(cell)
@@ -135,7 +135,7 @@ def _until_the_gate(cells: Iterator[str]) -> str:
 
 
 def _different(text: str, on: Say) -> set[str]:
-    """The lines of a trace that are others than without a mutant."""
+    """The lines of a trace that differ from the trace without a mutant."""
     lines, clean = text.split("\n"), _clean_trace(on)
     if len(lines) != len(clean):
         return {"the program ended"}
@@ -143,7 +143,7 @@ def _different(text: str, on: Say) -> set[str]:
 
 
 def cases_for(family: str) -> list[Case]:
-    """All cases of plan quick: those of the family first, and what starts processes last."""
+    """All cases of plan quick: those of the family first, and those that start processes last."""
     found = planned_cases(contract.load(), more=False)
 
     def late(case: Case) -> tuple[bool, bool]:
@@ -159,10 +159,9 @@ def refused_clauses(op: str) -> list[str]:
 
 
 def _refused(site: Site, say: Say, reached: Reach, only: str = "") -> Iterator[str]:
-    """Run what has ``reached`` the mutation, and yield the cells that are refused: clauses of ops, and cases.
+    """Run the cells that have ``reached`` the mutation, and yield those that are refused: clauses of ops, and cases.
 
-    Ops come first where the mutation is of what runs kernels. With ``only``, run that case alone; or, if it is the
-    clause of an op, the ops.
+    Ops come first for families that run kernels. With ``only``, run that case alone, or the ops if it is the clause of an op.
     """
 
     def of_ops() -> Iterator[str]:
@@ -206,7 +205,7 @@ _CLEAN: list[str | None] = []
 
 
 def _clean_trace(on: Say) -> list[str | None]:
-    """The trace without a mutant; None for lines that differ from run to run."""
+    """The trace without a mutant; None for each line that differs from run to run."""
     if not _CLEAN:
         one, two, three = (_in_a_fork(None, _traced, on)[0].split("\n") for _ in range(3))
         _CLEAN.extend(a if a == b == c else None for a, b, c in zip(one, two, three))
@@ -214,8 +213,10 @@ def _clean_trace(on: Say) -> list[str | None]:
 
 
 def _in_a_fork(site: Site | None, work: Callable[[Say], str], on: Say) -> tuple[str, int]:
-    """What ``work`` returns in a fork in which the mutant is on, and how often it was reached there. A fork that ends or
-    hangs says so in its place; one that goes on is heard of by ``on``."""
+    """Run ``work`` in a fork with the mutant on. Returns its result, and how often it reached the mutant.
+
+    If the fork ends or hangs, the result says so. ``on`` is called whenever the fork reports progress.
+    """
     catalogue()
     library()
     receive, send = os.pipe()

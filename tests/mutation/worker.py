@@ -1,5 +1,7 @@
-"""``python -m tests.mutation.worker``: tries the mutants that standard input names, one line each. Answers with what it
-bred, before it is tried, and then with what became of it."""
+"""``python -m tests.mutation.worker``: tries the mutants that standard input names, one a line.
+
+For each mutant it writes what it bred before trying it, and the result at the end.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def main() -> None:
         answers.flush()
 
     def tell(result: Result) -> None:
-        """Write down how far the trial is; only the last line of a mutant has a result."""
+        """Report progress on a mutant. Only the last line of a mutant has a result."""
         write(msgspec.structs.replace(result, result=""))
 
     for line in sys.stdin.buffer:

@@ -210,7 +210,7 @@ def test_cells_that_were_not_tried_by_declaration_need_no_block() -> None:
 def test_failures_without_a_reason_are_named() -> None:
     done = updated("", {ADD: fails("offset"), MUL: PASS})
     assert done.text == "" and [each.key for each in done.unrecorded] == [ADD]
-    assert "no block of the manifest expects it" in done.unrecorded[0].why
+    assert "the manifest does not list it" in done.unrecorded[0].why
 
 
 def test_what_no_block_can_expect_is_named_even_with_a_reason() -> None:
@@ -239,7 +239,7 @@ def test_a_flaky_cell_that_passes_stays_flaky() -> None:
 def test_a_flaky_cell_below_its_pass_rate_is_named() -> None:
     done = updated(FLAKY, {ADD: PASS}, {ADD: fails()}, {ADD: fails()})
     assert [each.why for each in done.floors] == [
-        "passes in 1 of 3 runs, expected at least 0.5 of them (expected.toml:1)"
+        "passes in 1 of 3 runs; expected a share of at least 0.5 (expected.toml:1)"
     ]
     assert updated(FLAKY, {ADD: PASS}, {ADD: fails()}).floors == ()
 
