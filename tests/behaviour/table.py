@@ -127,14 +127,16 @@ class Trial:
         ]
 
 
-def trial(server: Server, fault: Fault, clean: Mapping[CellKey, Seen]) -> Trial:
+def trial(
+    server: Server, fault: Fault, clean: Mapping[CellKey, Seen], enough: int = _ENOUGH
+) -> Trial:
     """Run a fault's cells with it on; the others in a process of their own, as the first may spoil it."""
     own, others = own_cells(fault, clean), other_cells(fault, clean)
-    seen = {**server.run(fault.name, own, enough=_ENOUGH), **server.run(fault.name, others)}
+    seen = {**server.run(fault.name, own, enough=enough), **server.run(fault.name, others)}
     made = Trial(fault, clean, seen)
     if made.missed:  # by what is quick, or known to reach it
         more = [c for c in all_own_cells(fault) if c.clause in made.missed and c not in made.seen]
-        seen = server.run(fault.name, more, enough=_ENOUGH)
+        seen = server.run(fault.name, more, enough=enough)
         made = Trial(fault, clean, {**made.seen, **seen})
     return made
 

@@ -33,7 +33,7 @@ def session(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Session:
 
 
 #: The tasks at the start of the session, which the fast tests take.
-FIRST = 5
+FIRST = 2
 
 
 @pytest.mark.parametrize(
