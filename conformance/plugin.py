@@ -317,7 +317,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     session.exitstatus = int(code)
     run.ended = "\n".join(
         [
-            summarise(result, styled=pytest_.is_styled(config), verbose=pytest_.is_verbose(config)),
+            summarise(result, styled=pytest_.is_styled(config), verbosity=config.get_verbosity()),
             *lines,
         ]
     )

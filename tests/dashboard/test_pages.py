@@ -14,7 +14,7 @@ from tests.dashboard.conftest import NOW
 from tests.dashboard.independent import cells
 from tests.dashboard.looking import counts, opened, visiting, wait_until
 
-PAGES = ("index.html", "grid.html#device=alpha-quick", "explore.html", "compare.html", "trends.html",
+PAGES = ("index.html", "grid.html#device=alpha-quick", "grid.html#show=cases", "explore.html", "compare.html", "trends.html",
          "causes.html", "manifest.html", "contract.html", "methodology.html", "ops.html", "op/linalg.lu.html",
          "cell.html#device=alpha-quick&clause=layout.bounds&op=linalg.lu&dtype=bool")  # fmt: skip
 

@@ -21,10 +21,16 @@ BY_DEVICE = {each.device: each for each in STRANGERS}
 
 @pytest.mark.parametrize(
     "device",
-    ["fragile", "fatal", "greedy", "auto", "slim", "tardy", "simulated", "carrier"],
+    [
+        "fatal",
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("fragile", "greedy", "auto", "slim", "tardy", "simulated", "carrier")
+        ),
+    ],
 )
 def test_init_leads_to_a_green_gate(device: str, tmp_path: Path, cache: Path) -> None:
-    """Those whose manners need a mend of their own; ``python -m tests.strangers.bench`` takes all of them."""
+    """Those whose manners need a rule of their own; ``python -m tests.strangers.bench`` takes all of them."""
     stranger = BY_DEVICE[device]
     ops = ",".join(filter(None, (OPS, ONE_MORE.get(device))))
     day = FirstDay(stranger, tmp_path, cache, ops)
@@ -52,6 +58,7 @@ def test_init_leads_to_a_green_gate(device: str, tmp_path: Path, cache: Path) ->
         assert "properties: the process was killed by SIGSEGV" in text
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_next_version_regresses_and_can_be_recorded(
     tmp_path: Path, cache: Path
 ) -> None:

@@ -87,6 +87,7 @@ def check(lines: Iterator[Line]) -> list[Line]:
     return found
 
 
+@pytest.mark.slow
 def test_github_s_shards_are_run_merged_and_judged(pythons: Pythons) -> None:
     lines = check(run_github(EXAMPLES / "ci" / "github-shards.yml", pythons.service("github"), 2))
     assert [line.job for line in lines].count("shard") == 4
@@ -98,16 +99,19 @@ def test_gitlab_s_shards_are_run_merged_and_judged(pythons: Pythons) -> None:
     assert [line.job for line in lines] == ["shard", "shard", "gate"]
 
 
+@pytest.mark.slow
 def test_the_relay_s_workflow_runs_and_reports(pythons: Pythons) -> None:
     check(run_github(EXAMPLES / "ci" / "github-crcr.yml", pythons.service("crcr"), 1))
     assert "test-results=" in (pythons.folder / "crcr" / "output").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_vendor_s_workflow_runs_and_judges(pythons: Pythons) -> None:
     file = EXAMPLES / "vendor" / ".github" / "workflows" / "conformance.yml"
     assert len(check(run_github(file, pythons.service("vendor"), 1))) == 4
 
 
+@pytest.mark.slow
 def test_the_vendor_s_pipeline_runs_and_judges(pythons: Pythons) -> None:
     file = EXAMPLES / "vendor" / ".gitlab-ci.yml"
     assert len(check(run_gitlab(file, pythons.service("pipeline"), 1))) == 2

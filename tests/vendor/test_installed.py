@@ -24,6 +24,7 @@ from examples.vendor import follow_docs
 from reports.run import write_run
 from tests.plugin.running import CHECKOUT, Ran, only_one
 from tests.reports.builders import ADD, PROVENANCE, failed, plan_document, results
+from tests.sampling import first_of_each
 from tests.vendor.ci_jobs import run_in
 from tests.vendor.environments import environment_for
 
@@ -81,26 +82,29 @@ def complete(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed
 
 @pytest.mark.parametrize(
     ("command", "code"),
-    [
-        ("gate before", 0),
-        ("gate after", 1),
-        ("results after", 0),
-        ("results after --json", 0),
-        ("diff before after", 1),
-        ("dashboard before after -o site", 0),
-        ("crcr after", 0),
-        ("contract", 0),
-        ("contract --json", 0),
-        ("contract --bugs *", 0),
-        ("devices --no-probe", 0),
-        ("devices", 0),
-        ("manifest lint --device cpu --manifest new.toml --run after", 0),
-        ("manifest stats --device cpu", 0),
-        ("manifest explain layout.values::add[float32] --device cpu", 0),
-        ("manifest update after again --triage --manifest updated.toml", 0),
-        ("run --help", 0),
-        ("--version", 0),
-    ],
+    first_of_each(
+        [
+            ("gate before", 0),
+            ("gate after", 1),
+            ("results after", 0),
+            ("results after --json", 0),
+            ("diff before after", 1),
+            ("dashboard before after -o site", 0),
+            ("crcr after", 0),
+            ("contract", 0),
+            ("contract --json", 0),
+            ("contract --bugs *", 0),
+            ("devices --no-probe", 0),
+            ("devices", 0),
+            ("manifest lint --device cpu --manifest new.toml --run after", 0),
+            ("manifest stats --device cpu", 0),
+            ("manifest explain layout.values::add[float32] --device cpu", 0),
+            ("manifest update after again --triage --manifest updated.toml", 0),
+            ("run --help", 0),
+            ("--version", 0),
+        ],
+        lambda command: command[0].split()[0],
+    ),
 )
 def test_what_reads_results_needs_no_torch(torchless: Installed, command: str, code: int) -> None:
     ran = torchless.conform(*command.split())
@@ -134,7 +138,7 @@ def one_sentence(ran: Ran) -> str:
     return line
 
 
-@pytest.mark.parametrize("command", NEED_TORCH)
+@pytest.mark.parametrize("command", first_of_each(NEED_TORCH, lambda command: command.split()[0]))
 def test_what_runs_the_suite_says_that_torch_is_missing(torchless: Installed, command: str) -> None:
     said = one_sentence(torchless.conform(*command.split()))
     assert "torch is not installed" in said and "torch-conformance[torch]" in said
@@ -156,7 +160,7 @@ def another_torch(tmp_path: Path) -> Path:
     return package.parent
 
 
-@pytest.mark.parametrize("command", NEED_TORCH)
+@pytest.mark.parametrize("command", first_of_each(NEED_TORCH, lambda command: command.split()[0]))
 def test_the_version_of_torch_is_checked_before_torch_is_imported(
     torchless: Installed, another_torch: Path, command: str
 ) -> None:
@@ -235,7 +239,7 @@ def test_the_gate_reads_its_own_packages(torchless: Installed, theirs: Path) -> 
     assert there.run("python", "-m", "conformance.cli", "gate", run).code == 0
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_run_and_its_repros_read_their_own_packages(
     complete: Installed, theirs: Path, cache: Path, workers: str
 ) -> None:
