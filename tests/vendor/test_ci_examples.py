@@ -94,6 +94,7 @@ def test_github_s_shards_are_run_merged_and_judged(pythons: Pythons) -> None:
     assert any("conform gate" in line.text for line in lines if line.job == "gate")
 
 
+@pytest.mark.slow
 def test_gitlab_s_shards_are_run_merged_and_judged(pythons: Pythons) -> None:
     lines = check(run_gitlab(EXAMPLES / "ci" / "gitlab-shards.yml", pythons.service("gitlab"), 2))
     assert [line.job for line in lines] == ["shard", "shard", "gate"]
@@ -111,7 +112,6 @@ def test_the_vendor_s_workflow_runs_and_judges(pythons: Pythons) -> None:
     assert len(check(run_github(file, pythons.service("vendor"), 1))) == 4
 
 
-@pytest.mark.slow
 def test_the_vendor_s_pipeline_runs_and_judges(pythons: Pythons) -> None:
     file = EXAMPLES / "vendor" / ".gitlab-ci.yml"
     assert len(check(run_gitlab(file, pythons.service("pipeline"), 1))) == 2
