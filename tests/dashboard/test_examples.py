@@ -46,10 +46,7 @@ def test_the_page_of_a_cell_shows_its_cause(browser: Any, tmp_path: Path) -> Non
             "wrong values where an input is not contiguous and begins at a storage offset (mul, t)."
             in text
         )
-        assert (
-            "To do: " in text
-            and "2 cells with this cause:" in text
-        )
+        assert "To do: " in text and "2 cells with this cause:" in text
         page.click("text=layout.values · t · float32")
         page.wait_for_selector("text=t[float32]")
 
