@@ -22,7 +22,7 @@ import pytest
 
 from conformance.run import pytest_adapter as pytest_
 from devices.errors import ConformError, with_cause
-from devices.torch_version import NoTorch, require_torch
+from devices.torch_version import NoTorch, has_torch, require_torch
 
 if TYPE_CHECKING:
     from conformance.run.careful import Runner
@@ -89,16 +89,15 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Workers per device times devices, bounded by memory; None leaves the number to xdist."""
-    if not pytest_.takes_the_suite(config):
+    if not pytest_.takes_the_suite(config) or not has_torch():
         return None
     from conformance.plan.selection import find_descriptor
     from conformance.run.isolation.controller import useful_workers
     from conformance.run.session import known
 
     config.stash[_AUTO] = True
+    _begin_loading(config)
     try:
-        require_torch()
-        _begin_loading(config)
         request = pytest_.request_of(config)
         found = find_descriptor(request.device, request.descriptor)
         server = config.stash.get(_SERVER, None)
@@ -318,7 +317,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     session.exitstatus = int(code)
     run.ended = "\n".join(
         [
-            summarise(result, styled=pytest_.is_styled(config), verbose=pytest_.is_verbose(config)),
+            summarise(result, styled=pytest_.is_styled(config), verbosity=config.get_verbosity()),
             *lines,
         ]
     )

@@ -20,7 +20,7 @@ from packaging.version import InvalidVersion, Version
 from devices.errors import ConformError
 
 #: The first and the last supported minor version.
-FIRST: Final = (2, 11)
+FIRST: Final = (2, 9)
 LAST: Final = (2, 13)
 #: Set to 1, every version of torch is tried.
 ANY: Final = "TORCH_CONFORMANCE_ANY_TORCH"
@@ -35,7 +35,7 @@ class NoTorch(ConformError):
 
 
 def supported() -> str:
-    """The supported versions, as messages name them: ``torch 2.11 to 2.13``."""
+    """The supported versions, as messages name them: ``torch 2.9 to 2.13``."""
     return "torch {}.{} to {}.{}".format(*FIRST, *LAST)
 
 
@@ -80,3 +80,12 @@ def require_torch() -> None:
             f"torch {version} is installed, but torch-conformance supports {supported()}: install one of them, or set "
             f"{ANY}=1 to try this version anyway"
         )
+
+
+def has_torch() -> bool:
+    """Whether a supported torch is installed."""
+    try:
+        require_torch()
+    except NoTorch:
+        return False
+    return True

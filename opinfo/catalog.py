@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import torch
 
 from devices.files import cache_root, write_whole
+from devices.torch_version import supported
 from opinfo.compare import DEFAULT_TOLERANCES
 
 #: Upstream tests whose tolerance overrides apply here, because they compare a kernel with itself in another layout or
@@ -394,7 +395,7 @@ def catalogue() -> dict[str, Op]:
         raise UnsupportedTorch(
             f"torch {torch.__version__} could not load its op database "
             f"(torch.testing._internal.common_methods_invocations): {exc}. "
-            "Install the packages it needs (expecttest, numpy), or a torch from 2.11 to 2.13."
+            f"Install the packages it needs (expecttest, numpy), or {supported()}."
         ) from exc
     finally:
         gc.freeze()

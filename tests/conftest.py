@@ -78,9 +78,11 @@ _BACKWARD = frozenset({"autocast", "autograd", "nn", "optim"})
 
 #: Files that take longest. They come first: one that is begun when the others are done keeps one core alone.
 _LONGEST = (
-    *("behaviour/test_faults.py", "strangers/test_first_day.py", "layout/test_repro.py"),
-    *("opinfo/test_axes.py", "vendor/test_wheels.py", "isolation/test_runs.py"),
-    *("minimise/test_repros.py", "forking/test_runs.py", "scale/test_hosts.py"),
+    *("behaviour/test_faults.py", "strangers/test_first_day.py", "layout/test_whole_run.py"),
+    *("transcripts/test_transcripts.py", "isolation/test_runs.py", "layout/test_repro.py"),
+    *("scale/test_hosts.py", "vendor/test_wheels.py", "minimise/test_repros.py"),
+    *("mutation/test_mends.py", "bugs/test_bugs.py", "plugin/test_runs.py"),
+    *("explore/test_found_programs.py", "opinfo/test_axes.py", "forking/test_runs.py"),
 )
 
 

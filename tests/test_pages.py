@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import pages
+from tests.mutation.figures import row_of
 
 
 @pytest.mark.parametrize("page", pages.pages(), ids=lambda page: page.name)
@@ -23,3 +24,10 @@ def test_a_figure_typed_by_hand_is_found() -> None:
 def test_a_block_of_an_unknown_name_is_an_error() -> None:
     with pytest.raises(KeyError, match="nothing"):
         pages.rendered("<!-- figures nothing -->\n<!-- end of figures -->")
+
+
+def test_a_row_of_mutants_counts_the_live_ones() -> None:
+    results = ["noticed", "noticed", "not_gated", "survived", "not_reached", "equivalent", "broken"]
+    assert row_of("kernels", 7, results) == pages.MutantFigures(
+        family="kernels", seed=7, live=5, gate_red=2, cells_only=1, reached=1, not_reached=1
+    )

@@ -142,16 +142,17 @@ class ChildDied(ConformError):
 
 @dataclass
 class Child:
-    """A child, from its start to its end::
+    """A child process from its start to its end::
 
         with Child("package.module:function", orders, Limits(silence=60)) as child:
-            for message in child:  # until it ends, or a limit is over
+            for message in child:  # until the child ends or exceeds a limit
                 ...
         child.ended.how
 
-    Leaving the block kills it if it still runs; ``wait()`` inside of it waits for its end.
-    ``preamble`` is Python that the child executes before it imports anything of ours. ``copied`` says that the child need
-    not be a fresh interpreter, if it has neither a preamble nor an environment of its own.
+    Leaving the block kills a child that still runs; ``wait()`` inside the block waits for its end.
+    ``preamble`` is Python code that the child executes before it imports any module of this project.
+    ``copied=True`` allows the child to be forked instead of started as a fresh interpreter, if it has neither
+    a preamble nor an environment.
     """
 
     target: str

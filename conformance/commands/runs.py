@@ -34,7 +34,7 @@ def gate(run: Path, allow_improvements: bool, against: Path | None, verbose: boo
     """
     baseline = load_run(against) if against is not None else None
     result = judge(load_run(run), allow_improvements=allow_improvements, against=baseline)
-    click.echo(summarise(result, styled=_coloured(), verbose=verbose))
+    click.echo(summarise(result, styled=_coloured(), verbosity=int(verbose)))
     for line in publish(result, os.environ):
         click.echo(line)
     return result.exit_code
@@ -58,7 +58,8 @@ def results(run: Path, as_json: bool, verbose: bool) -> None:
         click.echo(record_as_json(loaded))
     else:
         partial = loaded.provenance.partial or loaded.provenance.is_shard
-        click.echo(summarise(judge(loaded, partial=partial), styled=_coloured(), verbose=verbose))
+        judged = judge(loaded, partial=partial)
+        click.echo(summarise(judged, styled=_coloured(), verbosity=int(verbose)))
 
 
 @click.command()

@@ -216,7 +216,3 @@ def say(config: pytest.Config, text: str) -> None:
 def is_styled(config: pytest.Config) -> bool:
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     return reporter is not None and bool(reporter.hasmarkup)
-
-
-def is_verbose(config: pytest.Config) -> bool:
-    return config.get_verbosity() > 0

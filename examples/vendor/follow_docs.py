@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 import venv
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -118,6 +119,26 @@ def build_wheel(source: Path, wheels: Path) -> Path:
         (built,) = (Path(scratch) / "out").glob("*.whl")
         wheels.mkdir(parents=True, exist_ok=True)
         return Path(shutil.copy(built, wheels))
+
+
+def build_sdist(source: Path, folder: Path) -> Path:
+    """Build the source distribution of a folder, from a copy as above."""
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / "source"
+        shutil.copytree(source, copy, ignore=_SKIPPED)
+        build = (
+            "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+        )
+        command = [sys.executable, "-c", build, str(folder.absolute())]
+        subprocess.run(command, cwd=copy, check=True, stdout=subprocess.DEVNULL)
+    (built,) = folder.glob("*.tar.gz")
+    return built
+
+
+def contents(wheel: Path) -> set[str]:
+    """The names of the files in a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
 
 
 def clean_environment(folder: Path, *folders: Path) -> Path:

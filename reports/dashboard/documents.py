@@ -88,7 +88,7 @@ class Cause(msgspec.Struct, frozen=True):
     example: CellKey
     outcome: str = "fail"
     positions: list[int] = []
-    gating: bool = True
+    gating: bool = True  # false for cells of provisional clauses
 
 
 class RunDocument(msgspec.Struct, frozen=True):
@@ -110,6 +110,7 @@ class RunDocument(msgspec.Struct, frozen=True):
     undeclared: dict[str, list[str]]  # clause to the capabilities that are not declared
     exclusions: list[Exclusion]
     manifest: Manifest
+    provisional: list[str] = []  # the clauses that do not gate
     levels: list[Level] = []  # none in a run of a suite that states none
     causes: list[Cause] = []  # of the cells that fail, the largest first
 
@@ -139,6 +140,7 @@ class Count(msgspec.Struct, frozen=True):
     blocked: int
     crashes: int
     hangs: int
+    not_gating: int = 0  # regressions and improvements of provisional clauses, not counted as such
 
 
 class DeviceDocument(msgspec.Struct, frozen=True):

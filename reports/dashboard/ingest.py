@@ -19,7 +19,7 @@ from devices.errors import ConformError
 from devices.manifest import Block, Manifest, ManifestError
 from devices.verdicts import Matcher, conflict_text
 from reports.advice import sentence, todo
-from reports.causes import Cause, causes_of
+from reports.causes import Cause, causes_of, unexpected
 from reports.dashboard import axes, documents
 from reports.dashboard.axes import Axis
 from reports.dashboard.geometry import Placement, laid_out, placed
@@ -302,6 +302,7 @@ def _document(
         facts=_cleaned(plan.facts, dict[str, str | int | float | bool | None]),
         capabilities=_cleaned(plan.capabilities, dict[str, dict[str, bool | None]]),
         undeclared=_undeclared(read),
+        provisional=[clause.id for clause in plan.clauses if clause.provisional],
         exclusions=_cleaned(plan.exclusions, list[Exclusion]),
         manifest=manifest,
         levels=_cleaned(levels_of(run), list[Level]),
@@ -310,9 +311,9 @@ def _document(
 
 
 def _failing(read: ReadRun) -> list[CellResult]:
-    """The cells that do not pass: regressions, expected failures and improvements."""
-    sound = (Verdict.OK, Verdict.FLAKY, Verdict.MISSING)
-    return [result for result in read.not_passed.values() if result.verdict not in sound]
+    """The unexpected results, as in every report of the run, and the expected failures."""
+    expected = (r for r in read.not_passed.values() if r.verdict is Verdict.EXPECTED)
+    return [*unexpected(read.run), *expected]
 
 
 def _published_causes(read: ReadRun) -> list[documents.Cause]:
@@ -338,7 +339,7 @@ def _published_cause(
         example=CellKey(*map(clean, cause.example.key)),
         outcome=cause.example.outcome.value,
         positions=[places[result.key] for result in cause.results],
-        gating=not all(clauses[name].provisional for name in ids),
+        gating=cause.gates,
     )
 
 
@@ -437,13 +438,9 @@ def _shards(read: ReadRun, deciding: Mapping[int, list[int]]) -> dict[int, _Shar
 
 
 def _causes(read: ReadRun) -> Iterator[tuple[int, _Cause]]:
-    """Yields the position of each regression and improvement, with its cause."""
-    new = {
-        result.key: position
-        for position, result in read.not_passed.items()
-        if result.verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT)
-    }
-    for cause in causes_of(read.run, [read.not_passed[position] for position in new.values()]):
+    """Yields the position of each unexpected result, with its cause."""
+    new = {result.key: position for position, result in read.not_passed.items()}
+    for cause in causes_of(read.run, unexpected(read.run)):
         names = [clean(str(result.key)) for result in cause.results[:_NAMED]]
         advice = clean(todo(cause, read.run.parsed.clauses))
         made = _Cause(clean(sentence(cause)), advice, len(cause.results), names)

@@ -85,7 +85,10 @@ def counted(document: RunDocument) -> tuple[Tally, dict[str, Tally]]:
     """The counts of a run's cells as the gate counts them: of all cells, and by clause family."""
     families: dict[str, list[Tally]] = {}
     for clause, counts in document.counts.items():
-        families.setdefault(clause.partition(".")[0], []).append(tally(counts))
+        part = tally(counts)
+        if clause in document.provisional:
+            part.set_aside()
+        families.setdefault(clause.partition(".")[0], []).append(part)
     by_family = {name: Tally.sum(parts) for name, parts in families.items()}
     return Tally.sum(by_family.values()), by_family
 

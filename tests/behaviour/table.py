@@ -54,18 +54,6 @@ def some_cells() -> list[CellKey]:
     return some
 
 
-def one_of_each_clause() -> list[Fault]:
-    """Faults that together break every clause: each breaks one that those before it do not."""
-    taken: list[Fault] = []
-    broken: set[str] = set()
-    there = clauses_of_cases()
-    for fault in faults().values():
-        if (there & set(fault.clauses)) - broken:
-            taken.append(fault)
-            broken |= set(fault.clauses)
-    return taken
-
-
 def own_cells(fault: Fault, clean: Mapping[CellKey, Seen]) -> list[CellKey]:
     """The cells of a fault's clauses that it can change; slow ones only where a clause has no others."""
     own: list[CellKey] = []
@@ -139,14 +127,16 @@ class Trial:
         ]
 
 
-def trial(server: Server, fault: Fault, clean: Mapping[CellKey, Seen]) -> Trial:
+def trial(
+    server: Server, fault: Fault, clean: Mapping[CellKey, Seen], enough: int = _ENOUGH
+) -> Trial:
     """Run a fault's cells with it on; the others in a process of their own, as the first may spoil it."""
     own, others = own_cells(fault, clean), other_cells(fault, clean)
-    seen = {**server.run(fault.name, own, enough=_ENOUGH), **server.run(fault.name, others)}
+    seen = {**server.run(fault.name, own, enough=enough), **server.run(fault.name, others)}
     made = Trial(fault, clean, seen)
     if made.missed:  # by what is quick, or known to reach it
         more = [c for c in all_own_cells(fault) if c.clause in made.missed and c not in made.seen]
-        seen = server.run(fault.name, more, enough=_ENOUGH)
+        seen = server.run(fault.name, more, enough=enough)
         made = Trial(fault, clean, {**made.seen, **seen})
     return made
 

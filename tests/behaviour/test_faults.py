@@ -22,19 +22,18 @@ from devices.simulated.faults import Fault
 from tests.behaviour import table
 from tests.behaviour.server import Seen, Server, serving
 from tests.plugin.running import environment
+from tests.sampling import one_of_each_clause
 
 FAULTS = table.faults()
+FAST = one_of_each_clause(FAULTS.values())
 SOME, ALL = "some cells", "all cells"
+# Of module scope, so that pytest runs the tests of one fault one after another.
 each_trial = pytest.mark.parametrize(
-    ("clean", "fault"),
+    ("cells", "fault"),
     [
-        *(
-            pytest.param(SOME, fault, id=f"{fault.name}-some")
-            for fault in table.one_of_each_clause()
-        ),
+        *(pytest.param(SOME, fault, id=f"{fault.name}-some") for fault in FAST),
         *(pytest.param(ALL, f, id=f.name, marks=pytest.mark.slow) for f in FAULTS.values()),
     ],
-    indirect=["clean"],
     scope="module",
 )
 
@@ -45,37 +44,50 @@ def server(cache: Path, shared: Path) -> Iterator[Server]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def clean(request: pytest.FixtureRequest, server: Server) -> dict[CellKey, Seen]:
-    """Cases without a fault."""
-    cells = table.some_cells() if request.param == SOME else table.all_cells()
-    found = server.run("", cells)
-    assert [*found] == cells, "the process ended before the last case"
-    return found
+class Trials:
+    """The clean runs and the trials of some or all cells, each made when it is first asked for."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._clean: dict[str, dict[CellKey, Seen]] = {}
+        self._made: dict[tuple[str, str], table.Trial] = {}
+
+    def clean(self, cells: str) -> dict[CellKey, Seen]:
+        """The cells without a fault."""
+        if cells not in self._clean:
+            asked = table.some_cells() if cells == SOME else table.all_cells()
+            found = self.server.run("", asked)
+            assert [*found] == asked, "the process of the clean run ended early"
+            self._clean[cells] = found
+        return self._clean[cells]
+
+    def of(self, cells: str, fault: Fault) -> table.Trial:
+        if (cells, fault.name) not in self._made:
+            given = {"enough": 2} if cells == SOME else {}
+            made = table.trial(self.server, fault, self.clean(cells), **given)
+            self._made[cells, fault.name] = made
+        return self._made[cells, fault.name]
 
 
 @pytest.fixture(scope="module")
-def trials(server: Server, clean: dict[CellKey, Seen]) -> dict[str, table.Trial]:
-    return {}
+def trials(server: Server) -> Trials:
+    return Trials(server)
 
 
 @pytest.fixture
-def trial(
-    fault: Fault, server: Server, clean: dict[CellKey, Seen], trials: dict[str, table.Trial]
-) -> table.Trial:
-    if fault.name not in trials:
-        trials[fault.name] = table.trial(server, fault, clean)
-    return trials[fault.name]
+def trial(cells: str, fault: Fault, trials: Trials) -> table.Trial:
+    return trials.of(cells, fault)
 
 
-@pytest.mark.parametrize("clean", [SOME, pytest.param(ALL, marks=pytest.mark.slow)], indirect=True)
-def test_every_case_passes_without_a_fault(clean: dict[CellKey, Seen]) -> None:
+@pytest.mark.parametrize("cells", [SOME, pytest.param(ALL, marks=pytest.mark.slow)])
+def test_every_case_passes_without_a_fault(cells: str, trials: Trials) -> None:
+    clean = trials.clean(cells)
     wrong = [f"{k}: {s.outcome}: {s.message}" for k, s in clean.items() if s.outcome != "pass"]
     assert wrong == []
 
 
 def test_faults_of_the_fast_part_break_every_clause() -> None:
-    broken = {clause for fault in table.one_of_each_clause() for clause in fault.clauses}
+    broken = {clause for fault in FAST for clause in fault.clauses}
     assert table.clauses_of_cases() <= broken
 
 
@@ -126,31 +138,29 @@ def first_of_each_suite() -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("clean", "clause"),
+    ("cells", "clause"),
     [
         pytest.param(SOME, clause, id=clause)
         if clause in first_of_each_suite()
         else pytest.param(ALL, clause, id=clause, marks=pytest.mark.slow)
         for clause in sorted(table.clauses_of_cases())
     ],
-    indirect=["clean"],
-    scope="module",
 )
 def test_the_script_of_a_clause_exits_1_exactly_while_its_fault_is_on(
+    cells: str,
     clause: str,
-    server: Server,
-    clean: dict[CellKey, Seen],
-    trials: dict[str, table.Trial],
+    trials: Trials,
     descriptor: Descriptor,
     tmp_path: Path,
 ) -> None:
+    server = trials.server
     script, tried = tmp_path / "repro.py", []
-    for fault, cell, text in islice(repros(clause, server, clean, trials, descriptor), 4):
+    for fault, cell, text in islice(repros(cells, clause, trials, descriptor), 4):
         script.write_text(text, encoding="utf-8")
         on, off = server.run_script(fault.name, script), server.run_script("", script)
         assert off[0] == 0, f"{fault.name}, {cell}: {off[1]}"
         if on[0] == 1:
-            assert on[1].startswith("FAILS: ")
+            assert on[1].startswith("FAIL: ")
             return
         # A race need not show every time, and a fault may keep the device from being opened at all.
         tried.append(f"{fault.name}, {cell}: {on}")
@@ -158,21 +168,15 @@ def test_the_script_of_a_clause_exits_1_exactly_while_its_fault_is_on(
 
 
 def repros(
-    clause: str,
-    server: Server,
-    clean: dict[CellKey, Seen],
-    trials: dict[str, table.Trial],
-    descriptor: Descriptor,
+    cells: str, clause: str, trials: Trials, descriptor: Descriptor
 ) -> Iterator[tuple[Fault, CellKey, str]]:
     """Faults of a clause, cells that they fail, and the scripts; quick ones first."""
     for fault in FAULTS.values():
         if clause not in fault.clauses:
             continue
-        if fault.name not in trials:
-            trials[fault.name] = table.trial(server, fault, clean)
-        seen = trials[fault.name].seen
-        cells = trials[fault.name].caught(clause)
-        for cell in sorted(cells, key=lambda c: (not seen[c].script, c.op == "drawn", c.op))[:2]:
+        made = trials.of(cells, fault)
+        seen, caught = made.seen, made.caught(clause)
+        for cell in sorted(caught, key=lambda c: (not seen[c].script, c.op == "drawn", c.op))[:2]:
             text = seen[cell].script
             if not text:  # it died
                 case = replace(suites.case_of(cell.clause, cell.op), seconds=5.0)

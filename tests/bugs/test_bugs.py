@@ -23,6 +23,7 @@ from opinfo.catalog import catalogue
 from tests.bugs.imitations import wrap
 from tests.bugs.patches import PATCHES
 from tests.bugs.trials import fate
+from tests.sampling import first_of_each
 
 KNOWN = tuple(bugs())
 #: Imitations that are said to be noticed, those of one op one after another: they share its samples.
@@ -38,13 +39,17 @@ def named(found: list[Bug]) -> list[str]:
 # Imitations
 
 
-@pytest.mark.parametrize("bug", TRIED, ids=named(TRIED))
+@pytest.mark.parametrize(
+    "bug", first_of_each(TRIED, lambda bug: bug.imitation.then, lambda bug: bug.reference)
+)
 def test_suite_notices_the_imitation(bug: Bug) -> None:
     found, _ = fate(bug)
     assert found in ("quick", "core", "full", "planned"), bug.imitated
 
 
-@pytest.mark.parametrize("bug", PATCHED, ids=named(PATCHED))
+@pytest.mark.parametrize(
+    "bug", first_of_each(PATCHED, lambda bug: bug.family, lambda bug: bug.reference)
+)
 def test_suite_notices_the_patched_function(bug: Bug) -> None:
     assert fate(bug)[0] == "quick", bug.imitated
 

@@ -100,6 +100,7 @@ def test_a_device_that_cannot_be_had_is_one_message(
     assert not folder.exists(), "nothing is left behind"
 
 
+@pytest.mark.slow
 def test_a_backend_that_breaks_torch_is_in_the_way_of_those_alone_who_need_it(
     tmp_path: Path, cache: Path
 ) -> None:
@@ -335,6 +336,7 @@ def test_a_cell_without_an_outcome_is_in_no_block() -> None:
     assert set(CELLS) > {ADD, CONV}
 
 
+@pytest.mark.slow
 def test_the_lazy_backend_is_described_in_one_command(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,7 +55,7 @@ def test_a_lone_shard_is_refused(tmp_path: Path) -> None:
 
 def test_an_empty_run_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run", plan_document(cells=[]), {}, PROVENANCE)
-    with pytest.raises(Refused, match="no cells are planned: no evidence"):
+    with pytest.raises(Refused, match="the plan has no cells, so nothing was checked"):
         read(tmp_path / "run")
 
 

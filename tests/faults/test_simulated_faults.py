@@ -27,6 +27,7 @@ from devices.simulated.faults import (
 )
 from tests import table
 from tests.plugin.running import CHECKOUT
+from tests.sampling import trials_of
 from tests.simulated.rig import ITEMS, LAYOUT, RIG
 from tests.trials import Bench, Trial, Trials, not_passing, planted_items
 
@@ -41,6 +42,8 @@ CHECKED = [
 # Of module scope, so that pytest runs the tests of one fault one after another: on one worker of xdist.
 each_fault = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS, scope="module")
 each_layout_fault = pytest.mark.parametrize("fault", LAYOUT.values(), ids=LAYOUT, scope="module")
+#: What runs the suite with a fault on. The fast tests try every clause.
+each_trial = pytest.mark.parametrize("fault", trials_of(LAYOUT), scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -105,17 +108,17 @@ def test_probe_sees_the_fault_while_it_is_on(
     assert probed[fault.name] == (False, True, False)
 
 
-@each_layout_fault
+@each_trial
 def test_fault_fails_each_of_its_clauses(trial: Trial) -> None:
     assert trial.missed == []
 
 
-@each_layout_fault
+@each_trial
 def test_fault_is_caught_wherever_it_is_planted(trial: Trial) -> None:
     assert trial.untouched == []
 
 
-@each_layout_fault
+@each_trial
 def test_cells_outside_the_radius_stay_as_they_were(trial: Trial) -> None:
     assert [str(change) for change in trial.strays] == []
 

@@ -99,7 +99,7 @@ def fresh_python(path: Path) -> Ran:
 @pytest.mark.parametrize("cell", ["layout.expanded_read/median", "layout.out_kept/tril"])
 def test_in_a_fresh_python_a_script_exits_1_and_tells_the_fault(run: WholeRun, cell: str) -> None:
     ran = fresh_python(run.folder / "repro" / f"{cell}-float32.py")
-    assert ran.code == 1 and "FAULT: " in ran.text and "Traceback" not in ran.text
+    assert ran.code == 1 and "FAIL: " in ran.text and "Traceback" not in ran.text
 
 
 @pytest.mark.slow
@@ -107,14 +107,14 @@ def test_in_a_fresh_python_the_script_of_a_memory_format_tells_the_fault(
     whole_run: WholeRun,
 ) -> None:
     ran = fresh_python(whole_run.folder / "repro" / "layout.memory_format" / "to-float32.py")
-    assert ran.code == 1 and "FAULT: " in ran.text and "Traceback" not in ran.text
+    assert ran.code == 1 and "FAIL: " in ran.text and "Traceback" not in ran.text
 
 
 def test_every_failing_cell_s_script_shows_its_fault(scripts: list[Path], fork: ForkServer) -> None:
     silent = {}
     for path in scripts:
         ran = fork.script(path)
-        if ran.code != 1 or "FAULT: " not in ran.text:
+        if ran.code != 1 or "FAIL: " not in ran.text:
             silent[f"{path.parent.name}/{path.name}"] = (ran.code, ran.text[-300:])
     assert silent == {}
 
@@ -127,7 +127,7 @@ def test_every_failing_case_s_script_fails_as_the_run_did(
     cases = {key: path for key, path in written(whole_run).items() if is_case(key)}
     for key, path in cases.items():
         ran = fork.script(path)
-        assert ran.code == 1 and ran.text.startswith("FAILS: "), ran.text
+        assert ran.code == 1 and ran.text.startswith("FAIL: "), ran.text
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         assert text is not None and text.startswith(f"{key.clause}::{key.op} on cpu\n")
 
@@ -386,7 +386,7 @@ def test_a_script_exits_0_where_its_fault_is_gone(
         path = tmp_path / f"{number}.py"
         path.write_text(text, encoding="utf-8")
         ran = fork.script(path)
-        if ran.code != 0 or "no fault" not in ran.text:
+        if ran.code != 0 or "PASS" not in ran.text:
             wrong[name] = (ran.code, ran.text[-400:])
     assert wrong == {}
 
@@ -474,11 +474,11 @@ def test_a_script_of_a_call_that_dies_reports_how_its_process_ended(tmp_path: Pa
     script = script_for_call(context, SUITE.op_checks, "layout.values", call, seconds=60.0)
     path = tmp_path / "returns.py"
     path.write_text(script, encoding="utf-8")
-    assert fresh_python(path) == Ran(0, "no fault: the call returned\n")
+    assert fresh_python(path) == Ran(0, "PASS: the call returned\n")
     dying = script.replace("op = torch.add", "import os\n    op = lambda *a, **k: os.abort()")
     path.write_text(dying, encoding="utf-8")
     ran = fresh_python(path)
-    assert ran.code == 1 and "FAULT: the process was killed by SIGABRT" in ran.text
+    assert ran.code == 1 and "FAIL: the process was killed by SIGABRT" in ran.text
 
 
 @pytest.mark.parametrize(
@@ -516,7 +516,7 @@ def test_the_script_of_a_judgement_that_died_judges_too(tmp_path: Path) -> None:
     script = script_for_call(context, SUITE.op_checks, "layout.views", call, **given)  # type: ignore[arg-type]
     path = tmp_path / "judged.py"
     path.write_text(script, encoding="utf-8")
-    assert fresh_python(path) == Ran(0, "no fault\nno fault: the call returned\n")
+    assert fresh_python(path) == Ran(0, "PASS\nPASS: the call returned\n")
 
 
 # -- what a script carries

@@ -21,6 +21,7 @@ def of_family(family: str) -> list[str]:
     return [op for each in exceptions().families if each.name == family for op in each.ops]
 
 
+@pytest.mark.slow
 def test_each_sum_notices_a_term_that_is_dropped_doubled_or_misplaced() -> None:
     """One dtype of each op; ``python -m tests.precision`` asks all."""
     missed, dtypes = [], cycle(FORMATS)

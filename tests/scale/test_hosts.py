@@ -53,6 +53,7 @@ def _equal_but_for(
     return found
 
 
+@pytest.mark.slow
 def test_two_hosts_over_ssh_lose_the_guilty_cells_alone(
     calm: dict[CellKey, CellResult], tmp_path: Path, cache: Path
 ) -> None:

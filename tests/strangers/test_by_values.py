@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from devices.cell import CellKey, Outcome
 from tests.plugin.running import ForkServer, cells_of
 from tests.strangers.bench import MODULES
@@ -63,6 +65,7 @@ def test_writes_into_views_that_are_lost_are_found(tmp_path: Path, fork: ForkSer
         assert outcomes[CellKey("layout.values", op, "float32")] is Outcome.PASS
 
 
+@pytest.mark.slow
 def test_manners_of_another_framework_are_charged_once(tmp_path: Path, fork: ForkServer) -> None:
     """Exceptions of its own are refusals as good as torch's; a dtype that it does not have is no fault of every op."""
     device = "foreign", "strange_foreign", tmp_path, fork
@@ -127,6 +130,7 @@ def test_a_device_is_not_held_to_hooks_that_are_optional(tmp_path: Path, fork: F
         assert outcomes[CellKey(*cell.split("::"), "")] is Outcome.PASS, cell
 
 
+@pytest.mark.slow
 def test_a_synchronize_that_raises_is_charged_once(tmp_path: Path, fork: ForkServer) -> None:
     clause = ("--clauses=device.capability",)
     for device, module, outcome in (

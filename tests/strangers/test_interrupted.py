@@ -5,9 +5,12 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.strangers.interrupted import Place, stop
 
 
+@pytest.mark.slow
 def test_an_init_that_was_ended_goes_on_and_leaves_nothing_elsewhere(
     tmp_path: Path, cache: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,36 @@ from tests.transcripts.scenario import TASKS, Task, play
 from tests.transcripts.terminal import Screen
 
 
+class Session:
+    """One session in which the tasks are run in order, as far as somebody has asked for their screens."""
+
+    def __init__(self, played: Iterator[tuple[Task, Screen]]) -> None:
+        self._played = played
+        self._screens: dict[str, Screen] = {}
+
+    def screen(self, task: Task) -> Screen:
+        while task.title not in self._screens:
+            done, screen = next(self._played)
+            self._screens[done.title] = screen
+        return self._screens[task.title]
+
+
 @pytest.fixture(scope="module")
-def screens(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> dict[str, Screen]:
-    """What each task showed: one session, played once."""
-    folder = tmp_path_factory.mktemp("everyday")
-    return {task.title: screen for task, screen in play(folder, environment(cache))}
+def session(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Session:
+    return Session(play(tmp_path_factory.mktemp("everyday"), environment(cache)))
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.title)
-def test_a_task_is_answered_on_one_screen(task: Task, screens: dict[str, Screen]) -> None:
-    screen = screens[task.title]
+#: The tasks at the start of the session, which the fast tests take.
+FIRST = 2
+
+
+@pytest.mark.parametrize(
+    "task",
+    [*TASKS[:FIRST], *(pytest.param(task, marks=pytest.mark.slow) for task in TASKS[FIRST:])],
+    ids=lambda task: task.title,
+)
+def test_a_task_is_answered_on_one_screen(task: Task, session: Session) -> None:
+    screen = session.screen(task)
     answer = task.answer(screen)
     assert screen.status == task.status, f"{screen}"
     missing = [each for each in task.shows if not re.search(each, answer, re.MULTILINE)]

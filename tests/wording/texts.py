@@ -14,8 +14,9 @@ PACKAGES = ("conformance", "devices", "opinfo", "reports")
 
 #: Besides Python: data with messages and reasons, templates, scripts of the dashboard, C++ with messages.
 SUFFIXES = (".toml", ".jinja", ".js", ".cpp", ".h")
-#: A literal of fewer words is a name, a key or a piece of code.
+#: A literal of fewer words is a name, a key or a piece of code; one without any of these is a list of names.
 SENTENCE = 4
+_ENGLISH = {"a", "an", "and", "are", "at", "by", "for", "from", "has", "in", "is", "it", "no", "not", "of", "on", "or", "than", "the", "to", "was", "with"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ def python_texts(path: Path) -> Iterator[Text]:
         if id(node) in docstrings or id(node) in parts:
             continue
         text = _literal(node)
-        if len(text.split()) >= SENTENCE:
+        words = text.split()
+        if len(words) >= SENTENCE and not _ENGLISH.isdisjoint(words):
             yield Text(path, getattr(node, "lineno", 0), "message", text)
 
 

@@ -58,7 +58,9 @@ def here(
             raise
         except BaseException as error:  # every exception of the device is recorded as its result
             made.end(error)
-            traceback.clear_frames(error.__traceback__)  # frees tensors, which later cases count
+            traceback.clear_frames(
+                error.__traceback__
+            )  # frees tensors, which would count in later cases
             error.__traceback__ = None
             device.let_go()
         made.checks, made.notes, made.program = context.checks, context.notes, context.program
@@ -129,12 +131,12 @@ def reproduce(case: Case, where: Where, dies: bool = False) -> int:
     else:
         made = _on_a_fresh_device(case, where)
     if made.failure is not None or made.refused is not None:
-        print(f"FAILS: {made.refused if made.failure is None else made.failure.message}")
+        print(f"FAIL: {made.refused if made.failure is None else made.failure.message}")
         return 1
     if made.undeclared or made.not_shown:
         print(made.undeclared or made.not_shown)
         return 2
-    print(f"passes: {made.checks} checks")
+    print(f"PASS: {made.checks} check{'' if made.checks == 1 else 's'}")
     return 0
 
 

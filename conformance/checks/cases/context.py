@@ -40,7 +40,7 @@ from opinfo.device import Device, open_device
 
 _NOTHING: Any = object()
 
-#: Seconds that loading torch and opening the device may take in another process, in addition to the limit of the function.
+#: Seconds for loading torch and opening the device in a subprocess, in addition to the limit of the function.
 START_SECONDS = 120.0
 
 #: The name under which a fresh process imports a repro script.
@@ -278,7 +278,7 @@ class Context:
         item = int(wrong[0])
         place = torch.unravel_index(wrong[0], there.shape) if there.dim() else ()
         expected_text, found_text = (shown(each.reshape(-1)[item].item()) for each in (want, there))
-        if expected_text == found_text:  # NaN of other bits
+        if expected_text == found_text:  # NaN with other bits
             size = there.itemsize
             part = slice(item * size, (item + 1) * size)
             expected_text += f" with the bytes {theirs[part].tolist()}"
@@ -475,7 +475,7 @@ class Context:
 
 
 def _at(found: str, at: str) -> str:
-    return f"{found} ({at})" if found and at else found or at
+    return f"{found} ({at})" if found and at else found or (f"at {at}" if at else "")
 
 
 # -- functions in a subprocess

@@ -227,7 +227,7 @@ class Trial:
                 shorter(self.found[0])
             program, cause = self.found
             self.context.program = program
-            how = " (not every time)" if sometimes else " (not fully shrunk)" if cut else ""
+            how = " (fails only sometimes)" if sometimes else " (not fully shrunk)" if cut else ""
             text = self.drawn.told(*program) + how
             raise CheckFailed(replace(failure_of(cause), program=text)) from None
 

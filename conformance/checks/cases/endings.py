@@ -46,7 +46,8 @@ class NotInFlight(Blocked):
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Returns the failure of a failed check, or a failure that says which exception was raised."""
+    """Returns the failure of a CheckFailed; for any other exception, a new failure that says which exception
+    was raised."""
     if isinstance(error, CheckFailed):
         return error.failure
     name = type(error).__name__

@@ -301,7 +301,7 @@ def _written_out(module: str, found: re.Match[str]) -> str:
 
 @cache
 def _source_of(name: str) -> str | None:
-    """The source of a module that is ours or has been imported; None for any other."""
+    """Returns the source of a module of this project or of one that has been imported; None for any other."""
     path = _ROOT.joinpath(*name.split("."))
     files = [path.with_suffix(".py"), path / "__init__.py"]
     if name in sys.modules and (file := getattr(sys.modules[name], "__file__", None)):
@@ -314,8 +314,8 @@ def _source_of(name: str) -> str | None:
 
 @cache
 def _imported(text: str) -> tuple[str, ...]:
-    """What a module imports, anywhere but for type checkers: modules, and packages of which it takes
-    more than modules."""
+    """Returns what a module imports, except under TYPE_CHECKING: module names, and packages from which more
+    than modules is imported."""
     found: list[str] = []
     for source, several, one in _IMPORT.findall(_FOR_TYPES.sub("", text)):
         for name in re.findall(r"(?:^|,)\s*([\w.*]+)", re.sub(r"#.*", "", several or one)):

@@ -47,10 +47,12 @@ def live_blocks(context: Context) -> None:
     fresh(context)
     with new_queue(context):
         blocks = [context.bytes_of(size) for size in _sizes(context, 40)]
-        context.same(overlapping(blocks), [], "live blocks overlap")
+        context.same(overlapping(blocks), [], "live blocks overlap (address ranges)")
         del blocks[::2]
         blocks += [context.bytes_of(size) for size in _sizes(context, 40)]
-        context.same(overlapping(blocks), [], "live blocks overlap after others were freed")
+        context.same(
+            overlapping(blocks), [], "live blocks overlap after others were freed (address ranges)"
+        )
 
 
 @cases("allocator.disjoint")
@@ -294,7 +296,9 @@ def nobody_shares(context: Context) -> None:
     held = ChainMap(*context.together(*(partial(work, thread) for thread in range(6))))
     context.settle()
     context.must(len(held) == 36, "the threads hold the wrong number of blocks")
-    context.same(overlapping(held.values()), [], "live blocks of different threads overlap")
+    context.same(
+        overlapping(held.values()), [], "live blocks of different threads overlap (address ranges)"
+    )
     for seed, block in held.items():
         keeps(context, block, seed, "the bytes of a live block changed")
 

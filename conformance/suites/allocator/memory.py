@@ -24,7 +24,8 @@ def kept(context: Context, *names: str) -> bool:
 
 
 def granule(context: Context, size: int) -> int:
-    """Returns by how many bytes a block may exceed a request of this size, as declared in the descriptor."""
+    """Returns the most bytes by which a block may exceed a request of this size, as declared in the
+    descriptor."""
     above = [step for bound, step in context.descriptor.granularity_above.items() if size > bound]
     return max((context.granularity, *above))
 
@@ -85,7 +86,7 @@ def empty_host(context: Context) -> None:
     if "empty_host_cache" in context.descriptor.functions:
         context.own("empty_host_cache")()
         return
-    general: Any = getattr(torch.accelerator.memory, "empty_host_cache", None)  # not before 2.12
+    general: Any = getattr(torch.accelerator.memory, "empty_host_cache", None)  # since 2.12
     if general is None:
         raise NotDeclared(
             "this torch has no torch.accelerator.memory.empty_host_cache, and the descriptor declares no empty_host_cache"
@@ -147,7 +148,9 @@ def none_inside(
     context: Context, blocks: Iterable[torch.Tensor], place: tuple[int, int], text: str
 ) -> None:
     """Checks that no block shares bytes with a span."""
-    context.same([span(each) for each in blocks if inside(each, [place])], [], text)
+    context.same(
+        [span(each) for each in blocks if inside(each, [place])], [], f"{text} (address ranges)"
+    )
 
 
 @contextmanager

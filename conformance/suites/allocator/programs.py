@@ -126,7 +126,7 @@ class Watch:
                 )
         if self.judges("disjoint"):
             wrong = overlapping(block.tensor for block in live)
-            self.context.same(wrong, [], "live blocks overlap")
+            self.context.same(wrong, [], "live blocks overlap (address ranges)")
             aligned(self.context, [block.tensor for block in live])
         if self.judges("contents"):
             self.read([block for block in live if block.size <= READ])
@@ -277,7 +277,9 @@ def use_elsewhere(
         if known_place and hold.holds:
             wrong = [span(each) for each in early if inside(each, [place])]
             run.context.same(
-                wrong, [], "a block was reused while the stream that it was marked for was busy"
+                wrong,
+                [],
+                "a block was reused while the stream that it was marked for was busy (address ranges)",
             )
         del early
     run.streams[index, stream].synchronize()

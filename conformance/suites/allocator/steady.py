@@ -38,7 +38,7 @@ _HOST_CALLS = 16  # calls in a window of host memory
 _WINDOWS = 3
 
 
-# What is measured
+# Measuring
 
 
 def in_use(context: Context) -> int | None:

@@ -97,9 +97,9 @@ def second(ctx: ItemContext) -> None:
         for known, laid, layout, name in asked(ctx, _PAIRS, SAMPLES):
             cotangents = known.cotangents(layout, laid.geometries)
             given = (known.places, cotangents)
-            of = [f"the second gradient by input {place}" for place in known.places]
+            of = [f"the second gradient with respect to input {place}" for place in known.places]
             sent = [each for each in cotangents if each is not None]
-            of += [f"the second gradient by cotangent {n}" for n in range(len(sent))]
+            of += [f"the second gradient with respect to cotangent {n}" for n in range(len(sent))]
             kinds = [laid.sample.tensors[p].dtype for p in known.places]
             kinds += [each.dtype for each in sent]
             _judged(

@@ -50,7 +50,7 @@ def near(
     )
 
 
-# -- what is needed and what is saved
+# -- needs_input_grad and save_for_backward
 
 
 class _Product(torch.autograd.Function):
@@ -170,7 +170,7 @@ def saved_tensors(context: Context) -> None:
         context.raises(RuntimeError, y.sum().backward, text=text, match="modified by an inplace")
 
 
-# -- marks
+# -- mark_dirty and mark_non_differentiable
 
 
 class _Doubles(torch.autograd.Function):
@@ -299,7 +299,7 @@ def mark_non_differentiable(context: Context) -> None:
         )
 
 
-# -- undefined cotangents
+# -- cotangents of unused results
 
 
 class _Several(torch.autograd.Function):

@@ -176,13 +176,15 @@ def changed(context: Context, name: str) -> None:
     for which in ("middle", "result"):
         for text, change in (
             ("in place", _doubled),
-            ("by a view", _part_is_zero),
+            ("through a view", _part_is_zero),
             ("by out=", _is_out),
         ):
             made = Passed(context, name)
             with torch.no_grad():
                 change(getattr(made, which).detach())
-            _raises_or_is_right(context, made, f"{which} changed {text}")
+            _raises_or_is_right(
+                context, made, f"{'operand' if which == 'middle' else which} changed {text}"
+            )
 
 
 def _raises_or_is_right(context: Context, made: Passed, at: str) -> None:
@@ -206,7 +208,7 @@ def copied(context: Context, name: str) -> None:
     with torch.no_grad():
         made.middle.detach().mul_(2)
         made.result.detach().mul_(2)
-    _raises_or_is_right(context, made, "operand and result changed")
+    _raises_or_is_right(context, made, "operand and result changed in place")
 
 
 @cases("autograd.saved", over={f"{name}_freed": (name,) for name in OPS})

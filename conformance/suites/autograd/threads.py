@@ -249,7 +249,7 @@ def caller_keeps_its_stream(context: Context) -> None:
     whole(context, x.grad, 2.0)
 
 
-# -- graphs at once
+# -- concurrent graphs
 
 
 def _model(x: torch.Tensor) -> torch.Tensor:
@@ -372,7 +372,7 @@ def from_another_thread(context: Context) -> None:
     _near(context, x.grad, _wanted(3), WRONG_GRADIENT)
 
 
-# -- what a node sees
+# -- the state that a node runs with
 
 
 @cases("autograd.threads", requires={"generator"}, over={"random_numbers": (0,)})

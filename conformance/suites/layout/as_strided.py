@@ -107,8 +107,8 @@ def addresses_of_view(
     strides of the input are."""
     base = numbered(dtype)
     for what, of in (
-        ("of a transposed view", move(base).view(6, 10).t()),
-        ("of a square matrix", move(base)[:36].view(6, 6)),
+        ("as_strided of a transposed view", move(base).view(6, 10).t()),
+        ("as_strided of a square matrix", move(base)[:36].view(6, 6)),
     ):
         wrong = misread(back(op(of, size, stride, offset)), base, size, stride, offset, what)
         if wrong is not None:

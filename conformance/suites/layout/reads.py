@@ -58,9 +58,9 @@ def _one_call(ctx: ItemContext, laid: Laid) -> None:
     failed = intact.failed if intact is not None else 0
     answer = ctx.judge(judges, called, unread, reference)
     if intact is not None and intact.failed > failed:
-        ctx.rebuild(laid.sample)  # an input may have other strides now
+        ctx.rebuild(laid.sample)  # the call may have changed an input's strides
     if "storage" not in ctx.device.descriptor.capabilities:
-        ctx.rebuild(laid.sample)  # outputs were written to
+        ctx.rebuild(laid.sample)  # judge_fresh writes to the outputs, which may be inputs
     if answer is not None and reference.mutable:
         ctx.rebuild(
             laid.sample
@@ -235,7 +235,7 @@ def written_to_inputs(
     that do not declare ``storage``. Nothing is written if the output is input number ``through`` itself."""
     if through is not None:
         return None
-    changed = damages(call, answer)  # by the call itself
+    changed = damages(call, answer)  # changes made by the call itself
     try:
         with torch.no_grad():
             out.fill_(1)

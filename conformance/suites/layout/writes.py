@@ -264,7 +264,7 @@ def unfit_target(shape: tuple[int, ...], dtype: torch.dtype, how: str, call: Cal
     "wrong_dtype" or "wrong_device"."""
     if how == "empty":
         return call.move(torch.empty((0,), dtype=dtype))
-    if how == "smaller":  # it must grow, and is not empty
+    if how == "smaller":  # not empty, and smaller than the result
         return call.move(torch.zeros((1,), dtype=dtype))
     if how == "wrong_shape":
         count = torch.Size(shape).numel()
@@ -626,7 +626,7 @@ def judge_variant(call: Call, answer: Answer, reference: Any) -> Found:
     if error is None:
         want = function.read
         if name.startswith("inplace") and isinstance(want, torch.Tensor):
-            want = want.to(call.values[0].dtype)  # it keeps self's dtype
+            want = want.to(call.values[0].dtype)  # an in-place result has self's dtype
         wrong = differs(answer.read, want, reference)
         yield wrong.about(what) if wrong is not None else None
         return
@@ -634,7 +634,7 @@ def judge_variant(call: Call, answer: Answer, reference: Any) -> Found:
         if takes_no_out(error) and reference.has_no_out:
             return
     elif isinstance(error, TypeError):
-        # Operators and methods do not take every argument of the function.
+        # Operators and methods do not accept every argument of the function.
         if "unexpected keyword" in str(error) or name in ("operator", "inplace_operator"):
             return
     elif (

@@ -263,7 +263,7 @@ def judge(
         return False
     at = f"{name_of(overload)}, list {name!r}"
     written = lists[made.lists[0]] if made.in_place else None
-    there = context.to_device(made.base)[1]  # not at the start of its storage
+    there = context.to_device(made.base)[1]  # a view with storage offset 1
     before = {key: [version_of(t) for t in each.there] for key, each in lists.items()}
     given, named = made.of({key: each.there for key, each in lists.items()}, there)
     results = overload(*given, **named)

@@ -21,7 +21,7 @@ def inputs(dtype: str, seed: int = 0, interval: tuple[float, float] | None = Non
 
     For a 16-bit dtype these are all values except signalling NaN. For float32 they are 2^16 values: both ends and the
     middle of each binade of each sign, and random values between. They include NaN, infinities, zeros and subnormals. A
-    different seed gives a different order, but every 32nd value keeps its place, so operands of two seeds are equal there.
+    different seed gives a different order, but one value in 32 keeps its place, so operands of two seeds are equal there.
 
     Values outside ``interval`` are replaced by random values inside it, spread over the binades if the interval is
     positive. Seven values are appended, so that a vectorised loop has a tail, which is a separate path in kernels.

@@ -134,8 +134,8 @@ def of_the_latest(context: Context, moved: bool) -> None:
 @cases("events.record", over={"on_the_default_stream": ("default",)})
 @cases("events.record", requires={"stream_priority"}, over={"on_a_priority_stream": ("priority",)})
 def on_other_kinds(context: Context, kind: str) -> None:
-    """Events recorded on the default stream or on a priority stream report its work: query() is False and
-    synchronize() waits while the stream is busy, also if another stream waits for the event."""
+    """An event is recorded on the default stream or on a priority stream. Its query() is False and its
+    synchronize() waits while that stream is busy, also if another stream waits for the event."""
     stream, waiting, event = special(context, kind), context.stream(), context.event()
     context.must(stream != waiting, "the two streams are the same", by="streams.identity")
     with held(context, stream) as hold:

@@ -387,7 +387,7 @@ def _let_go(program: Program, seconds: float) -> Iterator[Operation]:
         if behind:
             held = ", ".join(f"s{one}" for one in sorted(waiting))
             late = ", ".join(f"s{one}" for one in behind)
-            yield kept_waiting(tuple(behind), f"{late}; held: {held}", seconds)
+            yield kept_waiting(tuple(behind), f"{late} while {held} held", seconds)
 
 
 def afterwards(program: Program) -> list[Operation]:

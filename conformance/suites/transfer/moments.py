@@ -253,7 +253,7 @@ def _nothing_cached(context: Context) -> None:
     context.settle()
     try:
         empty_host(context)
-    except (RuntimeError, AttributeError) as error:  # allocator.host judges it
+    except (RuntimeError, AttributeError) as error:  # allocator.host judges this failure
         context.note(f"pinned blocks of other cases could not be released: {in_a_line(error)}")
 
 

@@ -33,7 +33,7 @@ def _dtypes(context: Context) -> list[torch.dtype]:
 
 def _here(values: Any, dtype: torch.dtype) -> torch.Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # complex32 is experimental
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that complex32 is experimental
         return torch.tensor(values, dtype=torch.float32).to(dtype)
 
 
@@ -45,7 +45,7 @@ def _there(context: Context, values: Any, dtype: torch.dtype) -> torch.Tensor:
 def item(context: Context) -> None:
     """item() returns the value of the element, in the Python type of the dtype (bool, int, float or
     complex)."""
-    for dtype, value in product(_dtypes(context), (1.0, 2.0)):  # what every dtype holds, e8m0 too
+    for dtype, value in product(_dtypes(context), (1.0, 2.0)):  # exact in every dtype, also e8m0fnu
         kind, got = _python_type(dtype), _there(context, value, dtype).item()
         context.same(type(got), kind, f"item() of {dtype} returned the wrong type")
         context.same(got, kind(value), f"item() of {dtype} returned the wrong value")

@@ -134,7 +134,7 @@ conform.start(async (app, site) => {
       const found = /^(.*?)::(.*?)(?:\[([^[\]]*)\])?$/s.exec(text);
       return el("li", {}, found ? pieces.cellLink({ device: device.slug, clause: found[1], op: found[2], dtype: found[3] || "" }) : text);
     });
-    return [el("section", {}, el("h2", {}, "Cause"), el("p", {}, `${cause.sentence}.`), el("p", {}, el("b", {}, "To do: "), cause.todo),
+    return [el("section", {}, el("h2", {}, "Cause"), el("p", {}, `${cause.sentence}.`), ...(cause.todo ? [el("p", {}, el("b", {}, "To do: "), cause.todo)] : []),
       cause.count > 1 ? el("p", {}, `${conform.plural(cause.count, "cell")} with this cause:`) : null,
       cause.count > 1 ? el("ul", { class: "plain" }, links) : null, cause.count > links.length ? el("p", { class: "hint" }, `and ${cause.count - links.length} more`) : null)];
   }
