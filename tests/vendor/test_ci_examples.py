@@ -112,6 +112,7 @@ def test_the_vendor_s_workflow_runs_and_judges(pythons: Pythons) -> None:
     assert len(check(run_github(file, pythons.service("vendor"), 1))) == 4
 
 
+@pytest.mark.slow
 def test_the_vendor_s_pipeline_runs_and_judges(pythons: Pythons) -> None:
     file = EXAMPLES / "vendor" / ".gitlab-ci.yml"
     assert len(check(run_gitlab(file, pythons.service("pipeline"), 1))) == 2
